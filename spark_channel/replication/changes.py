@@ -62,12 +62,15 @@ from spark_channel.replication.tunnels import (
 )
 from spark_channel.transform.transformer import prepare
 from spark_channel.tunnel import Delivery, Tunnel
+from spark_channel.tunnel.records import ChannelState
 
 __all__ = ["Follower"]
 
 _LOOK_SECONDS = 30.0
 """How often the catalog is asked whether a table that has changes was written anew."""
-_COMMANDS = re.compile(r"[.;,]?( or)? [Rr]un `spark-channel tunnel.*", re.DOTALL)
+_COMMANDS = re.compile(
+    r"[.;,]?( or| then)? ([Rr]un `spark-channel tunnel|[Rr]eset the tunnel).*", re.DOTALL
+)
 """What an error says of a tunnel's commands. A replication has its own, `resume`."""
 _TRIES = 3
 """A table that an end refuses so often, while that end answers, is parked."""
@@ -382,9 +385,22 @@ class Follower(ChangePublisher):
 
         The rows of a table that the tunnel has are read `again`. So are those of a removed one if it comes back, and
         of one that is parked for this run: the target does not hear of their changes meanwhile.
+        A tunnel that is stuck begins anew when all its tables are read again.
         """
         known = known_tables(tunnel, options)
         there = {parts_of(name) for name in known}
+        anew = {
+            (each.table.schema, each.table.name): each.table.dbtable
+            for each in self._copies.values()
+            if each.table is not None and each.stream in again
+        }
+        channels = tunnel.store.state(tunnel.name).channels.values()
+        is_stuck = any(each.state is ChannelState.PARKED for each in channels)
+        if is_stuck and there <= anew.keys():
+            # What is assigned cannot be read, and no table needs it.
+            begun = {**options, "tables": ", ".join(anew.values())}
+            tunnel_of(self._replication, begun).reset()
+            there, again = set(anew), ()
 
         def follow(copy: TableCopy) -> None:
             assert copy.table is not None

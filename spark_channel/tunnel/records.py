@@ -17,11 +17,14 @@ __all__ = [
     "Client",
     "ClientState",
     "ConnectState",
+    "TokenTest",
     "TunnelRecord",
     "TunnelState",
     "TunnelStore",
     "TunnelType",
 ]
+
+TokenTest = Callable[[Token], bool]
 
 
 class ChannelState(StrEnum):
@@ -278,7 +281,7 @@ class TunnelStore(Protocol):
         ...
 
     def continued(
-        self, name: str, change: Callable[[Token], Token], *, at_once: bool = False
+        self, name: str, change: Callable[[Token], Token], *, at_once: TokenTest | None = None
     ) -> str:
         """`state_machine.continued`; returns the new channel. `change` is called inside the transaction."""
         ...

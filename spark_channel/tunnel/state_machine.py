@@ -17,6 +17,7 @@ from spark_channel.tunnel.records import (
     ChannelState,
     ChannelStatus,
     Client,
+    TokenTest,
     TunnelState,
 )
 
@@ -248,12 +249,15 @@ def split(
 
 
 def continued(
-    state: TunnelState, change: Callable[[Token], Token], *, at_once: bool = False
+    state: TunnelState,
+    change: Callable[[Token], Token],
+    *,
+    at_once: TokenTest | None = None,
 ) -> tuple[TunnelState, str]:
     """Let a tunnel's only stream channel end after its assigned ranges, and another begin there.
 
     `change` makes the new channel's token from that end. Returns the new channel. `at_once`: while no client has one,
-    the channels change themselves, with their assigned ranges.
+    the channels change themselves, with their assigned ranges; one that has an end is over, if it is true of its token.
 
     Raises:
         TunnelError: its only stream channel has an end that the user set. Errors of `change`.
@@ -265,12 +269,23 @@ def continued(
         what = "has no stream channel" if last is None else f"ends at {dict(last.until or {})}"
         raise TunnelError(f"the tunnel {what}: its tables cannot be changed")
     open_ones = [each for each in streams if each.state is not ChannelState.TERMINATED]
-    if at_once and not any(each.client for each in open_ones):
+    if at_once is not None and not any(each.client for each in open_ones):
         for each in open_ones:
-            state = _with(state, _changed(each, change))
+            is_over = each.until is not None and at_once(each.token)
+            state = _with(state, _over(each) if is_over else _changed(each, change))
         return state, last.id
     made, (key,) = split(state, last.id, lambda token: [change(token)])
     return _with(made, replace(made.channels[key], paused=last.paused)), key
+
+
+def _over(channel: Channel) -> Channel:
+    return replace(
+        channel,
+        state=ChannelState.TERMINATED,
+        version=channel.version + 1,
+        pending=None,
+        after=None,
+    )
 
 
 def _changed(channel: Channel, change: Callable[[Token], Token]) -> Channel:

@@ -22,6 +22,7 @@ from spark_channel.tunnel.records import (
     ChannelState,
     ChannelStatus,
     Client,
+    TokenTest,
     TunnelRecord,
     TunnelState,
     TunnelStore,
@@ -177,9 +178,8 @@ class SqlStore(ABC):
         with self._transaction() as statements:
             self._record(statements, name)
             old = TunnelState({}, self._clients(statements, name))
-            self._save(
-                statements, name, old, state_machine.connect(old, client, self._now(statements))
-            )
+            new = state_machine.connect(old, client, self._now(statements))
+            self._save(statements, name, old, new)
 
     def disconnect(self, name: str, client: str) -> None:
         with self._transaction() as statements:
@@ -276,7 +276,7 @@ class SqlStore(ABC):
             return made
 
     def continued(
-        self, name: str, change: Callable[[Token], Token], *, at_once: bool = False
+        self, name: str, change: Callable[[Token], Token], *, at_once: TokenTest | None = None
     ) -> str:
         with self._transaction() as statements:
             self._record(statements, name)

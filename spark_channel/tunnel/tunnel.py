@@ -443,7 +443,10 @@ class Tunnel:
         def left(token: Token) -> Token:
             return leave(token) if table in tables(token) or not at_once else token
 
-        self.store.continued(self.name, left, at_once=at_once)
+        def has_no_other(token: Token) -> bool:
+            return {*tables(token)} == {table}
+
+        self.store.continued(self.name, left, at_once=has_no_other if at_once else None)
 
     def _join(self, table: str, *, again: bool) -> None:
         source = StreamSource(self._options)

@@ -1,6 +1,7 @@
 """Tables that change in the source in ways of which its log has no rows: one of them stops none of the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,16 @@ import pytest
 import yaml
 
 import spark_channel
-from spark_channel.errors import SupersededError
+from spark_channel.connectors import load_reader
+from spark_channel.connectors.mysql import binlog_feed
+from spark_channel.connectors.mysql.binlog_dump import dumped
+from spark_channel.connectors.mysql.binlog_events import Event, Kind
+from spark_channel.errors import SourceError, SupersededError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import resume_tables
+from spark_channel.replication.tables import is_away
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.replication.test_followed import Followed, columns, followed, logging_server
 
@@ -257,6 +263,21 @@ def test_a_table_that_is_written_anew_while_it_is_followed_is_read_again(
 
 
 @pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_key_that_was_added_with_a_default_is_the_same_after_the_table_is_vacuumed(
+    followed: Followed,
+) -> None:
+    key = "ADD t int NOT NULL DEFAULT 1, DROP CONSTRAINT a_pkey, ADD PRIMARY KEY (t, id)"
+    followed.sql(f"{PLANTED}; ALTER TABLE fol.a {key}")
+    followed.run()
+    followed.sql("VACUUM FULL fol.a")
+    assert followed.run().rows == 0
+    followed.sql("ALTER TABLE fol.a ALTER t TYPE int USING t + 1")
+    followed.run()
+    followed.run()
+    assert followed.rows("a", "t, id") == [(2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("policy", ["freeze", "evolve"])
 def test_a_type_that_changes_with_all_values_goes_by_the_contract(
     followed: Followed, policy: str
@@ -411,3 +432,71 @@ def test_a_new_column_with_values_arrives_before_its_first_change(followed: Foll
     assert followed.rows("a", "id, d") == [(1, 7), (2, 7)]
     assert followed.rows("b", "id, e") == [(1, 8)]
     assert followed.run().rows == 0
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_source_without_a_connection_left_sets_no_table_aside(followed: Followed) -> None:
+    """Its rows would all be read again by the next run."""
+    followed.sql("CREATE ROLE fol_full LOGIN PASSWORD 'full' CONNECTION LIMIT 0")
+    try:
+        login = {"url": followed.source["url"], "user": "fol_full", "password": "full"}
+        reader, _ = load_reader({"reader": "postgresql", **login, "dbtable": "fol.a"})
+        with pytest.raises(SourceError, match="too many connections") as raised:
+            reader.schema()
+        assert is_away(reader, raised.value)
+    finally:
+        followed.sql("DROP ROLE fol_full")
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_the_only_table_whose_range_cannot_be_read_goes_on_after_it_is_resumed(
+    followed: Followed, is_joined: bool
+) -> None:
+    """Also when another table has joined the tunnel meanwhile, which goes on without it."""
+    second = followed.streams.pop("fol.b")
+    followed.sql("ALTER TABLE fol.a ALTER s TYPE text, ALTER s SET STORAGE EXTERNAL")
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, repeat('x', 9000))")
+    followed.run()
+    followed.sql("UPDATE fol.a SET n = 2")
+    for _ in range(2):
+        why = only_a_is_parked(followed.run(3))
+        assert "REPLICA IDENTITY FULL. Its changes are not written until" in why
+    if is_joined:
+        followed.sql("INSERT INTO fol.b VALUES (1)")
+        followed.streams["fol.b"] = second
+        for _ in range(2):
+            assert "REPLICA IDENTITY FULL" in only_a_is_parked(followed.run(3))
+        assert followed.rows("b", "id") == [(1,)]
+    followed.sql("ALTER TABLE fol.a REPLICA IDENTITY FULL; UPDATE fol.a SET n = 3")
+    resumed(followed)
+    followed.run()
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 3)]
+
+
+@pytest.mark.parametrize("followed", ["mariadb"], indirect=True)
+def test_an_error_of_the_log_itself_parks_no_table_that_was_read_last(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); INSERT INTO fol.b VALUES (2)")
+
+    @contextmanager
+    def cut(*given: Any) -> Iterator[Iterator[Event]]:
+        with dumped(*given) as log:
+            yield broken(log)
+
+    def broken(log: Iterator[Event]) -> Iterator[Event]:
+        for event in log:
+            yield event
+            if event.kind == Kind.TABLE_MAP:
+                raise SourceError("the server has no later part of its log")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(binlog_feed, "dumped", cut)
+        report = spark_channel.replicate(None, followed.file, once=True)
+    assert {each.why for each in report.parked} == {"the server has no later part of its log"}
+    followed.run()
+    assert followed.rows("a", "id") == [(1,), (2,), (3,)]

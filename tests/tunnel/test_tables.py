@@ -619,7 +619,7 @@ def test_a_channel_that_no_client_has_changes_with_what_was_handed_out() -> None
         if held:
             other = replace(state.channels["stream-0"], client="other", state=ChannelState.OPEN)
             state = TunnelState({**state.channels, "stream-0": other})
-        made, key = state_machine.continued(state, change, at_once=True)
+        made, key = state_machine.continued(state, change, at_once=lambda _: False)
         first, second = made.channels["stream-0"], made.channels["stream-1"]
         wanted = ("a", "b") if held else ("a",)
         assert (first.token, first.pending, first.until) == (
@@ -630,6 +630,28 @@ def test_a_channel_that_no_client_has_changes_with_what_was_handed_out() -> None
         assert second.token == token(2, *wanted)
         assert key == ("stream-2" if held else "stream-1")
         assert made.channels[key].token == token(2, "a")
+
+
+def test_a_channel_that_ends_and_has_only_the_table_that_leaves_is_over() -> None:
+    begun = Channel(
+        "stream-0",
+        0,
+        token={"tables": ["b"]},
+        pending={"n": 1, "tables": ["b"]},
+        state=ChannelState.PARKED,
+    )
+    state, _ = state_machine.continued(
+        TunnelState({"stream-0": begun}), lambda token: {**token, "tables": ["a", "b"]}
+    )
+    state, key = state_machine.continued(
+        state,
+        lambda token: {**token, "tables": ["a"]},
+        at_once=lambda token: token["tables"] == ["b"],
+    )
+    first, second = state.channels["stream-0"], state.channels[key]
+    assert (first.state, first.pending) == (ChannelState.TERMINATED, None)
+    assert second.token == {"n": 1, "tables": ["a"]}
+    assert state_machine.is_ready(second, state.channels)
 
 
 def test_tables_of_a_tunnel_that_has_an_end_cannot_be_changed(shop: Shop, tmp_path: Path) -> None:

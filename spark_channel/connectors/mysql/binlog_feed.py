@@ -27,7 +27,7 @@ from spark_channel.connectors.base.feed import (
 )
 from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
 from spark_channel.connectors.mysql.binlog_dump import dumped, rights
-from spark_channel.connectors.mysql.binlog_events import Kind
+from spark_channel.connectors.mysql.binlog_events import Event, Kind
 from spark_channel.connectors.mysql.binlog_position import GtidSet, Remaining
 from spark_channel.connectors.mysql.binlog_snapshot import (
     BinlogWatermarks,
@@ -323,7 +323,7 @@ class BinlogFeed(ChangeFeed):
         made, first = token, 0.0
         try:
             with dumped(self._options, start) as log:
-                for event in log:
+                for event in _named_by(log, decoder):
                     looked += len(event.data)
                     if not decoder.take(event):
                         continue
@@ -494,7 +494,7 @@ class BinlogFeed(ChangeFeed):
             return
         with dumped(self._options, begin) as log:
             try:
-                yield from decoder.batches(log)
+                yield from decoder.batches(_named_by(log, decoder))
             except MisfitError as error:
                 refused = self._refused(decoder, error)
                 _name_table(refused, decoder.at)
@@ -588,6 +588,17 @@ class _Answers:
             )
             found += self._session.rows(f"SELECT {', '.join(asked)}")[0]
         return [str(each) for each in found]
+
+
+def _named_by(log: Iterator[Event], decoder: ChangeDecoder) -> Iterator[Event]:
+    """The events; an error of the log itself is about no table, whichever one the decoder has looked at."""
+    while True:
+        at, decoder.at = decoder.at, None
+        event = next(log, None)
+        if event is None:
+            return
+        decoder.at = at
+        yield event
 
 
 def _name_table(error: ChannelError, table: TableDecoder | None) -> None:

@@ -21,7 +21,7 @@ from spark_channel.connectors.postgresql.catalog import (
     name_parts,
     table_names,
 )
-from spark_channel.connectors.postgresql.failures import is_ended, is_gone, is_locked
+from spark_channel.connectors.postgresql.failures import is_ended, is_full, is_gone, is_locked
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.types import (
     INSTANT,
@@ -203,7 +203,7 @@ class PostgresDialect(Dialect):
         return f"octet_length(CAST({text} AS text))"
 
     def is_passing(self, error: BaseException) -> bool:
-        return is_gone(error) or is_locked(error)
+        return is_gone(error) or is_locked(error) or is_full(error)
 
     def is_timeout(self, error: BaseException) -> bool:
         return is_ended(error)

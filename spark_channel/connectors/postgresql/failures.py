@@ -46,6 +46,7 @@ _GONE_TEXTS = (
     "query_wait_timeout",
     "pgbouncer shutdown",
 )
+_FULL_TEXTS = ("too many clients", "remaining connection slots", "too many connections")
 _MAY_QUOTE = ("22", "23", "38", "39", "44", "HV", "P0", "XX")
 """Classes of errors whose text may hold a value of a row."""
 _OF_PROTOCOL = "08P01"
@@ -140,6 +141,14 @@ def is_full(error: BaseException) -> bool:
 def is_locked(error: BaseException) -> bool:
     """Whether another session held a lock for longer than `lock_timeout`."""
     return _is(error, "55P03", "canceling statement due to lock timeout")
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the server, a database or a role had no connection left, until another session ends."""
+    state, cause = sqlstate_of(error), _cause(error)
+    if state is not None:
+        return state == "53300"
+    return not isinstance(cause, ChannelError) and any(each in str(cause) for each in _FULL_TEXTS)
 
 
 def _is(error: BaseException, state: str, text: str) -> bool:

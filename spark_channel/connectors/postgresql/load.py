@@ -134,7 +134,10 @@ _OPERATIONS = (*DELETES, *WRITES, *TRUNCATES, *OPENS, *CLOSES, *CLOSE_ALL)
 _NO_TABLE = "42P01"
 _MOST_HELD = 64 << 20
 _MOST_IN_RECEIPT = 256 << 10
-"""The driver has them in memory, and sends them by one statement."""
+_MOST_ENCODED = 1 << 20
+"""The driver has them in memory, and sends them by one statement. COPY writes a bit as 5 bytes, and repeats a value of
+a dictionary.
+"""
 _MOVE_SECONDS = 2.0
 _LEAST_PIECE, _LEAST_PIECES = 50, 16
 """In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
@@ -334,6 +337,7 @@ class PostgresHeldWriter(PostgresStagedWriter):
     def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
         self._held: list[pa.Table] | None = []
         self._held_bytes = 0
+        self._encoded: list[CopyRows] = []
         super().__init__(writer, plan, task, attempt)
 
     def _prepare(self) -> None:
@@ -346,8 +350,13 @@ class PostgresHeldWriter(PostgresStagedWriter):
             return
         self._held.append(rows)
         self._held_bytes += rows.nbytes
-        if self._held_bytes > _MOST_IN_RECEIPT:
-            held, self._held = self._held, None
+        is_few = self._held_bytes <= _MOST_IN_RECEIPT
+        if is_few:
+            self._encoded += [self._rows_of(chunk) for chunk in self._chunks(rows)]
+            size = sum(piece.nbytes for each in self._encoded for piece in each.pieces)
+            is_few = size <= _MOST_ENCODED
+        if not is_few:
+            held, self._held, self._encoded = self._held, None, []
             before -= sum(each.num_rows for each in held[:-1])
             for each in held:
                 super().store(each, before)
@@ -363,8 +372,8 @@ class PostgresHeldWriter(PostgresStagedWriter):
     def finish(self) -> dict[str, Any]:
         if self._held is None:
             return super().finish()
-        rows = [self._rows_of(chunk) for each in self._held for chunk in self._chunks(each)]
-        return {HELD: [(each.names, each.count, b"".join(each.pieces)) for each in rows]}
+        rows = [(each.names, each.count, b"".join(each.pieces)) for each in self._encoded]
+        return {HELD: rows}
 
 
 class LimitedTaskWriter(PostgresStagedWriter):

@@ -11,7 +11,7 @@ from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.base.feed import CLOSES, OPERATION, TRUNCATES
 from spark_channel.connectors.postgresql.copy import CopyRows
 from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
-from spark_channel.connectors.postgresql.failures import is_locked, sqlstate_of
+from spark_channel.connectors.postgresql.failures import is_locked, is_refused_data, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import PgWriteColumn, value_sql
@@ -269,6 +269,8 @@ SELECT pg_relation_size({name}::regclass)
 _NO_TABLE = "42P01"
 _THERE = ("42P07", "42710", "23505")
 """A table or type of the name is there, or was made by a transaction that this one waited for."""
+_SENT_AT_ONCE = 64 << 10
+"""Sockets take so many bytes. A process that is stopped while it sends more would hold the claim's lock."""
 _XID = 1 << 32
 """`xmin` holds the last 32 bits of a transaction's number."""
 
@@ -341,7 +343,17 @@ def hold_staged(
     for receipt in receipts:
         for names, count, data in receipt.details.get(HELD, ()):
             rows = CopyRows(names, count, [memoryview(data)])
-            session.copy(plan.place.staging, plan.staging, rows)
+            between = None if len(data) <= _SENT_AT_ONCE else _go_on
+            try:
+                session.copy(plan.place.staging, plan.staging, rows, between)
+            except TargetError as error:
+                if is_refused_data(error):
+                    raise TargetError(f"a row is refused. {error}") from error.__cause__
+                raise
+
+
+def _go_on(_sent: int) -> None:
+    pass
 
 
 def publish_stage(

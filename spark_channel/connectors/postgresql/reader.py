@@ -74,10 +74,15 @@ _GENTLE_PAGES, _GENTLE_ROWS = 200, 8
 """Sampled under a limit, where that many rows are found for each split: the rows of a range may vary by a third."""
 _STALE = 0.05
 _COLUMN_FACTS = """
-SELECT attname::text, attnum::int, attnotnull OR atthasdef OR atthasmissing, xmin::text,
+SELECT attname::text, attnum::int, attnotnull OR atthasdef OR atthasmissing,
+  coalesce((SELECT c.oid::text FROM pg_catalog.pg_constraint c
+    WHERE c.conrelid = {oid} AND c.contype = 'p' AND attnum = ANY (c.conkey)), xmin::text),
   coalesce(pg_relation_filenode({oid})::text, (
     SELECT md5(string_agg(pg_relation_filenode(p.relid)::text, ' ' ORDER BY p.relid)) FROM pg_partition_tree({oid}) p))
 FROM pg_catalog.pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped
+"""
+"""VACUUM FULL, too, writes the catalog's row of a column that was added with a default. A primary key is made anew only
+by statements that may change the values of its columns.
 """
 
 

@@ -200,10 +200,16 @@ class PgSession(DriverSession):
         """With the server's plan, in a session that is kept for other tables: making one takes longer than a run."""
         if self._prepared is None or self.pool_key is None or not sessions.keeps:
             return super().repeated(name, types, sql, literals)
-        if name not in self._prepared:
-            self.rows(f"PREPARE {name} ({types}) AS {sql}")
-            self._prepared.add(name)
-        return self.rows(f"EXECUTE {name} ({', '.join(literals)})")
+        execute = f"EXECUTE {name} ({', '.join(literals)})"
+        if name in self._prepared:
+            try:
+                return self.rows(execute)
+            except self._failure as error:  # a trigger of the user may have run DEALLOCATE
+                if sqlstate_of(error) != "26000" or self._is_begun:
+                    raise
+        self.rows(f"PREPARE {name} ({types}) AS {sql}")
+        self._prepared.add(name)
+        return self.rows(execute)
 
     def begin(self, modes: str = "", *first: str) -> None:
         """Begin a transaction, with its settings; `first`: statements that no query may precede."""
@@ -304,8 +310,6 @@ def literal_sql(value: str | int | None) -> str:
 
 _HINT = "adbc.postgresql.batch_size_hint_bytes"
 _BY_COPY = "adbc.postgresql.use_copy"
-_READ_FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
-"""What the driver raises; the last two while a result is being read."""
 
 
 class _SharedDatabase:
@@ -338,13 +342,7 @@ def _database(
     found = None if fresh else kept
     if found is None:
         database = adbc_driver_postgresql.connect(conninfo)
-        connection: Any = adbc_driver_manager.dbapi.Connection
-        with (
-            connection(
-                _SharedDatabase(), adbc_driver_manager.AdbcConnection(database), autocommit=True
-            ) as opened,
-            opened.cursor() as cursor,
-        ):
+        with _connected(database) as opened, opened.cursor() as cursor:
             cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
             cursor.execute(QUOTES)
             if cursor.fetchall():
@@ -357,6 +355,12 @@ def _database(
     return found
 
 
+def _connected(database: Any) -> Any:
+    connection: Any = adbc_driver_manager.dbapi.Connection
+    opened = adbc_driver_manager.AdbcConnection(database)
+    return connection(_SharedDatabase(), opened, autocommit=True)
+
+
 class PgReadSession(PgSession):
     """Used by one thread. `fresh`: it knows types that were made since this process first connected.
 
@@ -364,7 +368,8 @@ class PgReadSession(PgSession):
     server, and a pooler may send each of them to another session.
     """
 
-    failures = _READ_FAILURES
+    failures = (adbc_driver_manager.Error, pa.ArrowException, OSError)
+    """The last two while a result is being read."""
     defaults: ClassVar[Mapping[str, str]] = {"cursor_tuple_fraction": "1.0"}
     """A cursor is read to its end here, and planned for that."""
 
@@ -380,10 +385,7 @@ class PgReadSession(PgSession):
         super().__init__(options, failure=failure, purpose=purpose, settings=settings)
         with self.closed_on_failure(), self.explained():
             database, self._is_behind = _database(options, failure=failure, fresh=fresh)
-            connection: Any = adbc_driver_manager.dbapi.Connection
-            self._connection = connection(
-                _SharedDatabase(), adbc_driver_manager.AdbcConnection(database), autocommit=True
-            )
+            self._connection = _connected(database)
             self._set_up()
 
     def schema_of(self, sql: str) -> pa.Schema:

@@ -255,7 +255,7 @@ class Dialect(ABC):
         return f"OCTET_LENGTH({text})"
 
     def is_passing(self, error: BaseException) -> bool:
-        """Whether `error`, of a session, is of the moment: the connection was lost, or a lock is held."""
+        """Whether `error`, of a session, is of the moment: the connection was lost, none is left, or a lock is held."""
         return False
 
     def is_timeout(self, error: BaseException) -> bool:

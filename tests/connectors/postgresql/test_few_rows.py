@@ -10,11 +10,14 @@ import spark_channel
 from spark_channel.connectors import WriteContext, WritePlan, Writer, load_writer
 from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.postgresql import load
+from spark_channel.connectors.postgresql.catalog import find_table
 from spark_channel.connectors.postgresql.copy_session import PgCopySession
+from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.publish import CHUNKS, HELD
 from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
 from spark_channel.connectors.postgresql.writer import PostgresWriter
-from spark_channel.errors import SupersededError
+from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.errors import CommitError, SourceError, SupersededError
 from tests.servers.postgres import PostgresServer
 
 _TABLES = 12
@@ -77,6 +80,22 @@ def test_a_run_that_was_overtaken_adds_nothing_of_the_rows_in_its_receipt(
     assert few.psql(_STAGED) == "0"
 
 
+def test_a_row_that_the_server_refuses_is_named_as_if_the_task_had_staged_it(
+    few: PostgresServer,
+) -> None:
+    few.psql("CREATE TYPE few.mood AS ENUM ('ok'); CREATE TABLE few_dw.one (mood few.mood)")
+    rows = pa.record_batch({"mood": pa.array(["ok", "odd"])})
+    writer = _writer(few)
+    plan = writer.prepare(WriteContext("job", "job", alone=True), rows.schema)
+    task = writer.open(plan, 0, 0)
+    task.write(rows)
+    receipt = task.close()
+    with pytest.raises(CommitError, match=r'a row is refused.*"odd"\nCONTEXT.*line 2, column mood'):
+        writer.commit(plan, [receipt])
+    writer.abort(plan, [receipt])
+    assert few.psql(f"SELECT count(*) FROM few_dw.one UNION ALL {_STAGED}") == "0\n0"
+
+
 def test_more_rows_than_a_receipt_takes_are_staged_by_the_task(
     few: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +105,38 @@ def test_more_rows_than_a_receipt_takes_are_staged_by_the_task(
     assert sum(receipt.details[CHUNKS].values()) == 1_000
     writer.commit(plan, [receipt])
     assert few.psql("SELECT count(*), sum(id) FROM few_dw.one") == "1000|499500"
+
+
+@pytest.mark.parametrize(("count", "is_ended"), [(100, False), (10_000, True)])
+def test_a_publish_that_stands_still_while_it_sends_many_rows_is_ended_by_the_server(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch, count: int, is_ended: bool
+) -> None:
+    """It has the claim's lock, for which other runs wait."""
+    writer = _writer(few)
+    plan, receipt = _staged(writer, "job", 1, list(range(count)))
+    assert HELD in receipt.details
+    sent: list[Any] = []
+    _counted(monkeypatch, PgWriteSession, "affected", sent)
+    writer.commit(plan, [receipt])
+    assert any("SET LOCAL statement_timeout = 30000" in sql for (sql,) in sent) == is_ended
+    assert few.psql("SELECT count(*) FROM few_dw.one") == str(count)
+
+
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.dictionary(pa.int8(), pa.string())])
+def test_a_receipt_takes_few_bytes_of_copy_however_small_the_rows_are_here(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
+) -> None:
+    monkeypatch.setattr(load, "_MOST_ENCODED", 20_000)
+    value: object = True if pa.types.is_boolean(kind) else "x" * 100
+    rows = pa.record_batch({"v": pa.array([value] * 5_000, kind)})
+    writer = _writer(few)
+    plan = writer.prepare(WriteContext("job", "job", alone=True), rows.schema)
+    task = writer.open(plan, 0, 0)
+    task.write(rows)
+    receipt = task.close()
+    assert sum(receipt.details[CHUNKS].values()) == 5_000
+    writer.commit(plan, [receipt])
+    assert few.psql("SELECT count(v) FROM few_dw.one") == "5000"
 
 
 def test_rows_that_an_attempt_without_a_receipt_staged_are_not_published(
@@ -160,3 +211,23 @@ def test_a_run_after_one_that_was_killed_before_it_published_copies_each_row_onc
     assert few.psql("SELECT count(*), sum(id) FROM few_dw.t7") == "20|210"
     names: Mapping[str, int] = {each.stream: each.rows for each in report.tables}
     assert set(names.values()) == {20}
+
+
+@pytest.mark.parametrize("kind", [PgReadSession, PgWriteSession])
+def test_a_lookup_whose_statement_a_function_has_dropped_is_prepared_again(
+    few: PostgresServer, kind: type[PgReadSession | PgWriteSession]
+) -> None:
+    few.psql(
+        "CREATE FUNCTION few.forget() RETURNS int LANGUAGE plpgsql AS "
+        "$$ BEGIN EXECUTE 'DEALLOCATE ALL'; RETURN 1; END $$"
+    )
+    options = PostgresReadOptions.parse({**few.login, "dbtable": "few.t1"})[0]
+    with (
+        keeping_sessions(),
+        kind.lent(options, failure=SourceError, purpose="test") as session,
+    ):
+        for name in ("few.t1", "few.t2", "few.t3"):
+            found = find_table(session, name)
+            assert found is not None
+            assert found.label == name
+            session.rows("SELECT few.forget()")
