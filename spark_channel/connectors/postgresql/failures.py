@@ -143,14 +143,6 @@ def is_locked(error: BaseException) -> bool:
     return _is(error, "55P03", "canceling statement due to lock timeout")
 
 
-def is_full(error: BaseException) -> bool:
-    """Whether the server, a database or a role had no connection left, until another session ends."""
-    state, cause = sqlstate_of(error), _cause(error)
-    if state is not None:
-        return state == "53300"
-    return not isinstance(cause, ChannelError) and any(each in str(cause) for each in _FULL_TEXTS)
-
-
 def _is(error: BaseException, state: str, text: str) -> bool:
     """In the middle of a COPY the driver gives no code."""
     found, cause = sqlstate_of(error), _cause(error)

@@ -115,7 +115,7 @@ def _to_write(
         if stages:
             makes.append(place.staging)
         if not writer.claim_dialect(session, place).exists(CLAIMS):
-            makes.append(place.claimed_in[0])
+            makes.append(place.schema if place.ledger is None else place.ledger.schema)
     rights = [Right(each, "", word) for each in makes for word in dialect.of_new_tables]
     if place.table is not None:
         rights += [Right(place.schema, "", "USAGE")]
