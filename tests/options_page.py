@@ -2,6 +2,7 @@
 `python -m tests.options_page`.
 """
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.systems_table import link_of, own_connectors
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 ON_OPTIONS_PAGE = ("generator", "discard")
 """Connectors without a page."""
+WIDTH = 140
 BEGIN, END = "<!-- options -->\n", "<!-- /options -->\n"
 
 HEAD = """# Options
@@ -40,20 +42,11 @@ An unknown name is an error that shows the nearest known name. Options that cont
 `.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as in Spark. Spark itself refuses a plain `.save()`
 without a mode.
 
-| you read or write | tables |
-|---|---|
-| anything | [common](#common), [reading](#reading), [writing](#writing) |
-| a stream | [streams and tunnels](#streams-and-tunnels) |
-| a database | [reading](#databases-reading), [writing](#databases-writing) |
-| files | [reading](#files-reading), [writing](#files-writing) |
-| a Delta or Iceberg table | [writing](#lake-tables-writing) |
-| Redis, MongoDB, Elasticsearch, Kafka or a web service | [reading](#records-reading) |
-
 Each connector's page ends with its other options: OWN.
 
 An option of another source, such as Spark's JDBC source, is **refused** with an error that gives the reason,
-or **ignored** with a warning. The tables list these, too. A connector's own table
-overrides a shared one.
+or **ignored** with a warning. Below each table is a list of these. A connector's own
+table and list override the shared ones.
 
 *`python -m tests.options_page` makes the tables from the option models; a test compares the two.*
 """
@@ -221,8 +214,10 @@ def own_rows(model: type[Options], shared: Iterable[type[Options]]) -> list[str]
     return [line for line in made if line not in known]
 
 
-def others(model: type[Options], shared: Iterable[type[Options]]) -> list[str]:
-    """What happens to options of other sources, and to inherited ones that this connector does not take."""
+def others(
+    model: type[Options], shared: Iterable[type[Options]]
+) -> dict[tuple[str, str], list[str]]:
+    """The options of other sources, and the inherited ones, that are refused or ignored: by this, and by the reason."""
     said = {("refused", *item) for base in shared for item in base.refused.items()}
     said |= {("ignored", *item) for base in shared for item in base.ignored.items()}
     refused = {name.lower() for name in model.refused}
@@ -233,17 +228,55 @@ def others(model: type[Options], shared: Iterable[type[Options]]) -> list[str]:
             hidden = what == "ignored" and name.lower() in offered | refused
             if not hidden and (what, name, reason) not in said:
                 grouped.setdefault((what, reason), []).append(f"`{name}`")
-    return [
-        f"| {', '.join(names)} | {what} | {_cell(reason)} |"
-        for (what, reason), names in grouped.items()
-    ]
+    return grouped
 
 
-def _both(halves: Mapping[str, list[str]]) -> list[str]:
-    """Rows of both halves of a connector: those that are equal once, each with what it is for."""
-    read, write = halves.get("reader", []), halves.get("writer", [])
-    lines = [(line, "both" if line in write else "read") for line in read]
-    lines += [(line, "write") for line in write if line not in read]
+def _sentence(start: str, grouped: Iterable[tuple[str, list[str]]]) -> str:
+    """One line of a list: the names, each group of them with its reason."""
+    said = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in grouped)
+    return textwrap.fill(
+        f"- **{start}**: {said}.",
+        WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _other_lines(halves: Mapping[str, dict[tuple[str, str], list[str]]]) -> str:
+    """What a connector refuses and ignores: in both halves, in a read, in a write."""
+    read, write = halves.get("reader", {}), halves.get("writer", {})
+    both = {key: names for key, names in read.items() if write.get(key) == names}
+    lines = []
+    for what in ("refused", "ignored"):
+        for use, part in (("", both), (" in a read", read), (" in a write", write)):
+            grouped = [
+                (reason, names)
+                for (found, reason), names in part.items()
+                if found == what and (part is both or (found, reason) not in both)
+            ]
+            if grouped:
+                start = what.capitalize() + use * (len(halves) == 2)
+                lines.append(_sentence(start, grouped))
+    return "\n".join(("", *lines, "")) if lines else ""
+
+
+def _both(model_rows: Mapping[str, list[str]]) -> list[str]:
+    """Rows of both halves of a connector: those that are equal once, each with what it is for.
+
+    Rows that differ in the default only are one row with both defaults.
+    """
+    read, write = model_rows.get("reader", []), model_rows.get("writer", [])
+    starts = {line.rpartition(" | ")[0]: line for line in write}
+    lines = []
+    for line in read:
+        start, _, value = line.rpartition(" | ")
+        other = starts.pop(start, None)
+        if other is not None and other != line:
+            value = f"{value.removesuffix(' |')} in a read, {other.rpartition(' | ')[2]}"
+            value = f"{value.removesuffix(' |')} in a write |"
+        lines.append((f"{start} | {value}", "read" if other is None else "both"))
+    lines += [(line, "write") for line in write if line.rpartition(" | ")[0] in starts]
     order = {"both": 0, "read": 1, "write": 2}
     return [line + f" {use} |" for line, use in sorted(lines, key=lambda each: order[each[1]])]
 
@@ -256,13 +289,13 @@ def _block(heads: str, lines: list[str]) -> str:
     )
 
 
-OPTION, OTHER = "option | meaning | default", "option | what happens | why, or what to use"
+OPTION = "option | meaning | default"
 
 
 def connector_tables(connector: Connector) -> str:
     """What a connector takes besides the shared options, and what it refuses or ignores; empty if nothing."""
     own: dict[str, list[str]] = {}
-    more: dict[str, list[str]] = {}
+    more: dict[str, dict[tuple[str, str], list[str]]] = {}
     for half in ("reader", "writer"):
         if getattr(connector, half) is None:
             continue
@@ -270,7 +303,7 @@ def connector_tables(connector: Connector) -> str:
         options: type[Options] = found.Options
         shared = [base for base in BASES if issubclass(options, base)]
         own[half], more[half] = own_rows(options, shared), others(options, shared)
-    return _block(f"{OPTION} | for", _both(own)) + _block(f"{OTHER} | for", _both(more))
+    return _block(f"{OPTION} | for", _both(own)) + _other_lines(more)
 
 
 def options_page() -> str:
@@ -282,7 +315,10 @@ def options_page() -> str:
     for title, about, model, base in SHARED:
         bases = [base] if base else []
         parts.append(f"\n## {title}\n\n{about}\n")
-        parts += [_block(OPTION, own_rows(model, bases)), _block(OTHER, others(model, bases))]
+        parts += [
+            _block(OPTION, own_rows(model, bases)),
+            _other_lines({"reader": others(model, bases)}),
+        ]
     for connector in all_connectors():
         if connector.name in ON_OPTIONS_PAGE:
             parts.append(f"\n## {connector.name}\n{connector_tables(connector)}")
