@@ -2,6 +2,7 @@
 `python -m tests.options_page`.
 """
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -330,17 +331,44 @@ def page_of(connector: str) -> str:
     return page if (DOCS / page).exists() else "files.md"
 
 
+def together(tables: Mapping[str, str]) -> str:
+    """The sections of the connectors of one page; rows that several have are in a table before them."""
+    owners: dict[str, list[str]] = {}
+    for name, text in tables.items():
+        for line in text.splitlines():
+            if line.startswith("| `"):
+                owners.setdefault(line, []).append(name)
+    shared = {row: names for row, names in owners.items() if len(names) > 1}
+    if len(shared) < 3:
+        shared = {}
+    common = [
+        f"{row} {', '.join(f'`{each}`' for each in names)} |" for row, names in shared.items()
+    ]
+    parts = (
+        [f"### Options of several connectors\n{_block(f'{OPTION} | for | of', common)}"]
+        if common
+        else []
+    )
+    for name, text in tables.items():
+        own = "\n".join(line for line in text.splitlines() if line not in shared) + "\n"
+        own = re.sub(rf"\n\| {re.escape(OPTION)} \| for \|\n[|-]+\n(?!\|)", "", own)
+        if not own.strip():
+            own = "\nAll are in the table above.\n"
+        parts.append(f"### Options of `{name}`\n{own}")
+    return "\n".join(parts)
+
+
 def pages() -> dict[Path, str]:
     """Each page with tables of options, in its correct form."""
     made = {DOCS / "options.md": options_page()}
-    sections: dict[str, list[str]] = {}
+    sections: dict[str, dict[str, str]] = {}
     for name, connector in sorted(own_connectors().items()):
         tables = connector_tables(connector)
         if tables:
-            sections.setdefault(page_of(name), []).append(f"### Options of `{name}`\n{tables}")
-    for name, parts in sections.items():
+            sections.setdefault(page_of(name), {})[name] = tables
+    for name, found in sections.items():
         head, rest = (DOCS / name).read_text(encoding="utf-8").split(BEGIN, 1)
-        made[DOCS / name] = f"{head}{BEGIN}" + "\n".join(parts) + f"{END}{rest.split(END, 1)[1]}"
+        made[DOCS / name] = f"{head}{BEGIN}{together(found)}{END}{rest.split(END, 1)[1]}"
     return made
 
 
