@@ -33,10 +33,15 @@ HEAD = """# Command line
 *`python -m tests.cli_page` makes this page from the commands; a test compares the two.*
 """
 
+FEW = 3
+"""Commands with so many options of their own have no section."""
+
+Members = list[tuple[tuple[str, ...], Any]]
+
 SHARED = """
 ## Options of several commands
 
-The section of a command has the names of those that it takes.
+The text of a command has the names of those that it takes.
 
 | option | meaning | default |
 |---|---|---|"""
@@ -107,32 +112,31 @@ def _usage(path: tuple[str, ...], command: Any) -> str:
 
 def section(path: tuple[str, ...], command: Any, shared: Container[str]) -> str:
     """A command: what it does, its own arguments and options, and the names of those that others take, too."""
-    rows = _rows(command)
-    also = [f"`{max(each.opts, key=len)}`" for row, each in rows.items() if row in shared]
-    own = [row for row in rows if row not in shared]
+    own = [row for row in _rows(command) if row not in shared]
     lines = [f"\n## {' '.join(path)}\n", inspect.cleandoc(command.help or "")]
-    if also:
-        lines += ["", f"Also: {', '.join(also)}."]
-    if own:
-        lines += ["", f"| `{_usage(path, command)}` | meaning | default |", "|---|---|---|", *own]
-    elif also:
-        lines[-1] = f"`{_usage(path, command)}`, with {', '.join(also)}."
-    else:
-        lines += ["", f"`{_usage(path, command)}`"]
+    if also := _also(command, shared):
+        lines += ["", f"{also}."]
+    lines += ["", f"| `{_usage(path, command)}` | meaning | default |", "|---|---|---|", *own]
     return "\n".join(lines) + "\n"
 
 
-def family(name: str, members: list[tuple[tuple[str, ...], Any]]) -> str:
-    """Commands that share their first word: a table of them, and one of their arguments and options."""
-    lines = [f"\n## {name}\n", "| command | what it does |", "|---|---|"]
-    lines += [
-        f"| `{_usage(path, each)}` | {_cell(inspect.cleandoc(each.help or ''))} |"
-        for path, each in members
+def _also(command: Any, shared: Container[str]) -> str:
+    names = [
+        f"`{max(each.opts, key=len)}`" for row, each in _rows(command).items() if row in shared
     ]
+    return f"Also: {', '.join(names)}" if names else ""
+
+
+def family(title: str, members: Members, shared: Container[str] = ()) -> str:
+    """Commands with few options: a table of them, and one of their arguments and options."""
+    lines = [f"\n## {title}\n", "| command | what it does |", "|---|---|"]
     uses: dict[str, list[str]] = {}
     for path, each in members:
+        said = [_cell(inspect.cleandoc(each.help or "")), _also(each, shared)]
+        lines.append(f"| `{_usage(path, each)}` | {' '.join(filter(None, said))} |")
         for row in _rows(each):
-            uses.setdefault(row, []).append(f"`{path[-1]}`")
+            if row not in shared:
+                uses.setdefault(row, []).append(f"`{path[-1]}`")
     lines += ["", "| option or argument | meaning | default | of |", "|---|---|---|---|"]
     lines += [
         f"{row} {'all' if len(each) == len(members) else ', '.join(each)} |"
@@ -152,7 +156,9 @@ def page() -> str:
     )
     shared = [row for row, count in uses.items() if count > 1]
     parts = [HEAD, "\n".join((SHARED, *shared, ""))]
-    parts += [section(path, command, shared) for path, command in alone]
+    small = [each for each in alone if len(_rows(each[1]).keys() - shared) <= FEW]
+    parts += [section(path, each, shared) for path, each in alone if (path, each) not in small]
+    parts.append(family("Other commands", small, shared))
     for name in dict.fromkeys(path[0] for path, _ in found if len(path) > 1):
         parts.append(family(name, [each for each in found if each[0][0] == name]))
     return "".join(parts)
