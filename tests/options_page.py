@@ -263,23 +263,28 @@ def _other_lines(halves: Mapping[str, dict[tuple[str, str], list[str]]]) -> str:
 
 
 def _both(model_rows: Mapping[str, list[str]]) -> list[str]:
-    """Rows of both halves of a connector: those that are equal once, each with what it is for.
+    """The rows of both halves of a connector, each with what it is for; an option of both halves is one row."""
+    read, write = (
+        {line.split(" | ")[0]: line for line in model_rows.get(half, [])}
+        for half in ("reader", "writer")
+    )
+    lines = [(_joined(line, write.get(name)), name in write) for name, line in read.items()]
+    made = [f"{line} both |" for line, is_both in lines if is_both]
+    made += [f"{line} read |" for line, is_both in lines if not is_both]
+    return made + [f"{line} write |" for name, line in write.items() if name not in read]
 
-    Rows that differ in the default only are one row with both defaults.
-    """
-    read, write = model_rows.get("reader", []), model_rows.get("writer", [])
-    starts = {line.rpartition(" | ")[0]: line for line in write}
-    lines = []
-    for line in read:
-        start, _, value = line.rpartition(" | ")
-        other = starts.pop(start, None)
-        if other is not None and other != line:
-            value = f"{value.removesuffix(' |')} in a read, {other.rpartition(' | ')[2]}"
-            value = f"{value.removesuffix(' |')} in a write |"
-        lines.append((f"{start} | {value}", "read" if other is None else "both"))
-    lines += [(line, "write") for line in write if line.rpartition(" | ")[0] in starts]
-    order = {"both": 0, "read": 1, "write": 2}
-    return [line + f" {use} |" for line, use in sorted(lines, key=lambda each: order[each[1]])]
+
+def _joined(read: str, write: str | None) -> str:
+    """One row of an option for reading and writing; a cell that differs says both."""
+    if write in (None, read):
+        return read
+    assert write is not None
+    cells = [each.strip("| ").split(" | ") for each in (read, write)]
+    name, meaning, value = (
+        one if one == other else f"in a read: {one}; in a write: {other}"
+        for one, other in zip(*cells, strict=True)
+    )
+    return f"| {name} | {meaning} | {value} |"
 
 
 def _block(heads: str, lines: list[str]) -> str:
@@ -320,9 +325,9 @@ def options_page() -> str:
             _block(OPTION, own_rows(model, bases)),
             _other_lines({"reader": others(model, bases)}),
         ]
-    for connector in all_connectors():
-        if connector.name in ON_OPTIONS_PAGE:
-            parts.append(f"\n## {connector.name}\n{connector_tables(connector)}")
+    found = {each.name: connector_tables(each) for each in all_connectors()}
+    lines = [line for name in ON_OPTIONS_PAGE for line in found[name].splitlines() if "`" in line]
+    parts.append(f"\n## {' and '.join(ON_OPTIONS_PAGE)}\n{_block(f'{OPTION} | for', lines)}")
     return "".join(parts)
 
 
