@@ -52,78 +52,69 @@ table and list override the shared ones.
 *`python -m tests.options_page` makes the tables from the option models; a test compares the two.*
 """
 
-SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (
-    ("Common", "Every read and write takes these. See [Limits](limits.md).", CommonOptions, None),
-    ("Reading", "Every read takes these, besides the common options.", ReadOptions, CommonOptions),
+Model = type[Options]
+SHARED: tuple[tuple[str, str, dict[str, tuple[Model, Model | None]]], ...] = (
+    (
+        "Common",
+        "Every read and write takes these. See [Limits](limits.md).",
+        {"reader": (CommonOptions, None)},
+    ),
+    (
+        "Reading",
+        "Every read takes these, besides the common options.",
+        {"reader": (ReadOptions, CommonOptions)},
+    ),
     (
         "Writing",
         "Every write takes these, besides the common options. See [Commits](commits.md).",
-        WriteOptions,
-        CommonOptions,
+        {"writer": (WriteOptions, CommonOptions)},
     ),
     (
         "Streams and tunnels",
         "See [Streams](streams.md) and [Tunnels](tunnel.md).",
-        TunnelOptions,
-        None,
+        {"reader": (TunnelOptions, None)},
     ),
     (
-        "Databases: reading",
-        "The readers `postgresql`, `mysql`, `sqlite`, `duckdb` and `adbc` take these.",
-        SqlReadOptions,
-        ReadOptions,
-    ),
-    (
-        "Databases: writing",
-        "The writers of the same connectors take these.",
-        SqlWriteOptions,
-        WriteOptions,
+        "Databases",
+        "`postgresql`, `mysql`, `sqlite`, `duckdb` and `adbc` take these.",
+        {"reader": (SqlReadOptions, ReadOptions), "writer": (SqlWriteOptions, WriteOptions)},
     ),
     (
         "Database servers",
         "`postgresql` and `mysql` take these for reading and writing; `adbc` takes `user` and `password`.",
-        ServerOptions,
-        None,
+        {"reader": (ServerOptions, None)},
     ),
     (
         "Database files",
         "`sqlite` and `duckdb` take these for reading and writing.",
-        FileOptions,
-        None,
+        {"reader": (FileOptions, None)},
     ),
     (
-        "Files: reading",
-        "The readers `parquet`, `csv`, `json`, `arrow` and `orc` take these. See [Files](files.md).",
-        FileReadOptions,
-        ReadOptions,
+        "Files",
+        "`parquet`, `csv`, `json`, `arrow` and `orc` take these. See [Files](files.md).",
+        {"reader": (FileReadOptions, ReadOptions), "writer": (FileWriteOptions, WriteOptions)},
     ),
     (
         "Text files: reading",
         "The readers `csv` and `json` take these, too.",
-        TextReadOptions,
-        FileReadOptions,
-    ),
-    (
-        "Files: writing",
-        "The writers of the same connectors take these.",
-        FileWriteOptions,
-        WriteOptions,
+        {"reader": (TextReadOptions, FileReadOptions)},
     ),
     (
         "Lake tables: writing",
         "The writers `delta` and `iceberg` take these.",
-        LakeWriteOptions,
-        WriteOptions,
+        {"writer": (LakeWriteOptions, WriteOptions)},
     ),
     (
         "Records: reading",
         "The readers `redis`, `mongodb`, `elasticsearch`, `kafka` and `http` take these.",
-        RecordReadOptions,
-        ReadOptions,
+        {"reader": (RecordReadOptions, ReadOptions)},
     ),
 )
 
-BASES: tuple[type[Options], ...] = (*(model for _, _, model, _ in SHARED), Credentials)
+BASES: tuple[Model, ...] = (
+    *(model for _, _, halves in SHARED for model, _ in halves.values()),
+    Credentials,
+)
 
 # What people set first comes first; the rest keeps the order of the models.
 FIRST = (
@@ -318,13 +309,17 @@ def options_page() -> str:
         f"[`{name}`]({page_of(name)}#options-of-{name})" for name in sorted(connectors)
     )
     parts = [HEAD.replace("OWN", links)]
-    for title, about, model, base in SHARED:
-        bases = [base] if base else []
+    for title, about, halves in SHARED:
         parts.append(f"\n## {title}\n\n{about}\n")
-        parts += [
-            _block(OPTION, own_rows(model, bases)),
-            _other_lines({"reader": others(model, bases)}),
-        ]
+        own, more = {}, {}
+        for half, (model, base) in halves.items():
+            bases = [base] if base else []
+            own[half], more[half] = own_rows(model, bases), others(model, bases)
+        if len(halves) == 2:
+            parts.append(_block(f"{OPTION} | for", _both(own)))
+        else:
+            parts.append(_block(OPTION, *own.values()))
+        parts.append(_other_lines(more))
     found = {each.name: connector_tables(each) for each in all_connectors()}
     lines = [line for name in ON_OPTIONS_PAGE for line in found[name].splitlines() if "`" in line]
     parts.append(f"\n## {' and '.join(ON_OPTIONS_PAGE)}\n{_block(f'{OPTION} | for', lines)}")
