@@ -29,8 +29,6 @@ HEAD = """# Command line
 | 3 | more rows were refused than the job allows; of `verify`: rows differ |
 | 130 | interrupted |
 | 143 | ended by SIGTERM |
-
-*`python -m tests.cli_page` makes this page from the commands; a test compares the two.*
 """
 
 FEW = 3

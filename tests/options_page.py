@@ -48,8 +48,6 @@ Each connector's page ends with its other options: OWN.
 An option of another source, such as Spark's JDBC source, is **refused** with an error that gives the reason,
 or **ignored** with a warning. Below each table is a list of these. A connector's own
 table and list override the shared ones.
-
-*`python -m tests.options_page` makes the tables from the option models; a test compares the two.*
 """
 
 Model = type[Options]
