@@ -309,14 +309,15 @@ def options_page() -> str:
     parts = [HEAD.replace("OWN", links)]
     for title, about, halves in SHARED:
         parts.append(f"\n## {title}\n\n{about}\n")
-        own, more = {}, {}
+        own: dict[str, list[str]] = {}
+        more: dict[str, dict[tuple[str, str], list[str]]] = {}
         for half, (model, base) in halves.items():
             bases = [base] if base else []
             own[half], more[half] = own_rows(model, bases), others(model, bases)
         if len(halves) == 2:
             parts.append(_block(f"{OPTION} | for", _both(own)))
         else:
-            parts.append(_block(OPTION, *own.values()))
+            parts += [_block(OPTION, lines) for lines in own.values()]
         parts.append(_other_lines(more))
     found = {each.name: connector_tables(each) for each in all_connectors()}
     lines = [line for name in ON_OPTIONS_PAGE for line in found[name].splitlines() if "`" in line]
