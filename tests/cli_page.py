@@ -2,7 +2,8 @@
 
 import inspect
 import typing
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,20 @@ HEAD = """# Command line
 | 3 | more rows were refused than the job allows; of `verify`: rows differ |
 | 130 | interrupted |
 | 143 | ended by SIGTERM |
-
-*`python -m tests.cli_page` makes this page from the commands; a test compares the two.*
 """
+
+FEW = 3
+"""Commands with so many options of their own have no section."""
+
+Members = list[tuple[tuple[str, ...], Any]]
+
+SHARED = """
+## Options of several commands
+
+The text of a command has the names of those that it takes.
+
+| option | meaning | default |
+|---|---|---|"""
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -77,33 +89,77 @@ def _name(command: Any, parameter: Any) -> str:
     return ", ".join(f"`{each}{takes}`" for each in parameter.opts).replace("|", "\\|")
 
 
-def section(path: tuple[str, ...], command: Any) -> str:
-    shown = [each for each in command.params if each.name != "help"]
+def _row(command: Any, parameter: Any) -> str:
+    return f"| {_name(command, parameter)} | {_cell(_help(parameter)[0])} | {_cell(_default(parameter))} |"
+
+
+def _rows(command: Any) -> dict[str, Any]:
+    return {_row(command, each): each for each in command.params if each.name != "help"}
+
+
+def _usage(path: tuple[str, ...], command: Any) -> str:
+    shown = _rows(command).values()
     arguments = [
-        (f"{each.name.upper()}" + ("..." if each.nargs == -1 else ""))
+        f"{each.name.upper()}" + ("..." if each.nargs == -1 else "")
         for each in shown
         if each.param_type_name == "argument"
     ]
     options = ["[OPTIONS]"] if any(each.param_type_name == "option" for each in shown) else []
-    usage = " ".join(["spark-channel", *path, *options, *arguments])
-    lines = [
-        f"\n## {' '.join(path)}\n",
-        inspect.cleandoc(command.help or ""),
-        "",
-        f"| `{usage}` | meaning | default |",
-        "|---|---|---|",
+    return " ".join(["spark-channel", *path, *options, *arguments])
+
+
+def section(path: tuple[str, ...], command: Any, shared: Container[str]) -> str:
+    """A command: what it does, its own arguments and options, and the names of those that others take, too."""
+    own = [row for row in _rows(command) if row not in shared]
+    lines = [f"\n## {' '.join(path)}\n", inspect.cleandoc(command.help or "")]
+    if also := _also(command, shared):
+        lines += ["", f"{also}."]
+    lines += ["", f"| `{_usage(path, command)}` | meaning | default |", "|---|---|---|", *own]
+    return "\n".join(lines) + "\n"
+
+
+def _also(command: Any, shared: Container[str]) -> str:
+    names = [
+        f"`{max(each.opts, key=len)}`" for row, each in _rows(command).items() if row in shared
     ]
+    return f"Also: {', '.join(names)}" if names else ""
+
+
+def family(title: str, members: Members, shared: Container[str] = ()) -> str:
+    """Commands with few options: a table of them, and one of their arguments and options."""
+    lines = [f"\n## {title}\n", "| command | what it does |", "|---|---|"]
+    uses: dict[str, list[str]] = {}
+    for path, each in members:
+        said = [_cell(inspect.cleandoc(each.help or "")), _also(each, shared)]
+        lines.append(f"| `{_usage(path, each)}` | {' '.join(filter(None, said))} |")
+        for row in _rows(each):
+            if row not in shared:
+                uses.setdefault(row, []).append(f"`{path[-1]}`")
+    lines += ["", "| option or argument | meaning | default | of |", "|---|---|---|---|"]
     lines += [
-        f"| {_name(command, each)} | {_cell(_help(each)[0])} | {_cell(_default(each))} |"
-        for each in shown
+        f"{row} {'all' if len(each) == len(members) else ', '.join(each)} |"
+        for row, each in uses.items()
     ]
     return "\n".join(lines) + "\n"
 
 
 def page() -> str:
-    return HEAD + "".join(
-        section(path, found) for path, found in commands(typer.main.get_command(complete(())))
+    found = list(commands(typer.main.get_command(complete(()))))
+    alone = [(path, each) for path, each in found if len(path) == 1]
+    uses = Counter(
+        row
+        for _, command in alone
+        for row, each in _rows(command).items()
+        if each.param_type_name == "option"
     )
+    shared = [row for row, count in uses.items() if count > 1]
+    parts = [HEAD, "\n".join((SHARED, *shared, ""))]
+    small = [each for each in alone if len(_rows(each[1]).keys() - shared) <= FEW]
+    parts += [section(path, each, shared) for path, each in alone if (path, each) not in small]
+    parts.append(family("Other commands", small, shared))
+    for name in dict.fromkeys(path[0] for path, _ in found if len(path) > 1):
+        parts.append(family(name, [each for each in found if each[0][0] == name]))
+    return "".join(parts)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 `python -m tests.options_page`.
 """
 
+import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from tests.systems_table import link_of, own_connectors
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 ON_OPTIONS_PAGE = ("generator", "discard")
 """Connectors without a page."""
+WIDTH = 140
 BEGIN, END = "<!-- options -->\n", "<!-- /options -->\n"
 
 HEAD = """# Options
@@ -40,96 +43,76 @@ An unknown name is an error that shows the nearest known name. Options that cont
 `.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as in Spark. Spark itself refuses a plain `.save()`
 without a mode.
 
-| you read or write | tables |
-|---|---|
-| anything | [common](#common), [reading](#reading), [writing](#writing) |
-| a stream | [streams and tunnels](#streams-and-tunnels) |
-| a database | [reading](#databases-reading), [writing](#databases-writing) |
-| files | [reading](#files-reading), [writing](#files-writing) |
-| a Delta or Iceberg table | [writing](#lake-tables-writing) |
-| Redis, MongoDB, Elasticsearch, Kafka or a web service | [reading](#records-reading) |
-
 Each connector's page ends with its other options: OWN.
 
 An option of another source, such as Spark's JDBC source, is **refused** with an error that gives the reason,
-or **ignored** with a warning. The tables list these, too. A connector's own table
-overrides a shared one.
-
-*`python -m tests.options_page` makes the tables from the option models; a test compares the two.*
+or **ignored** with a warning. Below each table is a list of these. A connector's own
+table and list override the shared ones.
 """
 
-SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (
-    ("Common", "Every read and write takes these. See [Limits](limits.md).", CommonOptions, None),
-    ("Reading", "Every read takes these, besides the common options.", ReadOptions, CommonOptions),
+Model = type[Options]
+SHARED: tuple[tuple[str, str, dict[str, tuple[Model, Model | None]]], ...] = (
+    (
+        "Common",
+        "Every read and write takes these. See [Limits](limits.md).",
+        {"reader": (CommonOptions, None)},
+    ),
+    (
+        "Reading",
+        "Every read takes these, besides the common options.",
+        {"reader": (ReadOptions, CommonOptions)},
+    ),
     (
         "Writing",
         "Every write takes these, besides the common options. See [Commits](commits.md).",
-        WriteOptions,
-        CommonOptions,
+        {"writer": (WriteOptions, CommonOptions)},
     ),
     (
         "Streams and tunnels",
         "See [Streams](streams.md) and [Tunnels](tunnel.md).",
-        TunnelOptions,
-        None,
+        {"reader": (TunnelOptions, None)},
     ),
     (
-        "Databases: reading",
-        "The readers `postgresql`, `mysql`, `sqlite`, `duckdb` and `adbc` take these.",
-        SqlReadOptions,
-        ReadOptions,
-    ),
-    (
-        "Databases: writing",
-        "The writers of the same connectors take these.",
-        SqlWriteOptions,
-        WriteOptions,
+        "Databases",
+        "`postgresql`, `mysql`, `sqlite`, `duckdb` and `adbc` take these.",
+        {"reader": (SqlReadOptions, ReadOptions), "writer": (SqlWriteOptions, WriteOptions)},
     ),
     (
         "Database servers",
         "`postgresql` and `mysql` take these for reading and writing; `adbc` takes `user` and `password`.",
-        ServerOptions,
-        None,
+        {"reader": (ServerOptions, None)},
     ),
     (
         "Database files",
         "`sqlite` and `duckdb` take these for reading and writing.",
-        FileOptions,
-        None,
+        {"reader": (FileOptions, None)},
     ),
     (
-        "Files: reading",
-        "The readers `parquet`, `csv`, `json`, `arrow` and `orc` take these. See [Files](files.md).",
-        FileReadOptions,
-        ReadOptions,
+        "Files",
+        "`parquet`, `csv`, `json`, `arrow` and `orc` take these. See [Files](files.md).",
+        {"reader": (FileReadOptions, ReadOptions), "writer": (FileWriteOptions, WriteOptions)},
     ),
     (
         "Text files: reading",
         "The readers `csv` and `json` take these, too.",
-        TextReadOptions,
-        FileReadOptions,
-    ),
-    (
-        "Files: writing",
-        "The writers of the same connectors take these.",
-        FileWriteOptions,
-        WriteOptions,
+        {"reader": (TextReadOptions, FileReadOptions)},
     ),
     (
         "Lake tables: writing",
         "The writers `delta` and `iceberg` take these.",
-        LakeWriteOptions,
-        WriteOptions,
+        {"writer": (LakeWriteOptions, WriteOptions)},
     ),
     (
         "Records: reading",
         "The readers `redis`, `mongodb`, `elasticsearch`, `kafka` and `http` take these.",
-        RecordReadOptions,
-        ReadOptions,
+        {"reader": (RecordReadOptions, ReadOptions)},
     ),
 )
 
-BASES: tuple[type[Options], ...] = (*(model for _, _, model, _ in SHARED), Credentials)
+BASES: tuple[Model, ...] = (
+    *(model for _, _, halves in SHARED for model, _ in halves.values()),
+    Credentials,
+)
 
 # What people set first comes first; the rest keeps the order of the models.
 FIRST = (
@@ -221,8 +204,10 @@ def own_rows(model: type[Options], shared: Iterable[type[Options]]) -> list[str]
     return [line for line in made if line not in known]
 
 
-def others(model: type[Options], shared: Iterable[type[Options]]) -> list[str]:
-    """What happens to options of other sources, and to inherited ones that this connector does not take."""
+def others(
+    model: type[Options], shared: Iterable[type[Options]]
+) -> dict[tuple[str, str], list[str]]:
+    """The options of other sources, and the inherited ones, that are refused or ignored: by this, and by the reason."""
     said = {("refused", *item) for base in shared for item in base.refused.items()}
     said |= {("ignored", *item) for base in shared for item in base.ignored.items()}
     refused = {name.lower() for name in model.refused}
@@ -233,19 +218,62 @@ def others(model: type[Options], shared: Iterable[type[Options]]) -> list[str]:
             hidden = what == "ignored" and name.lower() in offered | refused
             if not hidden and (what, name, reason) not in said:
                 grouped.setdefault((what, reason), []).append(f"`{name}`")
-    return [
-        f"| {', '.join(names)} | {what} | {_cell(reason)} |"
-        for (what, reason), names in grouped.items()
-    ]
+    return grouped
 
 
-def _both(halves: Mapping[str, list[str]]) -> list[str]:
-    """Rows of both halves of a connector: those that are equal once, each with what it is for."""
-    read, write = halves.get("reader", []), halves.get("writer", [])
-    lines = [(line, "both" if line in write else "read") for line in read]
-    lines += [(line, "write") for line in write if line not in read]
-    order = {"both": 0, "read": 1, "write": 2}
-    return [line + f" {use} |" for line, use in sorted(lines, key=lambda each: order[each[1]])]
+def _sentence(start: str, grouped: Iterable[tuple[str, list[str]]]) -> str:
+    """One line of a list: the names, each group of them with its reason."""
+    said = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in grouped)
+    return textwrap.fill(
+        f"- **{start}**: {said}.",
+        WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _other_lines(halves: Mapping[str, dict[tuple[str, str], list[str]]]) -> str:
+    """What a connector refuses and ignores: in both halves, in a read, in a write."""
+    read, write = halves.get("reader", {}), halves.get("writer", {})
+    both = {key: names for key, names in read.items() if write.get(key) == names}
+    lines = []
+    for what in ("refused", "ignored"):
+        for use, part in (("", both), (" in a read", read), (" in a write", write)):
+            grouped = [
+                (reason, names)
+                for (found, reason), names in part.items()
+                if found == what and (part is both or (found, reason) not in both)
+            ]
+            if grouped:
+                start = what.capitalize() + use * (len(halves) == 2)
+                lines.append(_sentence(start, grouped))
+    return "\n".join(("", *lines, "")) if lines else ""
+
+
+def _both(model_rows: Mapping[str, list[str]]) -> list[str]:
+    """The rows of both halves of a connector, each with what it is for; an option of both halves is one row."""
+    read, write = (
+        {line.split(" | ")[0]: line for line in model_rows.get(half, [])}
+        for half in ("reader", "writer")
+    )
+    lines = [(_joined(line, write.get(name)), name in write) for name, line in read.items()]
+    made = [f"{line} both |" for line, is_both in lines if is_both]
+    made += [f"{line} read |" for line, is_both in lines if not is_both]
+    return made + [f"{line} write |" for name, line in write.items() if name not in read]
+
+
+def _joined(read: str, write: str | None) -> str:
+    """One row of an option for reading and writing; a cell that differs says both."""
+    if write in (None, read):
+        return read
+    assert write is not None
+    cells = [each.strip("| ").split(" | ") for each in (read, write)]
+    name, meaning, value = (
+        one if one == other else f"in a read: {one}; in a write: {other}"
+        for one, other in zip(*cells, strict=True)
+    )
+    return f"| {name} | {meaning} | {value} |"
 
 
 def _block(heads: str, lines: list[str]) -> str:
@@ -256,13 +284,13 @@ def _block(heads: str, lines: list[str]) -> str:
     )
 
 
-OPTION, OTHER = "option | meaning | default", "option | what happens | why, or what to use"
+OPTION = "option | meaning | default"
 
 
 def connector_tables(connector: Connector) -> str:
     """What a connector takes besides the shared options, and what it refuses or ignores; empty if nothing."""
     own: dict[str, list[str]] = {}
-    more: dict[str, list[str]] = {}
+    more: dict[str, dict[tuple[str, str], list[str]]] = {}
     for half in ("reader", "writer"):
         if getattr(connector, half) is None:
             continue
@@ -270,7 +298,7 @@ def connector_tables(connector: Connector) -> str:
         options: type[Options] = found.Options
         shared = [base for base in BASES if issubclass(options, base)]
         own[half], more[half] = own_rows(options, shared), others(options, shared)
-    return _block(f"{OPTION} | for", _both(own)) + _block(f"{OTHER} | for", _both(more))
+    return _block(f"{OPTION} | for", _both(own)) + _other_lines(more)
 
 
 def options_page() -> str:
@@ -279,13 +307,21 @@ def options_page() -> str:
         f"[`{name}`]({page_of(name)}#options-of-{name})" for name in sorted(connectors)
     )
     parts = [HEAD.replace("OWN", links)]
-    for title, about, model, base in SHARED:
-        bases = [base] if base else []
+    for title, about, halves in SHARED:
         parts.append(f"\n## {title}\n\n{about}\n")
-        parts += [_block(OPTION, own_rows(model, bases)), _block(OTHER, others(model, bases))]
-    for connector in all_connectors():
-        if connector.name in ON_OPTIONS_PAGE:
-            parts.append(f"\n## {connector.name}\n{connector_tables(connector)}")
+        own: dict[str, list[str]] = {}
+        more: dict[str, dict[tuple[str, str], list[str]]] = {}
+        for half, (model, base) in halves.items():
+            bases = [base] if base else []
+            own[half], more[half] = own_rows(model, bases), others(model, bases)
+        if len(halves) == 2:
+            parts.append(_block(f"{OPTION} | for", _both(own)))
+        else:
+            parts += [_block(OPTION, lines) for lines in own.values()]
+        parts.append(_other_lines(more))
+    found = {each.name: connector_tables(each) for each in all_connectors()}
+    lines = [line for name in ON_OPTIONS_PAGE for line in found[name].splitlines() if "`" in line]
+    parts.append(f"\n## {' and '.join(ON_OPTIONS_PAGE)}\n{_block(f'{OPTION} | for', lines)}")
     return "".join(parts)
 
 
@@ -294,17 +330,44 @@ def page_of(connector: str) -> str:
     return page if (DOCS / page).exists() else "files.md"
 
 
+def together(tables: Mapping[str, str]) -> str:
+    """The sections of the connectors of one page; rows that several have are in a table before them."""
+    owners: dict[str, list[str]] = {}
+    for name, text in tables.items():
+        for line in text.splitlines():
+            if line.startswith("| `"):
+                owners.setdefault(line, []).append(name)
+    shared = {row: names for row, names in owners.items() if len(names) > 1}
+    if len(shared) < 3:
+        shared = {}
+    common = [
+        f"{row} {', '.join(f'`{each}`' for each in names)} |" for row, names in shared.items()
+    ]
+    parts = (
+        [f"### Options of several connectors\n{_block(f'{OPTION} | for | of', common)}"]
+        if common
+        else []
+    )
+    for name, text in tables.items():
+        own = "\n".join(line for line in text.splitlines() if line not in shared) + "\n"
+        own = re.sub(rf"\n\| {re.escape(OPTION)} \| for \|\n[|-]+\n(?!\|)", "", own)
+        if not own.strip():
+            own = "\nAll are in the table above.\n"
+        parts.append(f"### Options of `{name}`\n{own}")
+    return "\n".join(parts)
+
+
 def pages() -> dict[Path, str]:
     """Each page with tables of options, in its correct form."""
     made = {DOCS / "options.md": options_page()}
-    sections: dict[str, list[str]] = {}
+    sections: dict[str, dict[str, str]] = {}
     for name, connector in sorted(own_connectors().items()):
         tables = connector_tables(connector)
         if tables:
-            sections.setdefault(page_of(name), []).append(f"### Options of `{name}`\n{tables}")
-    for name, parts in sections.items():
+            sections.setdefault(page_of(name), {})[name] = tables
+    for name, found in sections.items():
         head, rest = (DOCS / name).read_text(encoding="utf-8").split(BEGIN, 1)
-        made[DOCS / name] = f"{head}{BEGIN}" + "\n".join(parts) + f"{END}{rest.split(END, 1)[1]}"
+        made[DOCS / name] = f"{head}{BEGIN}{together(found)}{END}{rest.split(END, 1)[1]}"
     return made
 
 

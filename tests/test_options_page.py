@@ -24,6 +24,9 @@ ROWS = [
     for line in tables.splitlines()
     if line.startswith("| `")
 ]
+OTHERS = re.compile(
+    r"^- \*\*(?:Refused|Ignored)(?: in a (\w+))?\*\*: (.*(?:\n  .*)*)$", re.MULTILINE
+)
 
 
 @pytest.mark.parametrize(
@@ -40,17 +43,35 @@ def test_no_cell_of_the_page_is_blank() -> None:
 
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_no_option_is_both_offered_and_refused_or_ignored(name: str) -> None:
+    connector = own_connectors()[name]
+    halves = [use for use in ("reader", "writer") if getattr(connector, use)]
+    every = tuple({"reader": "read", "writer": "write"}[half] for half in halves)
     offered: set[tuple[str, str]] = set()
+    for line in TABLES[name].splitlines():
+        if line.startswith("| `"):
+            cells = line.strip("| ").split(" | ")
+            uses = ("read", "write") if cells[-1] == "both" else (cells[-1],)
+            offered |= {
+                (option, use) for option in re.findall(r"`([\w.]+)`", cells[0]) for use in uses
+            }
     unsupported: set[tuple[str, str]] = set()
-    for cells in (
-        line.strip("| ").split(" | ")
-        for line in TABLES[name].splitlines()
-        if line.startswith("| `")
-    ):
-        found = unsupported if cells[1] in ("refused", "ignored") else offered
-        uses = ("read", "write") if cells[-1] == "both" else (cells[-1],)
-        found |= {(option, use) for option in re.findall(r"`(\w+)`", cells[0]) for use in uses}
+    for use, text in OTHERS.findall(TABLES[name]):
+        found = re.findall(r"`([\w.]+)`", text)
+        unsupported |= {(option, each) for option in found for each in ((use,) if use else every)}
     assert offered & unsupported == set()
+    assert bool(unsupported) == ("- **" in TABLES[name])
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_each_option_that_is_refused_or_ignored_is_listed_with_its_reason(name: str) -> None:
+    listed = " ".join(f"{options_page()} {TABLES[name]}".split())
+    connector = own_connectors()[name]
+    for half in ("reader", "writer"):
+        if getattr(connector, half):
+            options = connector.options_class(half)
+            for option, reason in options.refused.items():
+                assert f"`{option}`" in listed, option
+                assert f"({reason})" in listed, option
 
 
 def test_defaults_that_are_told_in_text_are_those_of_the_code() -> None:

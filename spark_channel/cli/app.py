@@ -122,7 +122,9 @@ def run(
     ] = None,
     bytes_per_second: Annotated[
         str | None,
-        typer.Option(help="The same in Arrow bytes per second, such as 64MB; default: unlimited."),
+        typer.Option(
+            help="Limit of all jobs together, in Arrow bytes per second, such as 64MB; default: unlimited."
+        ),
     ] = None,
     shared_limit: SharedLimit = None,
     report: Annotated[

@@ -211,7 +211,9 @@ def verify(
     ] = None,
     bytes_per_second: Annotated[
         str | None,
-        typer.Option(help="The same in Arrow bytes per second, such as 64MB; default: unlimited."),
+        typer.Option(
+            help="Limit of both sides together, in Arrow bytes per second, such as 64MB; default: unlimited."
+        ),
     ] = None,
     shared_limit: SharedLimit = None,
     protect: Protect = None,
