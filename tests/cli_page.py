@@ -3,7 +3,7 @@
 import inspect
 import typing
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ HEAD = """# Command line
 FEW = 3
 """Commands with so many options of their own have no section."""
 
-Members = list[tuple[tuple[str, ...], Any]]
+Members = Sequence[tuple[tuple[str, ...], Any]]
 
 SHARED = """
 ## Options of several commands

@@ -93,6 +93,7 @@ _LONG_FILES = (
     "spark/test_lake.py",
     "cli/test_demo.py",
     "spark/test_stream_read.py",
+    "spark/test_speculation.py",
     "spark/test_database_faults.py",
     "test_first_five_minutes.py",
     "spark/test_passwords.py",
@@ -121,12 +122,10 @@ def pytest_configure(config: pytest.Config) -> None:
     Servers, JVMs and Spark leave some, above all those that tests kill. What `tmp_path` gives stays where pytest keeps
     it for the runs that failed.
     """
-    if hasattr(
-        config, "workerinput"
-    ):  # a process of -n has the variables of the one that started it
-        return
+    if hasattr(config, "workerinput"):
+        return  # a process of -n has the variables of the one that started it
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    folder = tempfile.mkdtemp(prefix="spark-channel-tests-")
+    folder = tempfile.mkdtemp(prefix="sc-")  # sockets of servers are in it, whose paths are short
     Path(folder).chmod(0o1777)  # servers run as users of their own
     # Behind multiprocessing's own files, which are removed at the end of the program, with priority -100.
     Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-200)

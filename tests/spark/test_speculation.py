@@ -24,7 +24,7 @@ import spark_channel
 from spark_channel.options import CommitMode
 from tests.spark.remote_driver import RemoteDriver
 
-pytestmark = [pytest.mark.spark, pytest.mark.newest, pytest.mark.soak]
+pytestmark = [pytest.mark.spark, pytest.mark.newest]
 
 ROWS = 80_000
 SLOW_SECONDS = 20.0
@@ -135,7 +135,7 @@ def transferred(spark: SparkSession, path: str, commit: CommitMode) -> None:
     ("moved", "commit"),
     [
         (written, "job"),
-        (transferred, "task"),
+        pytest.param(transferred, "task", marks=pytest.mark.soak),
         pytest.param(written, "task", marks=pytest.mark.soak),
         pytest.param(transferred, "job", marks=pytest.mark.soak),
     ],
