@@ -121,7 +121,7 @@ class Verification:
         self.beyond = 0
         """How many more keys differ than are in memory: they were looked at once, and are not in `found`."""
         self.keys = DifferingKeys(())
-        self._held = _NONE, _NONE.astype(np.int64)
+        self._held: tuple[Hashes, Places] = _NONE, _NONE.astype(np.int64)
         """The keys that differed at first, ascending, and the number of rows of both sides with each of them."""
         self._by_database: DatabaseSums | None = None
         """How the databases hash rows; None = they do not, or so many rows differ that they need not."""
@@ -380,7 +380,7 @@ class Verification:
         found: list[Differences] = []
         self.keys = DifferingKeys([self._key_schema(number) for number in (0, 1)])
         kept = 0
-        held = _NONE.astype(np.int64)
+        held: Places = _NONE.astype(np.int64)
         seen = [0, 0]
         for part, share, shares in rounds(chosen, source.rows + target.rows, _MOST_ROWS):
             selection = Selection(part, share, shares)

@@ -530,6 +530,11 @@ def test_the_command_prints_the_result_and_ends_with_its_code(pair: Pair, tmp_pa
         json.loads(kept.filter(pa.compute.equal(kept["kind"], "extra"))["target"][0].as_py())["id"]
         == 1501
     )
+    few = typed("verify", *places, "--repair", "--max-repairs", "2", "--confirm", "0")
+    assert (few.exit_code, "raise option '--max-repairs' to 4" in few.stdout) == (3, True)
+    none = typed("verify", *places, "--exclude", "nmae")
+    assert none.exit_code == 2
+    assert str(none.exception).startswith("option '--exclude' names column 'nmae'")
     assert typed("verify", *places, "--repair", "--delete", "--confirm", "0").exit_code == 0
     assert typed("verify", *places).exit_code == 0
 
