@@ -99,11 +99,15 @@ class Checksums:
 
 def among(keys: Hashes, wanted: Hashes) -> Mask:
     """Which of `keys` are in `wanted`, which is ascending."""
+    return _places_among(keys, wanted)[1]
+
+
+def _places_among(keys: Hashes, wanted: Hashes) -> tuple[Places, Mask]:
+    """Where each of `keys` is in `wanted`, and whether it is there."""
     if not len(wanted):
-        return np.zeros(len(keys), np.bool_)
-    places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
-    found: Mask = wanted[places] == keys
-    return found
+        return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
+    places: Places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
+    return places, wanted[places] == keys
 
 
 def runs_of(mask: Mask, most: int | None = None) -> list[tuple[int, int]]:
@@ -282,8 +286,8 @@ def rows_of(keys: Hashes, sides: Iterable[Entries]) -> Places:
     """The number of rows of both sides with each of `keys`, which are ascending; equal rows count, too."""
     found = np.zeros(len(keys), np.int64)
     for side in sides:
-        places = np.searchsorted(keys, side.keys[among(side.keys, keys)])
-        found += np.bincount(places, minlength=len(keys))
+        places, are_there = _places_among(side.keys, keys)
+        found += np.bincount(places[are_there], minlength=len(keys))
     return found
 
 

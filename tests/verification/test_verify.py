@@ -134,7 +134,7 @@ def test_more_differences_than_fit_into_memory_are_counted(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "_MOST_ROWS", 100)
-    monkeypatch.setattr(run_module, "_MOST_DETAILED", 150)
+    monkeypatch.setattr(run_module, "_MOST_DETAILED", 400)
     monkeypatch.setattr(run_module, "_SAMPLES", 7)
     change(tmp_path / "b.db", "UPDATE orders SET name = 'x' WHERE id > 30")
     for key in ("id", "name"):
