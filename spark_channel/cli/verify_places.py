@@ -1,5 +1,6 @@
 """verify: whether two tables, folders or files hold the same rows."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -220,7 +221,7 @@ def _engine(
         served = any(has_speed(spec, more) for spec in specs) or bool(more)
         with local_engine(served=served) as engine:
             try:
-                yield partial(verify_with, engine)
+                yield _as_typed(partial(verify_with, engine))
             except ChannelError:
                 raise
             except Exception as error:
@@ -229,4 +230,30 @@ def _engine(
     from spark_channel.spark.transfer import verify as by_spark
 
     with session(options.master, conf, "spark-channel") as spark:
-        yield partial(by_spark, spark)
+        yield _as_typed(partial(by_spark, spark))
+
+
+_NAMED = re.compile(r"\b(option|with) '(key|exclude|json|delete|max_repairs)'")
+
+
+def _as_typed(carry_out: _Verify) -> _Verify:
+    """The same, with options named as on the command line in errors and notes, and not as in Python."""
+
+    def typed(text: str) -> str:
+        return _NAMED.sub(lambda found: f"{found[1]} '--{found[2].replace('_', '-')}'", text)
+
+    def carried_out(
+        spec: TransferSpec,
+        more: Mapping[str, Any],
+        settings: VerifySettings,
+        repairs: RepairSettings | None,
+    ) -> VerifyReport:
+        try:
+            report = carry_out(spec, more, settings, repairs)
+        except ChannelError as error:
+            error.args = (typed(str(error)), *error.args[1:])
+            raise
+        report.notes = tuple(map(typed, report.notes))
+        return report
+
+    return carried_out

@@ -385,7 +385,7 @@ def _fault(error: dict[str, Any], found: Mapping[str, Any]) -> str:
         near = difflib.get_close_matches(str(location[-1]), known, n=1)
         snake = to_snake(str(location[-1]))
         hint = snake if snake in known else near[0] if near else ""
-        return f"{path} is not known{f'; did you mean {hint!r}?' if hint else ''} It takes: {', '.join(known)}"
+        return f"{path} is not known{f'; did you mean {hint!r}?' if hint else '.'} It takes: {', '.join(known)}"
     takes = str(error.get("msg", "")).removeprefix("Value error, ")
     if kind == "value_error" and not path:
         return takes

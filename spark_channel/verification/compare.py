@@ -26,7 +26,9 @@ __all__ = [
     "among",
     "find_differences",
     "near",
+    "parts_of",
     "rounds",
+    "rows_of",
     "runs_of",
     "without_equal",
 ]
@@ -97,11 +99,15 @@ class Checksums:
 
 def among(keys: Hashes, wanted: Hashes) -> Mask:
     """Which of `keys` are in `wanted`, which is ascending."""
+    return _places_among(keys, wanted)[1]
+
+
+def _places_among(keys: Hashes, wanted: Hashes) -> tuple[Places, Mask]:
+    """Where each of `keys` is in `wanted`, and whether it is there."""
     if not len(wanted):
-        return np.zeros(len(keys), np.bool_)
-    places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
-    found: Mask = wanted[places] == keys
-    return found
+        return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
+    places: Places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
+    return places, wanted[places] == keys
 
 
 def runs_of(mask: Mask, most: int | None = None) -> list[tuple[int, int]]:
@@ -276,19 +282,37 @@ def _firsts(columns: Sequence[Hashes]) -> Places:
     return np.flatnonzero(changes)
 
 
+def rows_of(keys: Hashes, sides: Iterable[Entries]) -> Places:
+    """The number of rows of both sides with each of `keys`, which are ascending; equal rows count, too."""
+    found = np.zeros(len(keys), np.int64)
+    for side in sides:
+        places, are_there = _places_among(side.keys, keys)
+        found += np.bincount(places[are_there], minlength=len(keys))
+    return found
+
+
+def parts_of(rows: Places, most: int) -> Iterator[tuple[int, int, int]]:
+    """(first, last, rows): items with so many `rows` each, in parts of `most` rows; `last` is not in the part.
+
+    A part has one item at least, whatever its rows.
+    """
+    first = 0
+    while first < len(rows):
+        sums = np.cumsum(rows[first:])
+        count = max(1, int(np.searchsorted(sums, most, "right")))
+        yield first, first + count, int(sums[count - 1])
+        first += count
+
+
 def rounds(chosen: Mask, rows: Places, most: int) -> Iterator[tuple[Mask, int, int]]:
     """(buckets, share, shares): all chosen buckets, in parts of `most` rows."""
     places = np.flatnonzero(chosen)
-    first = 0
-    while first < len(places):
-        sums = np.cumsum(rows[places[first:]])
-        last = first + max(1, int(np.searchsorted(sums, most, "right")))
+    for first, last, held in parts_of(rows[places], most):
         part = np.zeros(len(chosen), np.bool_)
         part[places[first:last]] = True
-        shares = -(-int(sums[last - first - 1]) // most)
-        for share in range(max(1, shares)):
-            yield part, share, max(1, shares)
-        first = last
+        shares = max(1, -(-held // most))
+        for share in range(shares):
+            yield part, share, shares
 
 
 @dataclass(frozen=True)

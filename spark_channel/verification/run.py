@@ -32,7 +32,9 @@ from spark_channel.verification.compare import (
     Places,
     among,
     find_differences,
+    parts_of,
     rounds,
+    rows_of,
 )
 from spark_channel.verification.in_database import (
     DatabaseSums,
@@ -69,11 +71,11 @@ _log = logging.getLogger(__name__)
 _ROWS_PER_BUCKET = 128
 _MOST_RANGES, _MOST_BITS = 65_536, 18
 _MOST_ROWS = 2_000_000
-"""Rows of both sides whose hashes are in memory at the same time."""
+"""Rows of both sides whose hashes are in memory at the same time: so many, or those of one key."""
 _MOST_CANDIDATES = 1_000_000
-"""Keys that are looked at again; of more, the first ones are."""
-_MOST_DETAILED = 100_000
-"""Keys of which each value's hash is in memory at the same time."""
+"""Keys that are looked at again, if they have no more than `_MOST_ROWS`; of more, the first ones are."""
+_MOST_DETAILED = 200_000
+"""Rows of both sides of which each value's hash is in memory at the same time: so many, or those of one key."""
 _LISTED_ROWS = 100_000
 """Fewer rows are read at once, rather than listed with their hashes and read where these differ."""
 _NONE = np.zeros(0, np.uint64)
@@ -119,6 +121,8 @@ class Verification:
         self.beyond = 0
         """How many more keys differ than are in memory: they were looked at once, and are not in `found`."""
         self.keys = DifferingKeys(())
+        self._held: tuple[Hashes, Places] = _NONE, _NONE.astype(np.int64)
+        """The keys that differed at first, ascending, and the number of rows of both sides with each of them."""
         self._by_database: DatabaseSums | None = None
         """How the databases hash rows; None = they do not, or so many rows differ that they need not."""
         self._sample_keys, self._samples = _NONE, list[pa.Table]()
@@ -376,6 +380,7 @@ class Verification:
         found: list[Differences] = []
         self.keys = DifferingKeys([self._key_schema(number) for number in (0, 1)])
         kept = 0
+        held: Places = _NONE.astype(np.int64)
         seen = [0, 0]
         for part, share, shares in rounds(chosen, source.rows + target.rows, _MOST_ROWS):
             selection = Selection(part, share, shares)
@@ -389,17 +394,23 @@ class Verification:
             else:
                 differ, sides, rows = listed
             self.report.equal += differ.equal
-            if len(differ) > (room := _MOST_CANDIDATES - kept):
+            more = rows_of(differ.keys, sides)
+            fit = int(np.searchsorted(np.cumsum(more), _MOST_ROWS - held.sum(), "right"))
+            room = min(_MOST_CANDIDATES - kept, fit if kept else max(1, fit))
+            if len(differ) > room:
                 self._count(differ.take(np.arange(room, len(differ))))
                 self.beyond += len(differ) - room
                 differ = differ.take(np.arange(room))
-                self.note(
-                    f"more than {_MOST_CANDIDATES} keys differ: the others were looked at once, and not by column"
-                )
             kept += len(differ)
+            held = np.concatenate((held, more[:room]))
             found.append(differ)
             self.keys.add(sides, differ)
             seen = [each + here for each, here in zip(seen, rows, strict=True)]
+        if self.beyond:
+            self.note(
+                f"{kept + self.beyond} keys differ: the {kept} whose rows fit in memory are looked at again and "
+                "counted by column, and the others were looked at once"
+            )
         before = [int(each.rows[chosen].sum()) for each in (source, target)]
         if not kept and (seen[0] < before[0] or seen[1] < before[1]):
             self.report.outcome = "unknown"
@@ -407,6 +418,9 @@ class Verification:
                 f"the checksums differed for {before[0]} rows of the source and {before[1]} of the target, of which "
                 f"{seen[0]} and {seen[1]} were there when they were read again, and equal: verify again"
             )
+        keys = np.concatenate([_NONE, *(each.keys for each in found)])
+        order = np.argsort(keys)
+        self._held = keys[order], held[order]
         return Differences.joined(found)
 
     def _listed(
@@ -543,8 +557,9 @@ class Verification:
         self._sample_keys = samples = np.sort(self.keys.in_order(wanted.keys)[:_SAMPLES])
         found, changed = [], np.zeros(len(self.columns.forms), np.int64)
         values: list[list[pa.Table]] = [[], []]
-        for first in range(0, len(wanted), _MOST_DETAILED):
-            keys = wanted.keys[first : first + _MOST_DETAILED]
+        held = self._held[1][np.searchsorted(self._held[0], wanted.keys)]
+        for first, last, _ in parts_of(held, _MOST_DETAILED):
+            keys = wanted.keys[first:last]
             selection = Selection(keys=keys, values_of=samples)
             work = ReadWork(self._sides(), self.columns, self._used, selection, detailed=True)
             details: list[list[Details]] = [[], []]

@@ -376,7 +376,7 @@ def match_columns(
                 "other columns, name those to leave out with 'exclude'"
             )
     if not pairs:
-        raise SchemaError("no column is left to compare: 'exclude' leaves all out")
+        raise SchemaError("no column is left to compare: option 'exclude' leaves all out")
     asked = _places(pairs, json, "json")
     forms = []
     for place, (one, other) in enumerate(pairs):

@@ -85,6 +85,7 @@ def test_a_full_name_counts_most_and_a_later_pattern_more() -> None:
             r"defaults.mode got 'ful'; it takes full, incremental or full_then",
         ),
         ("source:", "sorce:", r"sorce is not known; did you mean 'source'\?"),
+        ("source:", "zzz:", r"zzz is not known\. It takes: source, "),
         (
             "primary_key:",
             "primaryKey:",

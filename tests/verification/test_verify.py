@@ -4,6 +4,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,7 +31,6 @@ from spark_channel.verification import run as run_module
 from spark_channel.verification import tasks as tasks_module
 from spark_channel.verification.carry_out import verify_with
 from spark_channel.verification.compare import SampledRow, without_equal
-from spark_channel.verification.keys import DifferingKeys
 from spark_channel.verification.report import VerifyReport
 from spark_channel.verification.settings import RepairSettings, VerifySettings
 from tests.cli.test_run import environment
@@ -133,17 +134,22 @@ def test_more_differences_than_fit_into_memory_are_counted(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "_MOST_ROWS", 100)
-    monkeypatch.setattr(run_module, "_MOST_DETAILED", 150)
+    monkeypatch.setattr(run_module, "_MOST_DETAILED", 400)
     monkeypatch.setattr(run_module, "_SAMPLES", 7)
     change(tmp_path / "b.db", "UPDATE orders SET name = 'x' WHERE id > 30")
     for key in ("id", "name"):
         report = spark_channel.verify(None, *pair, key=[key], confirm=0)
         assert report.different + report.missing == 1_989
         assert len(report.differences) == 7
-    monkeypatch.setattr(run_module, "_MOST_CANDIDATES", 300)
-    report = spark_channel.verify(None, *pair, confirm=0)
-    assert (report.different, report.columns) == (1_989, {"name": 300})
-    assert "more than 300 keys differ" in report.notes[0]
+    for most in (1_000, 300):
+        monkeypatch.setattr(run_module, "_MOST_ROWS", 600)
+        monkeypatch.setattr(run_module, "_MOST_CANDIDATES", most)
+        report = spark_channel.verify(None, *pair, confirm=0)
+        assert (report.different, report.columns) == (1_989, {"name": 300})
+        assert (
+            "1989 keys differ: the 300 whose rows fit in memory are looked at again"
+            in report.notes[0]
+        )
 
 
 def test_columns_that_only_one_side_has_are_an_error_until_they_are_left_out(
@@ -175,34 +181,45 @@ def test_a_boolean_is_matched_with_a_number_in_the_key(tmp_path: Path) -> None:
     assert (report.equal, report.different) == (19, 1)
 
 
+@pytest.mark.parametrize("rows_of_a_key", [1, 20])
 def test_memory_is_bounded_whatever_the_number_of_differences(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_of_a_key: int
 ) -> None:
-    monkeypatch.setattr(run_module, "_MOST_ROWS", 20_000)
-    monkeypatch.setattr(run_module, "_MOST_CANDIDATES", 5_000)
-    monkeypatch.setattr(run_module, "_MOST_DETAILED", 2_000)
-    table = "CREATE TABLE orders (id INTEGER PRIMARY KEY, n INTEGER)"
-    sides = [
-        sqlite(tmp_path / name, [(n, n + add) for n in range(100_000)], table)
-        for name, add in (("a.db", 0), ("b.db", 1))
-    ]
-    at_once, kept, found_of, add = [], [], compare_module.find_differences, DifferingKeys.add
+    small = {"ROWS": 6_000, "CANDIDATES": 3_000, "DETAILED": 2_000, "BITS": 8}
+    for name, most in small.items():
+        monkeypatch.setattr(run_module, f"_MOST_{name}", most)
+    monkeypatch.setattr(run_module, "_SAMPLES", 10)
+    monkeypatch.setattr(tasks_module, "_ROWS_AT_ONCE", 1_000)
+    in_arrow, found_of = [0], compare_module.find_differences
 
     def compared(*arrays: Any) -> Any:
-        at_once.append(len(arrays[0]) + len(arrays[2]))
+        in_arrow[-1] = max(in_arrow[-1], pa.total_allocated_bytes())
         return found_of(*arrays)
 
-    def added(self: DifferingKeys, *more: Any) -> None:
-        add(self, *more)
-        kept.append([len(table) for table in self._tables])
+    def compare_rows(count: int) -> int:
+        numbers = np.arange(count)
+        for name, add in (("a", 0), ("b", count)):
+            table = pa.table({"id": numbers // rows_of_a_key, "n": numbers + add})
+            pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=4_000)
+        one, other = ({"path": str(tmp_path / f"{name}.parquet")} for name in "ab")
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        report, _ = verified((one, other), key=["id"])
+        assert (report.different, report.equal, report.looks) == (count, 0, 4)
+        return tracemalloc.get_traced_memory()[1] - before
 
     monkeypatch.setattr(run_module, "find_differences", compared)
-    monkeypatch.setattr(DifferingKeys, "add", added)
-    report = spark_channel.verify(None, *sides, confirm=0)
-    assert (report.different, report.equal, report.missing, report.extra) == (100_000, 0, 0, 0)
-    assert len(report.differences) == 1_000
-    assert max(at_once) <= 20_000
-    assert kept[-1] == [5_000, 5_000]
+    compare_rows(1_000)  # imports what it needs
+    peaks = []
+    tracemalloc.start()
+    try:
+        for count in (12_000, 48_000):
+            in_arrow.append(0)
+            peaks.append(compare_rows(count))
+    finally:
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+    assert in_arrow[2] < 1.5 * in_arrow[1] + (1 << 16)
 
 
 def test_many_rows_of_one_key_are_matched_in_order_of_their_number() -> None:
@@ -513,6 +530,11 @@ def test_the_command_prints_the_result_and_ends_with_its_code(pair: Pair, tmp_pa
         json.loads(kept.filter(pa.compute.equal(kept["kind"], "extra"))["target"][0].as_py())["id"]
         == 1501
     )
+    few = typed("verify", *places, "--repair", "--max-repairs", "2", "--confirm", "0")
+    assert (few.exit_code, "raise option '--max-repairs' to 4" in few.stdout) == (3, True)
+    none = typed("verify", *places, "--exclude", "nmae")
+    assert none.exit_code == 2
+    assert str(none.exception).startswith("option '--exclude' names column 'nmae'")
     assert typed("verify", *places, "--repair", "--delete", "--confirm", "0").exit_code == 0
     assert typed("verify", *places).exit_code == 0
 

@@ -366,6 +366,48 @@ class DuckdbDialect(Dialect):
     def size(self, text: str) -> str:
         return f"strlen(CAST({text} AS VARCHAR))"
 
+    hash_type = ("UBIGINT", pa.uint64())
+
+    def row_hash(self, columns: Sequence[tuple[Column, str]]) -> str | None:
+        """A hash of the values, of which texts are hashed as bytes, and an INTERVAL as its text.
+
+        DuckDB may hash a text by its collation, and gives a month and 30 days one hash. It joins the hashes of columns
+        by XOR: the second hash makes the sums of rows independent of that.
+        """
+        texts = []
+        for column, text in columns:
+            if column.declared == "VARCHAR" or is_text(column.declared):
+                texts.append(f"system.main.encode(CAST({text} AS VARCHAR))")
+            elif arrow_type(column.declared) is not None:
+                texts.append(text)
+            else:
+                return None  # nested values may hold such texts
+        return f"system.main.hash(system.main.hash({', '.join(texts)}))"  # not a macro of the file
+
+    def hash_facts(self, session: Session) -> object:
+        """Releases may hash in other ways."""
+        return session.rows("SELECT version(), hash('spark-channel')")[0]
+
+    def range_number(self, text: str, edges: Sequence[int]) -> str:
+        """About even edges are found by division, in a fifth of the time that DuckDB takes to plan a long CASE."""
+        first, steps, span = edges[0], len(edges) - 1, edges[-1] - edges[0]
+
+        def guess(number: int) -> int:
+            return min(max((number - first) * steps // span, 0), steps - 1)
+
+        def is_near(place: int) -> bool:
+            """Whether each number from this edge on and before the next one has a guess beside the edge's place."""
+            return place - 1 <= guess(edges[place]) and guess(edges[place + 1] - 1) <= place + 1
+
+        if steps < 2 or not all(map(is_near, range(steps))):
+            cases = " ".join(f"WHEN {text} < {edge} THEN {n}" for n, edge in enumerate(edges))
+            return f"CASE {cases} ELSE {len(edges)} END"
+        share = f"(CAST({text} AS HUGEINT) - {first}) * {steps} // {span}"
+        place = f"CAST(least(greatest({share}, 0), {steps - 1}) AS INTEGER)"
+        listed = f"CAST([{', '.join(map(str, edges))}] AS BIGINT[])"
+        beyond = (f"CAST({text} >= {listed}[{place} + {n}] AS INTEGER)" for n in (1, 2))
+        return f"{place} + {' + '.join(beyond)}"
+
     def is_passing(self, error: BaseException) -> bool:
         return is_locked(error)
 
