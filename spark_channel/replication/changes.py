@@ -146,8 +146,8 @@ class Follower(ChangePublisher):
                 tunnel.store.note(tunnel.name, each, None)
             for stream, (why, new) in self._anew.items():
                 if stream in self._copies and stream not in self._parked:
-                    self._read_beside(self._copies[stream], why)
-                    note_columns(tunnel, self._copies[stream], new, is_read=True)
+                    self._read_beside(self._copies[stream], why, new)
+            self._unread.clear()  # by `again`, the tables that were made have their rows read
             tunnel.resume()
         else:
             made = self._create(more)
@@ -369,7 +369,7 @@ class Follower(ChangePublisher):
         is_read = self._tunnel is not None and self._tunnel.exists()
         if is_read and copy.stream not in self._parked:
             # before the table is there, and looks as if it had all rows
-            self._note_again(copy.stream)
+            self._note_again(copy.stream, "its table in the target was dropped")
         try:
             plan = writer.prepare(WriteContext(f"make-{uuid.uuid4().hex}", commit="job"), schema)
             writer.commit(plan, [])
@@ -460,11 +460,10 @@ class Follower(ChangePublisher):
             stream = (f"replicate/changes/{self._id}/{delivery.channel}", delivery.sequence)
             why = f"{', '.join(other)} had another name" if other else self._rewritten(copy)
             if why:
-                self._note_again(copy.stream)
-            if self._make_table(copy):
-                why = "its table in the target was dropped"
+                self._note_again(copy.stream, why)
+            self._make_table(copy)
             written = self._write(copy, rows, stream)
-            self._settle(copy, shapes, why)
+            self._settle(copy, shapes)
         except (SchemaError, OptionError, BatchRefusedError) as error:
             self._park(copy, error)
             return
@@ -506,14 +505,11 @@ class Follower(ChangePublisher):
             raise SchemaError(f"{_why_rewritten(altered)}, one of which is in the key")
         return _why_rewritten(altered) if altered else ""
 
-    def _settle(self, copy: TableCopy, shapes: set[tuple[str, ...]], why: str) -> None:
-        """After rows of these `shapes` are written. `why` the existing rows are to be read again, or ""."""
-        if why:
-            assert self._tunnel is not None
-            note_columns(
-                self._tunnel, copy, [name for each in shapes for name in each], is_read=True
-            )
-            self._read_beside(copy, why)
+    def _settle(self, copy: TableCopy, shapes: set[tuple[str, ...]]) -> None:
+        """After rows of these `shapes` are written: have the existing rows read again, where they are to be."""
+        why = self._unread.get(copy.stream)
+        if why is not None:
+            self._read_beside(copy, why, [name for each in shapes for name in each])
             self._shapes[copy.stream] = set()
         self._shapes.setdefault(copy.stream, set()).update(shapes)
 

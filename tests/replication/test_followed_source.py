@@ -17,7 +17,7 @@ from spark_channel.errors import SourceError, SupersededError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
-from spark_channel.replication.status import resume_tables
+from spark_channel.replication.status import resume_tables, status_of
 from spark_channel.replication.tables import is_away
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.replication.test_followed import Followed, columns, followed, logging_server
@@ -260,6 +260,45 @@ def test_a_table_that_is_written_anew_while_it_is_followed_is_read_again(
     for statement in ("VACUUM FULL fol.a", "ALTER TABLE fol.a ALTER n SET NOT NULL"):
         followed.sql(statement)
         assert followed.run().rows == 0, "no value has changed"
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    ("statement", "n"),
+    [
+        ("ALTER TABLE fol.a ALTER n TYPE int USING n * 100", 100),
+        ("ALTER TABLE fol.a ADD d int DEFAULT random() * 0 + 7; INSERT INTO fol.a VALUES (4)", 1),
+        ("DROP TABLE fol_dw.t_a", 1),
+    ],
+)
+def test_rows_are_read_again_by_the_run_that_cannot_do_so_at_first(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, statement: str, n: int
+) -> None:
+    """What has shown it is written or noted then. A run may follow for months, and no restart would help."""
+    monkeypatch.setattr("spark_channel.replication.changes._LOOK_SECONDS", -1.0)
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z')")
+    resnapshot, failed = Tunnel.resnapshot, []
+
+    def fails_once(tunnel: Tunnel, table: str) -> None:
+        if not failed:
+            failed.append(table)
+            raise SourceError("the server closed the connection")
+        resnapshot(tunnel, table)
+
+    monkeypatch.setattr(Tunnel, "resnapshot", fails_once)
+    while_it_runs(followed, monkeypatch, lambda: followed.sql(statement))
+    assert failed
+    states = {each.stream: each.state for each in status_of(load_replication(followed.file))}
+    assert states["fol.a"] == "followed", "nothing is left to the next run"
+    followed.run()
+    found = followed.rows("a", "id, n")
+    assert [each for each in found if each[0] != 4] == [
+        (1, n),
+        (2, 2 * n),
+        (3, 3 * n if n > 1 else 3),
+    ]
 
 
 @pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
