@@ -109,9 +109,12 @@ class Follower(ChangePublisher):
         self._anew: dict[str, tuple[str, Sequence[str]]] = {}
         """Why the rows of a table are read beside its changes when the tunnel goes on, and its new columns."""
         self._looked: dict[str, float] = {}
+        self._left: set[str] = set()
+        """Tables that are left to another start, which empties them and reads all their rows."""
 
-    def run(self, more: Mapping[str, Any], limit: RateLimiter | None, *, once: bool) -> None:
-        """Follow the tables; `once`: up to the changes that are there now, with all existing rows.
+    def run(self, more: Mapping[str, Any], limit: RateLimiter | None, *, once: bool) -> bool:
+        """Follow the tables; `once`: up to the changes that are there now, with all existing rows. Returns whether
+        another `Follower` is to start.
 
         `more` are options of the source's reader; the caller changes `limit`, which then holds instead of their speeds.
 
@@ -124,7 +127,7 @@ class Follower(ChangePublisher):
         self._apart(self._find_key)
         self._leave_out()
         if not self._copies:
-            return
+            return False
         self._tunnel = tunnel = tunnel_of(self._replication)
         is_there = tunnel.exists()
         if is_there:
@@ -133,13 +136,13 @@ class Follower(ChangePublisher):
         if not is_there:
             self._apart(self._make_table)
         if not self._copies:
-            return
+            return False
         if is_there:
             options = {**options_of(self._replication, self._copies.values()), **more}
             self._tunnel = tunnel = tunnel_of(self._replication, options)
             self._follow_others(tunnel, options, again)
             if not self._copies:
-                return
+                return False
             options = {**options_of(self._replication, self._copies.values()), **more}
             self._tunnel = tunnel = tunnel_of(self._replication, options)
             for each in again.intersection(self._copies):
@@ -152,7 +155,7 @@ class Follower(ChangePublisher):
         else:
             made = self._create(more)
             if made is None:
-                return
+                return False
             self._tunnel = tunnel = made
         for copy in columns_unnoted(tunnel, self._copies.values(), again):
             if not note_columns(tunnel, copy):
@@ -164,14 +167,15 @@ class Follower(ChangePublisher):
             if stream in self._outcomes:
                 self._show_parked(stream, why, "")
         tunnel.shown, tunnel.limit = self._shown(), limit
-        while True:
+        while not self._left:
             try:
                 tunnel.consume(self._process, threads=self._replication.parallel, drained=once)
-                return
+                break
             except ChannelError as error:
                 if not self._leave_tables(tunnel, error):
-                    return
+                    return False
             tunnel.resume()
+        return bool(self._left)
 
     def _create(self, more: Mapping[str, Any]) -> Tunnel | None:
         """Make the tunnel, without the tables that it cannot follow; None: it can follow none.
@@ -445,9 +449,9 @@ class Follower(ChangePublisher):
     def _process(self, delivery: Delivery) -> None:
         batches = list(delivery.batches)  # bounded by the range
         copy = self._by_name.get(parts_of(delivery.table))
-        if copy is None:
-            # The range is from before the table left the file, the table is parked for this run, or another run has
-            # added it.
+        if copy is None or copy.stream in self._left:
+            # The range is from before the table left the file, the table is parked for this run, another run has
+            # added it, or another start reads all its rows.
             _log.warning("the changes of %s are not written", delivery.table)
             self._note_missed(delivery.table)
             return
@@ -459,6 +463,8 @@ class Follower(ChangePublisher):
             rows = joined([changed(each, self._steps(copy)) for each in batches])
             stream = (f"replicate/changes/{self._id}/{delivery.channel}", delivery.sequence)
             why = f"{', '.join(other)} had another name" if other else self._rewritten(copy)
+            if copy.stream in self._left:
+                return
             if why:
                 self._note_again(copy.stream, why)
             self._make_table(copy)
@@ -491,8 +497,7 @@ class Follower(ChangePublisher):
     def _rewritten(self, copy: TableCopy) -> str:
         """Why the existing rows are to be read again, if the table was written anew while this run follows it.
 
-        Raises:
-            SchemaError: with other keys, by which the target's rows are not found.
+        With other keys, by which the target's rows are not found, the table is left to another start.
         """
         now = SYSTEM_CLOCK.now()
         if self._tunnel is None or now < self._looked.setdefault(copy.stream, now) + _LOOK_SECONDS:
@@ -502,7 +507,14 @@ class Follower(ChangePublisher):
         noted = self._tunnel.store.notes(self._tunnel.name).get(ROWS + copy.stream)
         altered = rewritten(self._tunnel, copy, facts, noted)
         if not {*self._keys[copy.stream]}.isdisjoint(altered):
-            raise SchemaError(f"{_why_rewritten(altered)}, one of which is in the key")
+            why = f"{_why_rewritten(altered)}, one of which is in the key"
+            _log.warning(
+                "%s: %s: its rows are deleted in the target and read again", copy.stream, why
+            )
+            self._note_again(copy.stream)
+            self._left.add(copy.stream)
+            self.stop()
+            return ""
         return _why_rewritten(altered) if altered else ""
 
     def _settle(self, copy: TableCopy, shapes: set[tuple[str, ...]]) -> None:

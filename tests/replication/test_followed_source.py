@@ -39,7 +39,7 @@ def resumed(followed: Followed) -> None:
 
 def while_it_runs(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
-) -> None:
+) -> ReplicationReport:
     """Follow the tables; `act` comes before the first delivery is processed, and the run may see it."""
     process, left = Follower._process, [act]
 
@@ -50,8 +50,9 @@ def while_it_runs(
 
     with monkeypatch.context() as patched:
         patched.setattr(Follower, "_process", processed)
-        spark_channel.replicate(None, followed.file, once=True)
+        report = spark_channel.replicate(None, followed.file, once=True)
     assert not left
+    return report
 
 
 def only_a_is_parked(report: ReplicationReport) -> str:
@@ -299,6 +300,26 @@ def test_rows_are_read_again_by_the_run_that_cannot_do_so_at_first(
         (2, 2 * n),
         (3, 3 * n if n > 1 else 3),
     ]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    ("kind", "keys"), [("bigint", [1, 2, 3]), ("int USING id + 10", [11, 12, 13])]
+)
+def test_a_key_that_is_written_anew_has_its_rows_read_again_as_by_the_next_run(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, kind: str, keys: list[int]
+) -> None:
+    monkeypatch.setattr("spark_channel.replication.changes._LOOK_SECONDS", -1.0)
+    followed.more["contract"] = {"data_type": "evolve"}
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); INSERT INTO fol.b VALUES (2)")
+    rewrite = f"ALTER TABLE fol.a ALTER id TYPE {kind}"
+    report = while_it_runs(followed, monkeypatch, lambda: followed.sql(rewrite))
+    assert not report.parked
+    followed.run()
+    assert followed.rows("a", "id, n") == [(key, n) for n, key in enumerate(keys, 1)]
+    assert followed.rows("b", "id") == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
