@@ -136,12 +136,15 @@ class Follower(ChangePublisher):
         if not is_there:
             self._apart(self._make_table)
         if not self._copies:
+            if is_there:
+                self._tell_of_slot()
             return False
         if is_there:
             options = {**options_of(self._replication, self._copies.values()), **more}
             self._tunnel = tunnel = tunnel_of(self._replication, options)
             self._follow_others(tunnel, options, again)
             if not self._copies:
+                self._tell_of_slot()
                 return False
             options = {**options_of(self._replication, self._copies.values()), **more}
             self._tunnel = tunnel = tunnel_of(self._replication, options)
@@ -173,6 +176,7 @@ class Follower(ChangePublisher):
                 break
             except ChannelError as error:
                 if not self._leave_tables(tunnel, error):
+                    self._tell_of_slot()
                     return False
             tunnel.resume()
         return bool(self._left)
@@ -226,6 +230,21 @@ class Follower(ChangePublisher):
         for name in names:
             tunnel.remove_table(name, at_once=True)
         return True
+
+    def _tell_of_slot(self) -> None:
+        """Report that no table is left to read the log for, which a server of replication slots keeps all the same."""
+        options = options_of(self._replication, self._copies.values())
+        slot = next((each for key, each in options.items() if key.lower() == "slot"), None)
+        if slot is None:
+            return
+        said = (
+            f"no table is followed any more, and the source keeps its log for replication slot {slot!r} without bound: "
+            "remove what has parked the tables, then run `spark-channel replicate resume FILE '*'` and the file again. "
+            f"Or drop the slot (SELECT pg_drop_replication_slot('{slot}')); then `spark-channel replicate reset FILE "
+            "'*'` comes before the next run, which reads all rows again"
+        )
+        self._report.notes = (*self._report.notes, said)
+        _log.warning(said)
 
     def _explained(self, tunnel: Tunnel, copy: TableCopy, error: ChannelError) -> ChannelError:
         """The error that has the statement to run, if there is one; else this one, without the tunnel's commands."""

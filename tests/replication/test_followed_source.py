@@ -13,6 +13,8 @@ from spark_channel.connectors import load_reader
 from spark_channel.connectors.mysql import binlog_feed
 from spark_channel.connectors.mysql.binlog_dump import dumped
 from spark_channel.connectors.mysql.binlog_events import Event, Kind
+from spark_channel.connectors.postgresql.session import PgReadSession
+from spark_channel.connectors.postgresql.watermarks import PgWatermarks
 from spark_channel.errors import SourceError, SupersededError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import Follower
@@ -520,8 +522,12 @@ def test_the_only_table_whose_range_cannot_be_read_goes_on_after_it_is_resumed(
     followed.run()
     followed.sql("UPDATE fol.a SET n = 2")
     for _ in range(2):
-        why = only_a_is_parked(followed.run(3))
+        report = followed.run(3)
+        why = only_a_is_parked(report)
         assert "REPLICA IDENTITY FULL. Its changes are not written until" in why
+        (note,) = report.notes
+        assert "keeps its log for replication slot 'fol'" in note
+        assert "replicate resume FILE '*'" in note
     if is_joined:
         followed.sql("INSERT INTO fol.b VALUES (1)")
         followed.streams["fol.b"] = second
@@ -533,6 +539,30 @@ def test_the_only_table_whose_range_cannot_be_read_goes_on_after_it_is_resumed(
     followed.run()
     followed.run()
     assert followed.rows("a", "id, n") == [(1, 3)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [("53100", "could not extend file"), ("57014", "canceling statement due to user request")],
+)
+def test_what_a_source_lacks_for_a_moment_parks_no_table(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, state: str, said: str
+) -> None:
+    """It fails more often than a range is tried that cannot be read."""
+    fails = [f"DO $$ BEGIN RAISE EXCEPTION '{said}' USING ERRCODE = '{state}'; END $$"] * 6
+    chunk = PgWatermarks._chunk
+
+    def failing(log: PgWatermarks, session: PgReadSession, *rest: Any) -> Any:
+        if fails:
+            session.rows(fails.pop())
+        return chunk(log, session, *rest)
+
+    followed.sql(PLANTED)
+    monkeypatch.setattr(PgWatermarks, "_chunk", failing)
+    followed.run()
+    assert not fails
+    assert followed.rows("a", "id, n") == [(1, 1), (2, 2)]
 
 
 @pytest.mark.parametrize("followed", ["mariadb"], indirect=True)
