@@ -13,7 +13,7 @@ from spark_channel.connectors import load_reader
 from spark_channel.connectors.mysql import binlog_feed
 from spark_channel.connectors.mysql.binlog_dump import dumped
 from spark_channel.connectors.mysql.binlog_events import Event, Kind
-from spark_channel.connectors.postgresql.session import PgReadSession
+from spark_channel.connectors.mysql.binlog_snapshot import BinlogWatermarks
 from spark_channel.connectors.postgresql.watermarks import PgWatermarks
 from spark_channel.errors import SourceError, SupersededError
 from spark_channel.replication import ReplicationReport
@@ -282,7 +282,8 @@ def test_rows_are_read_again_by_the_run_that_cannot_do_so_at_first(
     followed.sql(PLANTED)
     followed.run()
     followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z')")
-    resnapshot, failed = Tunnel.resnapshot, []
+    failed: list[str] = []
+    resnapshot = Tunnel.resnapshot
 
     def fails_once(tunnel: Tunnel, table: str) -> None:
         if not failed:
@@ -541,25 +542,33 @@ def test_the_only_table_whose_range_cannot_be_read_goes_on_after_it_is_resumed(
     assert followed.rows("a", "id, n") == [(1, 3)]
 
 
-@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
 @pytest.mark.parametrize(
-    ("state", "said"),
-    [("53100", "could not extend file"), ("57014", "canceling statement due to user request")],
+    ("followed", "state", "said"),
+    [
+        ("postgresql", "53100", "could not extend file"),
+        ("postgresql", "57014", "canceling statement due to user request"),
+        ("mariadb", "1021", "Disk full"),
+    ],
+    indirect=["followed"],
 )
 def test_what_a_source_lacks_for_a_moment_parks_no_table(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, state: str, said: str
 ) -> None:
     """It fails more often than a range is tried that cannot be read."""
-    fails = [f"DO $$ BEGIN RAISE EXCEPTION '{said}' USING ERRCODE = '{state}'; END $$"] * 6
-    chunk = PgWatermarks._chunk
+    statement = f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {state}, MESSAGE_TEXT = '{said}'"
+    log_class: Any = BinlogWatermarks
+    if is_postgres(followed):
+        statement = f"DO $$ BEGIN RAISE EXCEPTION '{said}' USING ERRCODE = '{state}'; END $$"
+        log_class = PgWatermarks
+    fails, chunk = [statement] * 6, log_class._chunk
 
-    def failing(log: PgWatermarks, session: PgReadSession, *rest: Any) -> Any:
+    def failing(log: Any, session: Any, *rest: Any) -> Any:
         if fails:
             session.rows(fails.pop())
         return chunk(log, session, *rest)
 
     followed.sql(PLANTED)
-    monkeypatch.setattr(PgWatermarks, "_chunk", failing)
+    monkeypatch.setattr(log_class, "_chunk", failing)
     followed.run()
     assert not fails
     assert followed.rows("a", "id, n") == [(1, 1), (2, 2)]
