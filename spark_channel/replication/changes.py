@@ -109,9 +109,12 @@ class Follower(ChangePublisher):
         self._anew: dict[str, tuple[str, Sequence[str]]] = {}
         """Why the rows of a table are read beside its changes when the tunnel goes on, and its new columns."""
         self._looked: dict[str, float] = {}
+        self._left: set[str] = set()
+        """Tables that are left to another start, which empties them and reads all their rows."""
 
-    def run(self, more: Mapping[str, Any], limit: RateLimiter | None, *, once: bool) -> None:
-        """Follow the tables; `once`: up to the changes that are there now, with all existing rows.
+    def run(self, more: Mapping[str, Any], limit: RateLimiter | None, *, once: bool) -> bool:
+        """Follow the tables; `once`: up to the changes that are there now, with all existing rows. Returns whether
+        another `Follower` is to start.
 
         `more` are options of the source's reader; the caller changes `limit`, which then holds instead of their speeds.
 
@@ -124,7 +127,7 @@ class Follower(ChangePublisher):
         self._apart(self._find_key)
         self._leave_out()
         if not self._copies:
-            return
+            return False
         self._tunnel = tunnel = tunnel_of(self._replication)
         is_there = tunnel.exists()
         if is_there:
@@ -133,26 +136,29 @@ class Follower(ChangePublisher):
         if not is_there:
             self._apart(self._make_table)
         if not self._copies:
-            return
+            if is_there:
+                self._tell_of_slot()
+            return False
         if is_there:
             options = {**options_of(self._replication, self._copies.values()), **more}
             self._tunnel = tunnel = tunnel_of(self._replication, options)
             self._follow_others(tunnel, options, again)
             if not self._copies:
-                return
+                self._tell_of_slot()
+                return False
             options = {**options_of(self._replication, self._copies.values()), **more}
             self._tunnel = tunnel = tunnel_of(self._replication, options)
             for each in again.intersection(self._copies):
                 tunnel.store.note(tunnel.name, each, None)
             for stream, (why, new) in self._anew.items():
                 if stream in self._copies and stream not in self._parked:
-                    self._read_beside(self._copies[stream], why)
-                    note_columns(tunnel, self._copies[stream], new, is_read=True)
+                    self._read_beside(self._copies[stream], why, new)
+            self._unread.clear()  # by `again`, the tables that were made have their rows read
             tunnel.resume()
         else:
             made = self._create(more)
             if made is None:
-                return
+                return False
             self._tunnel = tunnel = made
         for copy in columns_unnoted(tunnel, self._copies.values(), again):
             if not note_columns(tunnel, copy):
@@ -164,14 +170,16 @@ class Follower(ChangePublisher):
             if stream in self._outcomes:
                 self._show_parked(stream, why, "")
         tunnel.shown, tunnel.limit = self._shown(), limit
-        while True:
+        while not self._left:
             try:
                 tunnel.consume(self._process, threads=self._replication.parallel, drained=once)
-                return
+                break
             except ChannelError as error:
                 if not self._leave_tables(tunnel, error):
-                    return
+                    self._tell_of_slot()
+                    return False
             tunnel.resume()
+        return bool(self._left)
 
     def _create(self, more: Mapping[str, Any]) -> Tunnel | None:
         """Make the tunnel, without the tables that it cannot follow; None: it can follow none.
@@ -222,6 +230,21 @@ class Follower(ChangePublisher):
         for name in names:
             tunnel.remove_table(name, at_once=True)
         return True
+
+    def _tell_of_slot(self) -> None:
+        """Report that no table is left to read the log for, which a server of replication slots keeps all the same."""
+        options = options_of(self._replication, self._copies.values())
+        slot = next((each for key, each in options.items() if key.lower() == "slot"), None)
+        if slot is None:
+            return
+        said = (
+            f"no table is followed any more, and the source keeps its log for replication slot {slot!r} without bound: "
+            "remove what has parked the tables, then run `spark-channel replicate resume FILE '*'` and the file again. "
+            f"Or drop the slot (SELECT pg_drop_replication_slot('{slot}')); then `spark-channel replicate reset FILE "
+            "'*'` comes before the next run, which reads all rows again"
+        )
+        self._report.notes = (*self._report.notes, said)
+        _log.warning(said)
 
     def _explained(self, tunnel: Tunnel, copy: TableCopy, error: ChannelError) -> ChannelError:
         """The error that has the statement to run, if there is one; else this one, without the tunnel's commands."""
@@ -369,7 +392,7 @@ class Follower(ChangePublisher):
         is_read = self._tunnel is not None and self._tunnel.exists()
         if is_read and copy.stream not in self._parked:
             # before the table is there, and looks as if it had all rows
-            self._note_again(copy.stream)
+            self._note_again(copy.stream, "its table in the target was dropped")
         try:
             plan = writer.prepare(WriteContext(f"make-{uuid.uuid4().hex}", commit="job"), schema)
             writer.commit(plan, [])
@@ -445,9 +468,9 @@ class Follower(ChangePublisher):
     def _process(self, delivery: Delivery) -> None:
         batches = list(delivery.batches)  # bounded by the range
         copy = self._by_name.get(parts_of(delivery.table))
-        if copy is None:
-            # The range is from before the table left the file, the table is parked for this run, or another run has
-            # added it.
+        if copy is None or copy.stream in self._left:
+            # The range is from before the table left the file, the table is parked for this run, another run has
+            # added it, or another start reads all its rows.
             _log.warning("the changes of %s are not written", delivery.table)
             self._note_missed(delivery.table)
             return
@@ -459,12 +482,13 @@ class Follower(ChangePublisher):
             rows = joined([changed(each, self._steps(copy)) for each in batches])
             stream = (f"replicate/changes/{self._id}/{delivery.channel}", delivery.sequence)
             why = f"{', '.join(other)} had another name" if other else self._rewritten(copy)
+            if copy.stream in self._left:
+                return
             if why:
-                self._note_again(copy.stream)
-            if self._make_table(copy):
-                why = "its table in the target was dropped"
+                self._note_again(copy.stream, why)
+            self._make_table(copy)
             written = self._write(copy, rows, stream)
-            self._settle(copy, shapes, why)
+            self._settle(copy, shapes)
         except (SchemaError, OptionError, BatchRefusedError) as error:
             self._park(copy, error)
             return
@@ -492,8 +516,7 @@ class Follower(ChangePublisher):
     def _rewritten(self, copy: TableCopy) -> str:
         """Why the existing rows are to be read again, if the table was written anew while this run follows it.
 
-        Raises:
-            SchemaError: with other keys, by which the target's rows are not found.
+        With other keys, by which the target's rows are not found, the table is left to another start.
         """
         now = SYSTEM_CLOCK.now()
         if self._tunnel is None or now < self._looked.setdefault(copy.stream, now) + _LOOK_SECONDS:
@@ -503,17 +526,21 @@ class Follower(ChangePublisher):
         noted = self._tunnel.store.notes(self._tunnel.name).get(ROWS + copy.stream)
         altered = rewritten(self._tunnel, copy, facts, noted)
         if not {*self._keys[copy.stream]}.isdisjoint(altered):
-            raise SchemaError(f"{_why_rewritten(altered)}, one of which is in the key")
+            why = f"{_why_rewritten(altered)}, one of which is in the key"
+            _log.warning(
+                "%s: %s: its rows are deleted in the target and read again", copy.stream, why
+            )
+            self._note_again(copy.stream)
+            self._left.add(copy.stream)
+            self.stop()
+            return ""
         return _why_rewritten(altered) if altered else ""
 
-    def _settle(self, copy: TableCopy, shapes: set[tuple[str, ...]], why: str) -> None:
-        """After rows of these `shapes` are written. `why` the existing rows are to be read again, or ""."""
-        if why:
-            assert self._tunnel is not None
-            note_columns(
-                self._tunnel, copy, [name for each in shapes for name in each], is_read=True
-            )
-            self._read_beside(copy, why)
+    def _settle(self, copy: TableCopy, shapes: set[tuple[str, ...]]) -> None:
+        """After rows of these `shapes` are written: have the existing rows read again, where they are to be."""
+        why = self._unread.get(copy.stream)
+        if why is not None:
+            self._read_beside(copy, why, [name for each in shapes for name in each])
             self._shapes[copy.stream] = set()
         self._shapes.setdefault(copy.stream, set()).update(shapes)
 

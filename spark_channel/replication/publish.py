@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
@@ -64,6 +64,9 @@ class ChangePublisher:
         self._decisions: dict[str, tuple[pa.Schema, Decision]] = {}
         self._shapes: dict[str, set[tuple[str, ...]]] = {}
         """Names of the columns that were looked up in the catalog, in the log's order."""
+        self._unread: dict[str, str] = {}
+        """Why the rows of a table are to be read again, until the tunnel knows it. What was seen of the reason may be
+        gone when a delivery is tried again."""
 
     def _writer(self, copy: TableCopy, options: Mapping[str, Any]) -> Writer:
         given = {**resolve_references(copy.writer), **options}
@@ -127,17 +130,17 @@ class ChangePublisher:
                 return self._publish(copy, given, decision, made, stream)
             is_read = stream is None or copy.contract.columns != "evolve"
             filled = () if is_read else changes.filled
+            why = f"existing rows may have values in the new column {', '.join(filled)}"
             if filled:
                 # before the column is there, and looks as if it had its values
-                self._note_again(copy.stream)
+                self._note_again(copy.stream, why)
             written = self._publish(copy, given, again, made, stream)
             kept = again if not again.options else Decision(again.steps)  # a column is added once
             self._decisions[copy.stream] = (made.schema, kept)
-            if self._tunnel is not None and self._tunnel.exists():
-                note_columns(self._tunnel, copy, made.schema.names, is_read=bool(filled))
             if filled:
-                names = ", ".join(filled)
-                self._read_beside(copy, f"existing rows may have values in the new column {names}")
+                self._read_beside(copy, why, made.schema.names)
+            elif self._tunnel is not None and self._tunnel.exists():
+                note_columns(self._tunnel, copy, made.schema.names)
             return written
 
     def _column_changes(self, copy: TableCopy, columns: pa.Schema) -> ColumnChanges:
@@ -186,13 +189,20 @@ class ChangePublisher:
             return replace(changes, renamed={}, filled=(*changes.filled, *changes.renamed.values()))
         return changes
 
-    def _read_beside(self, copy: TableCopy, why: str) -> None:
-        """Have the existing rows read again while changes go on: the log does not have what they hold."""
+    def _read_beside(self, copy: TableCopy, why: str, handled: Sequence[str]) -> None:
+        """Have the existing rows read again while changes go on: the log does not have what they hold.
+
+        `handled`: the columns that the target has. What the rows are is looked up before they are read, and noted when
+        the tunnel reads them: else nothing would show that they are still to be read.
+        """
         assert self._tunnel is not None
         assert copy.table is not None
         _log.warning("%s: %s: all its rows are read again", copy.stream, why)
+        facts = reader_of(copy).column_facts()
         self._tunnel.resnapshot(copy.table.dbtable)
+        note_columns(self._tunnel, copy, handled, read=facts)
         self._tunnel.store.note(self._tunnel.name, copy.stream, None)
+        self._unread.pop(copy.stream, None)
 
     def _decide(self, copy: TableCopy, columns: pa.Schema) -> Decision:
         arriving = pa.schema([each for each in columns if each.name != OPERATION])
@@ -259,8 +269,11 @@ class ChangePublisher:
             return ()
         return other_columns(self._tunnel, copy, {name for each in shapes for name in each})
 
-    def _note_again(self, stream: str) -> None:
+    def _note_again(self, stream: str, why: str = "") -> None:
+        """`why` this run is to read the rows again; "" = the next one does."""
         assert self._tunnel is not None
+        if why:
+            self._unread[stream] = why
         note(self._tunnel, stream, AGAIN)
 
     def _answers(self, copy: TableCopy, error: ChannelError) -> bool:

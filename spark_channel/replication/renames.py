@@ -196,14 +196,18 @@ def columns_unnoted(
 
 
 def note_columns(
-    tunnel: Tunnel, copy: TableCopy, handled: Sequence[str] | None = None, *, is_read: bool = False
+    tunnel: Tunnel,
+    copy: TableCopy,
+    handled: Sequence[str] | None = None,
+    *,
+    read: Mapping[str, ColumnFact] | None = None,
 ) -> bool:
     """Note the numbers of all columns, or of those that the target has `handled`; False: the source has none.
 
-    `is_read`: the rows are read afterwards, as they are without `handled`.
+    `read`: what the catalog said before the rows were read again. Without `handled` they are read afterwards.
     """
-    facts = reader_of(copy).column_facts()
-    if is_read or handled is None:
+    facts = reader_of(copy).column_facts() if read is None else read
+    if read is not None or handled is None:
         note_rows(tunnel, copy, facts)
     numbers = {name: fact.number for name, fact in facts.items() if fact.number}
     if not numbers:

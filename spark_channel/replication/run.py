@@ -320,10 +320,9 @@ class _Run:
             self.report.notes = (*self.report.notes, note)
             _log.warning(note)
         ready = []
-        for place in self.followed:
-            copy = self._copies[place]
+        for copy in (self._copies[place] for place in self.followed):
             if copy.fault:
-                self._park(self.report.tables[place], OptionError(copy.fault))
+                self._park(outcomes[copy.stream], OptionError(copy.fault))
             else:
                 ready.append(copy)
         if not ready:
@@ -340,8 +339,8 @@ class _Run:
                 def step() -> bool:
                     follower = Follower(self._replication, ready, outcomes, self.report)
                     # Without windows, the job's own limit may be changed on the page.
-                    follower.run(more, rates if limit.windows else None, once=settings.once)
-                    return True
+                    given = rates if limit.windows else None
+                    return step() if follower.run(more, given, once=settings.once) else True
 
                 run = TableRun(ready[0], outcomes[ready[0].stream], settings, self.report, self)
                 self._patiently(run, step, math.inf)  # it may follow for months

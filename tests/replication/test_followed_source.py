@@ -13,11 +13,13 @@ from spark_channel.connectors import load_reader
 from spark_channel.connectors.mysql import binlog_feed
 from spark_channel.connectors.mysql.binlog_dump import dumped
 from spark_channel.connectors.mysql.binlog_events import Event, Kind
+from spark_channel.connectors.mysql.binlog_snapshot import BinlogWatermarks
+from spark_channel.connectors.postgresql.watermarks import PgWatermarks
 from spark_channel.errors import SourceError, SupersededError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
-from spark_channel.replication.status import resume_tables
+from spark_channel.replication.status import resume_tables, status_of
 from spark_channel.replication.tables import is_away
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.replication.test_followed import Followed, columns, followed, logging_server
@@ -39,7 +41,7 @@ def resumed(followed: Followed) -> None:
 
 def while_it_runs(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
-) -> None:
+) -> ReplicationReport:
     """Follow the tables; `act` comes before the first delivery is processed, and the run may see it."""
     process, left = Follower._process, [act]
 
@@ -50,8 +52,9 @@ def while_it_runs(
 
     with monkeypatch.context() as patched:
         patched.setattr(Follower, "_process", processed)
-        spark_channel.replicate(None, followed.file, once=True)
+        report = spark_channel.replicate(None, followed.file, once=True)
     assert not left
+    return report
 
 
 def only_a_is_parked(report: ReplicationReport) -> str:
@@ -263,6 +266,66 @@ def test_a_table_that_is_written_anew_while_it_is_followed_is_read_again(
 
 
 @pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    ("statement", "n"),
+    [
+        ("ALTER TABLE fol.a ALTER n TYPE int USING n * 100", 100),
+        ("ALTER TABLE fol.a ADD d int DEFAULT random() * 0 + 7; INSERT INTO fol.a VALUES (4)", 1),
+        ("DROP TABLE fol_dw.t_a", 1),
+    ],
+)
+def test_rows_are_read_again_by_the_run_that_cannot_do_so_at_first(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, statement: str, n: int
+) -> None:
+    """What has shown it is written or noted then. A run may follow for months, and no restart would help."""
+    monkeypatch.setattr("spark_channel.replication.changes._LOOK_SECONDS", -1.0)
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z')")
+    failed: list[str] = []
+    resnapshot = Tunnel.resnapshot
+
+    def fails_once(tunnel: Tunnel, table: str) -> None:
+        if not failed:
+            failed.append(table)
+            raise SourceError("the server closed the connection")
+        resnapshot(tunnel, table)
+
+    monkeypatch.setattr(Tunnel, "resnapshot", fails_once)
+    while_it_runs(followed, monkeypatch, lambda: followed.sql(statement))
+    assert failed
+    states = {each.stream: each.state for each in status_of(load_replication(followed.file))}
+    assert states["fol.a"] == "followed", "nothing is left to the next run"
+    followed.run()
+    found = followed.rows("a", "id, n")
+    assert [each for each in found if each[0] != 4] == [
+        (1, n),
+        (2, 2 * n),
+        (3, 3 * n if n > 1 else 3),
+    ]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    ("kind", "keys"), [("bigint", [1, 2, 3]), ("int USING id + 10", [11, 12, 13])]
+)
+def test_a_key_that_is_written_anew_has_its_rows_read_again_as_by_the_next_run(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, kind: str, keys: list[int]
+) -> None:
+    monkeypatch.setattr("spark_channel.replication.changes._LOOK_SECONDS", -1.0)
+    followed.more["contract"] = {"data_type": "evolve"}
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); INSERT INTO fol.b VALUES (2)")
+    rewrite = f"ALTER TABLE fol.a ALTER id TYPE {kind}"
+    report = while_it_runs(followed, monkeypatch, lambda: followed.sql(rewrite))
+    assert not report.parked
+    followed.run()
+    assert followed.rows("a", "id, n") == [(key, n) for n, key in enumerate(keys, 1)]
+    assert followed.rows("b", "id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
 def test_a_key_that_was_added_with_a_default_is_the_same_after_the_table_is_vacuumed(
     followed: Followed,
 ) -> None:
@@ -460,8 +523,12 @@ def test_the_only_table_whose_range_cannot_be_read_goes_on_after_it_is_resumed(
     followed.run()
     followed.sql("UPDATE fol.a SET n = 2")
     for _ in range(2):
-        why = only_a_is_parked(followed.run(3))
+        report = followed.run(3)
+        why = only_a_is_parked(report)
         assert "REPLICA IDENTITY FULL. Its changes are not written until" in why
+        (note,) = report.notes
+        assert "keeps its log for replication slot 'fol'" in note
+        assert "replicate resume FILE '*'" in note
     if is_joined:
         followed.sql("INSERT INTO fol.b VALUES (1)")
         followed.streams["fol.b"] = second
@@ -473,6 +540,38 @@ def test_the_only_table_whose_range_cannot_be_read_goes_on_after_it_is_resumed(
     followed.run()
     followed.run()
     assert followed.rows("a", "id, n") == [(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("followed", "state", "said"),
+    [
+        ("postgresql", "53100", "could not extend file"),
+        ("postgresql", "57014", "canceling statement due to user request"),
+        ("mariadb", "1021", "Disk full"),
+    ],
+    indirect=["followed"],
+)
+def test_what_a_source_lacks_for_a_moment_parks_no_table(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, state: str, said: str
+) -> None:
+    """It fails more often than a range is tried that cannot be read."""
+    statement = f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {state}, MESSAGE_TEXT = '{said}'"
+    log_class: Any = BinlogWatermarks
+    if is_postgres(followed):
+        statement = f"DO $$ BEGIN RAISE EXCEPTION '{said}' USING ERRCODE = '{state}'; END $$"
+        log_class = PgWatermarks
+    fails, chunk = [statement] * 6, log_class._chunk
+
+    def failing(log: Any, session: Any, *rest: Any) -> Any:
+        if fails:
+            session.rows(fails.pop())
+        return chunk(log, session, *rest)
+
+    followed.sql(PLANTED)
+    monkeypatch.setattr(log_class, "_chunk", failing)
+    followed.run()
+    assert not fails
+    assert followed.rows("a", "id, n") == [(1, 1), (2, 2)]
 
 
 @pytest.mark.parametrize("followed", ["mariadb"], indirect=True)

@@ -47,7 +47,7 @@ from spark_channel.connectors.mysql.binlog_token import (
     TablesToken,
 )
 from spark_channel.connectors.mysql.options import MysqlReadOptions
-from spark_channel.connectors.mysql.session import MysqlSession, is_away
+from spark_channel.connectors.mysql.session import MysqlSession, is_away, is_short
 from spark_channel.connectors.sql.catalog import MisfitError
 from spark_channel.connectors.sql.incremental_snapshot import read_window
 from spark_channel.connectors.sql.keyset import SessionHolder
@@ -251,7 +251,7 @@ class BinlogFeed(ChangeFeed):
                 )
 
     def is_passing(self, error: BaseException) -> bool:
-        return isinstance(error, SourceError) and is_away(error)
+        return isinstance(error, SourceError) and (is_away(error) or is_short(error))
 
     # --- ranges ---
 

@@ -18,7 +18,7 @@ from spark_channel.connectors.base.health import (
 )
 from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlReadOptions, ServerOptions, address_of
-from spark_channel.connectors.mysql.session import MysqlSession, is_away
+from spark_channel.connectors.mysql.session import MysqlSession, is_away, is_short
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
@@ -160,6 +160,10 @@ class MysqlReader(SqlReader):
         )
         super().__init__(options, dialect)
         dialect.in_utc = options.is_plain_table
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether it is the server that fails, and not what is read."""
+        return is_away(error) or is_short(error)
 
     @contextmanager
     def connect(self, purpose: str) -> Iterator[Session]:

@@ -39,6 +39,7 @@ __all__ = [
     "is_away",
     "is_conflict",
     "is_ended",
+    "is_short",
     "passes",
     "quoted",
     "was_rolled_back",
@@ -55,6 +56,8 @@ _AWAY = frozenset(
 _PASSES = frozenset({1205, 1213})
 _ENDED = frozenset({1317, 1969, 3024})
 """KILL QUERY, MariaDB's max_statement_time, MySQL's max_execution_time."""
+_SHORT = frozenset({1021, 1037, 1041, 1317})
+"""No disk, no memory; and KILL QUERY, after which the statement may succeed."""
 _BATCH_BYTES = 4 << 20
 _LOST_CODE = 2013
 _LOST_ADVICE = (
@@ -131,6 +134,14 @@ def _is_broken(error: BaseException) -> bool:
 def is_ended(error: BaseException) -> bool:
     """Whether a time limit of the server, or an administrator, ended the statement, and not the session."""
     return _code(error.__cause__ or error.__context__ or error) in _ENDED
+
+
+def is_short(error: BaseException) -> bool:
+    """Whether the server lacks disk or memory, or somebody ended the statement: it may succeed later.
+
+    A time limit that ends a statement ends it again.
+    """
+    return code_of(error) in _SHORT
 
 
 def code_of(error: BaseException) -> int:

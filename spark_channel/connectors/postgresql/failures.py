@@ -13,6 +13,7 @@ __all__ = [
     "is_gone",
     "is_locked",
     "is_refused_data",
+    "is_short",
     "sqlstate_of",
 ]
 
@@ -21,6 +22,7 @@ CANNOT_CARRY = "spark-channel cannot carry:"
 _ODD_ARRAY = re.compile(rf'{CANNOT_CARRY} (.*?)"?\nDETAIL', re.DOTALL)
 
 _GONE = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "40001", "40P01"})
+_SHORT = frozenset({"53000", "53100", "53200"})
 _GONE_TEXTS = (
     "server closed the connection",
     "no connection to the server",
@@ -136,6 +138,15 @@ def is_ended(error: BaseException) -> bool:
 def is_full(error: BaseException) -> bool:
     """Whether the server, the database or the role has no connection left."""
     return any(_is(error, "53300", text) for text in _FULL_TEXTS)
+
+
+def is_short(error: BaseException) -> bool:
+    """Whether the server lacks disk, memory or connections, or somebody cancelled the statement: it may succeed later.
+
+    A time limit that ends a statement ends it again.
+    """
+    is_cancelled = is_ended(error) and "due to user request" in str(_cause(error))
+    return is_cancelled or is_full(error) or sqlstate_of(error) in _SHORT
 
 
 def is_locked(error: BaseException) -> bool:

@@ -26,7 +26,7 @@ from spark_channel.connectors.base.feed import (
     change_schema,
 )
 from spark_channel.connectors.postgresql.catalog import PgTable, kept_bytes
-from spark_channel.connectors.postgresql.failures import is_gone
+from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.log_columns import check_decodable, row_key
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
@@ -192,7 +192,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         return self._read_token(token).lsn >= self._read_token(end).lsn
 
     def is_passing(self, error: BaseException) -> bool:
-        return isinstance(error, SourceError) and (is_gone(error) or BUSY in str(error))
+        is_away = is_gone(error) or is_short(error)
+        return isinstance(error, SourceError) and (is_away or BUSY in str(error))
 
     def settle(self, upto: Token) -> None:
         self._confirm(self._read_token(upto).confirmable)

@@ -26,7 +26,7 @@ from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.postgresql.copy_address import can_use
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
-from spark_channel.connectors.postgresql.failures import is_gone
+from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.publication import Part
 from spark_channel.connectors.postgresql.publish import table_sql
@@ -253,6 +253,10 @@ class PostgresReader(SqlReader):
         self._long: bool | None = None
         self.part = Part()
         """The part of the table that a publication has, which its feed reads."""
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether it is the server that fails, and not what is read."""
+        return is_gone(error) or is_short(error)
 
     def connect(self, purpose: str) -> PgReadSession:
         """The planner's knows types that were made since this process first connected.
