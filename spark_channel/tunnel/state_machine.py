@@ -5,6 +5,7 @@ depends on clocks for safety: a hand-over always raises the version, and a check
 compare-and-set by the owner. A clock that is wrong makes a take-over early or late, never wrong.
 """
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -289,19 +290,22 @@ def _over(channel: Channel) -> Channel:
 
 
 def _changed(channel: Channel, change: Callable[[Token], Token]) -> Channel:
-    """With another token, and other ends of its assigned ranges."""
+    """With another token, and other ends of its assigned ranges, of which one may have nothing left.
 
-    def end(token: Token | None) -> Token | None:
-        return None if token is None else change(token)
-
+    Such a range would end where it begins, as where nothing is new.
+    """
+    token = change(channel.token)
+    ends = [change(each) for each in (channel.pending, channel.after) if each is not None]
+    kept = [end for start, end in itertools.pairwise([token, *ends]) if end != start]
+    pending, after = [*kept, None, None][:2]
     params = dict(channel.params)
     if channel.until is not None:
         params[UNTIL] = change(channel.until)
     return replace(
         channel,
-        token=change(channel.token),
-        pending=end(channel.pending),
-        after=end(channel.after),
+        token=token,
+        pending=pending,
+        after=after,
         params=params,
     )
 

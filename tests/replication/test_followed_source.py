@@ -575,6 +575,25 @@ def test_what_a_source_lacks_for_a_moment_parks_no_table(
 
 
 @pytest.mark.parametrize("followed", ["mariadb"], indirect=True)
+def test_existing_rows_that_cannot_be_read_hold_up_no_other_table(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The range that was assigned has nothing else, and is empty when their table has left."""
+    chunk = BinlogWatermarks._chunk
+
+    def failing(log: Any, session: Any, *rest: Any) -> Any:
+        if log._reader.options.dbtable.endswith("`a`"):
+            session.rows("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1969, MESSAGE_TEXT = 'slow'")
+        return chunk(log, session, *rest)
+
+    followed.sql(PLANTED)
+    with monkeypatch.context() as patched:
+        patched.setattr(BinlogWatermarks, "_chunk", failing)
+        assert "1969" in only_a_is_parked(followed.run(3))
+    assert followed.rows("b", "id") == [(1,)]
+
+
+@pytest.mark.parametrize("followed", ["mariadb"], indirect=True)
 def test_an_error_of_the_log_itself_parks_no_table_that_was_read_last(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -632,6 +632,32 @@ def test_a_channel_that_no_client_has_changes_with_what_was_handed_out() -> None
         assert made.channels[key].token == token(2, "a")
 
 
+def test_an_assigned_range_that_was_of_the_table_that_leaves_alone_is_not_assigned_any_more() -> (
+    None
+):
+    """It would end where it begins, as where nothing is new: its channel would wait for ever."""
+
+    def token(a: int, b: int) -> Token:
+        return {"a": a, "b": b}
+
+    def left(token: Token) -> Token:
+        return {"b": token["b"]}
+
+    for pending, after, kept in (
+        (token(1, 0), token(2, 0), (None, None)),
+        (token(1, 0), token(2, 1), ({"b": 1}, None)),
+        (token(0, 1), token(1, 1), ({"b": 1}, None)),
+        (token(0, 1), token(0, 2), ({"b": 1}, {"b": 2})),
+        (token(1, 0), None, (None, None)),
+    ):
+        begun = Channel("stream-0", 0, token=token(0, 0), pending=pending, after=after)
+        made, _ = state_machine.continued(
+            TunnelState({"stream-0": begun}), left, at_once=lambda _: False
+        )
+        found = made.channels["stream-0"]
+        assert (found.token, found.pending, found.after) == ({"b": 0}, *kept)
+
+
 def test_a_channel_that_ends_and_has_only_the_table_that_leaves_is_over() -> None:
     begun = Channel(
         "stream-0",
