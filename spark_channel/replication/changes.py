@@ -67,7 +67,7 @@ from spark_channel.tunnel.records import ChannelState
 __all__ = ["Follower"]
 
 _LOOK_SECONDS = 30.0
-"""How often the catalog is asked whether a table that has changes was written anew."""
+"""How often the catalog is asked whether a table that has changes was rewritten."""
 _COMMANDS = re.compile(
     r"[.;,]?( or| then)? ([Rr]un `spark-channel tunnel|[Rr]eset the tunnel).*", re.DOTALL
 )
@@ -106,8 +106,8 @@ class Follower(ChangePublisher):
         self._id = ""
         self._parked: dict[str, str] = {}
         self._failed: dict[tuple[str, int], int] = {}
-        self._anew: dict[str, tuple[str, Sequence[str]]] = {}
-        """Why the rows of a table are read beside its changes when the tunnel goes on, and its new columns."""
+        self._to_read_again: dict[str, tuple[str, Sequence[str]]] = {}
+        """Why the rows of a table are read beside its changes when the tunnel continues, and its new columns."""
         self._looked: dict[str, float] = {}
         self._left: set[str] = set()
         """Tables that are left to another start, which empties them and reads all their rows."""
@@ -150,7 +150,7 @@ class Follower(ChangePublisher):
             self._tunnel = tunnel = tunnel_of(self._replication, options)
             for each in again.intersection(self._copies):
                 tunnel.store.note(tunnel.name, each, None)
-            for stream, (why, new) in self._anew.items():
+            for stream, (why, new) in self._to_read_again.items():
                 if stream in self._copies and stream not in self._parked:
                     self._read_beside(self._copies[stream], why, new)
             self._unread.clear()  # by `again`, the tables that were made have their rows read
@@ -309,10 +309,13 @@ class Follower(ChangePublisher):
                     self._note_again(stream)
                     again.add(stream)
                 elif altered:
-                    self._anew[stream] = _why_rewritten(altered), _filled(copy, known, facts)
+                    self._to_read_again[stream] = (
+                        _why_rewritten(altered),
+                        _filled(copy, known, facts),
+                    )
                 elif new := _filled(copy, known, facts):
                     why = f"existing rows may have values in the new column {', '.join(new)}"
-                    self._anew[stream] = why, new
+                    self._to_read_again[stream] = why, new
             if stream in again:
                 assert copy.table is not None
                 options = {**options_of(self._replication, [copy]), **more}
@@ -408,22 +411,22 @@ class Follower(ChangePublisher):
 
         The rows of a table that the tunnel has are read `again`. So are those of a removed one if it comes back, and
         of one that is parked for this run: the target does not hear of their changes meanwhile.
-        A tunnel that is stuck begins anew when all its tables are read again.
+        A tunnel that is stuck begins again when all its tables are read again.
         """
         known = known_tables(tunnel, options)
         there = {parts_of(name) for name in known}
-        anew = {
+        restarted = {
             (each.table.schema, each.table.name): each.table.dbtable
             for each in self._copies.values()
             if each.table is not None and each.stream in again
         }
         channels = tunnel.store.state(tunnel.name).channels.values()
         is_stuck = any(each.state is ChannelState.PARKED for each in channels)
-        if is_stuck and there <= anew.keys():
+        if is_stuck and there <= restarted.keys():
             # What is assigned cannot be read, and no table needs it.
-            begun = {**options, "tables": ", ".join(anew.values())}
+            begun = {**options, "tables": ", ".join(restarted.values())}
             tunnel_of(self._replication, begun).reset()
-            there, again = set(anew), ()
+            there, again = set(restarted), ()
 
         def follow(copy: TableCopy) -> None:
             assert copy.table is not None
@@ -514,7 +517,7 @@ class Follower(ChangePublisher):
             self._note_again(stream)
 
     def _rewritten(self, copy: TableCopy) -> str:
-        """Why the existing rows are to be read again, if the table was written anew while this run follows it.
+        """Why the existing rows are to be read again, if the table was rewritten while this run follows it.
 
         With other keys, by which the target's rows are not found, the table is left to another start.
         """
@@ -572,7 +575,9 @@ class Follower(ChangePublisher):
 
 
 def _why_rewritten(altered: Collection[str]) -> str:
-    return f"ALTER TABLE has written all rows anew, and no log has their values in {', '.join(altered)}"
+    return (
+        f"ALTER TABLE has rewritten all rows, and no log has their values in {', '.join(altered)}"
+    )
 
 
 def _filled(

@@ -143,7 +143,7 @@ def is_made_again(known: Mapping[str, str], facts: Mapping[str, ColumnFact]) -> 
 def rewritten(
     tunnel: Tunnel, copy: TableCopy, facts: Mapping[str, ColumnFact], noted: str | None
 ) -> tuple[str, ...]:
-    """The columns that a statement has altered which wrote the table anew: of their values, the log has no change.
+    """The columns that a statement has altered which rewrote the table: of their values, the log has no change.
 
     `noted`: by `note_rows`. A table that was emptied or vacuumed is elsewhere too, without an altered column.
     """

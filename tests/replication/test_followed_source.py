@@ -516,7 +516,7 @@ def test_a_source_without_a_connection_left_sets_no_table_aside(followed: Follow
 def test_the_only_table_whose_range_cannot_be_read_goes_on_after_it_is_resumed(
     followed: Followed, is_joined: bool
 ) -> None:
-    """Also when another table has joined the tunnel meanwhile, which goes on without it."""
+    """Also when another table has joined the tunnel meanwhile, which continues without it."""
     second = followed.streams.pop("fol.b")
     followed.sql("ALTER TABLE fol.a ALTER s TYPE text, ALTER s SET STORAGE EXTERNAL")
     followed.sql("INSERT INTO fol.a VALUES (1, 1, repeat('x', 9000))")

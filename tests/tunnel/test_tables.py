@@ -635,7 +635,7 @@ def test_a_channel_that_no_client_has_changes_with_what_was_handed_out() -> None
 def test_an_assigned_range_that_was_of_the_table_that_leaves_alone_is_not_assigned_any_more() -> (
     None
 ):
-    """It would end where it begins, as where nothing is new: its channel would wait for ever."""
+    """It would end where it begins, as where nothing is new: its channel would wait forever."""
 
     def token(a: int, b: int) -> Token:
         return {"a": a, "b": b}

@@ -132,7 +132,7 @@ class ColumnFact:
 
     `number` stays the same when the column is renamed, and no other column ever has it; "" = the catalog has none.
     `filled`: rows that were there before the column may have a value in it. `altered` is another text after each
-    statement that may change its values, and `rows` after each that writes all rows of the table anew; "" = not known.
+    statement that may change its values, and `rows` after each that rewrites all rows of the table; "" = not known.
     """
 
     number: str

@@ -137,7 +137,7 @@ def is_ended(error: BaseException) -> bool:
 
 
 def is_short(error: BaseException) -> bool:
-    """Whether the server lacks disk or memory, or somebody ended the statement: it may succeed later.
+    """Whether the server lacks disk or memory, or a user ended the statement: it may succeed later.
 
     A time limit that ends a statement ends it again.
     """

@@ -141,7 +141,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def is_short(error: BaseException) -> bool:
-    """Whether the server lacks disk, memory or connections, or somebody cancelled the statement: it may succeed later.
+    """Whether the server lacks disk, memory or connections, or a user cancelled the statement: it may succeed later.
 
     A time limit that ends a statement ends it again.
     """

@@ -81,8 +81,8 @@ SELECT attname::text, attnum::int, attnotnull OR atthasdef OR atthasmissing,
     SELECT md5(string_agg(pg_relation_filenode(p.relid)::text, ' ' ORDER BY p.relid)) FROM pg_partition_tree({oid}) p))
 FROM pg_catalog.pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped
 """
-"""VACUUM FULL, too, writes the catalog's row of a column that was added with a default. A primary key is made anew only
-by statements that may change the values of its columns.
+"""VACUUM FULL, too, writes the catalog's row of a column that was added with a default. A primary key is made
+again only by statements that may change the values of its columns.
 """
 
 

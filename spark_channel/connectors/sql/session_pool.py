@@ -120,7 +120,7 @@ class SessionPool:
     ) -> _S:
         """A session of `key` for which `renew` is true, else a new one.
 
-        Where `make` fails since a server `is_full`, those that nobody uses are closed, and it is called again.
+        Where `make` fails since a server `is_full`, those that no job uses are closed, and it is called again.
         """
         found = None
         if key is not None and self.keeps:
@@ -147,7 +147,7 @@ class SessionPool:
         return retry.call(make, is_full)
 
     def _close_idle(self) -> bool:
-        """Close all sessions that nobody uses; whether there were any."""
+        """Close all sessions that no job uses; whether there were any."""
         with self._lock:
             ended, self._idle = self._idle, []
         _close(ended)

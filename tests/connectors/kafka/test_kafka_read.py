@@ -488,6 +488,6 @@ def test_a_group_of_the_same_name_that_is_rebalanced_takes_nothing_from_a_read(
         for batch in found.read(split):
             seen.update(batch.column("value").to_pylist())
         if number == 1:
-            first.close()  # the group loses its member while the read goes on
+            first.close()  # the group loses its member while the read continues
             joined().close()
     assert seen == Counter(sent)
