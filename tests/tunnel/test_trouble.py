@@ -526,11 +526,20 @@ def test_a_program_that_handles_sigterm_itself_keeps_its_handler(shop: Path) -> 
     tunnel = tunnel_of(shop, tunnelType="base")
     tunnel.create(channels=2)
     heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    one_at_a_time, came = threading.Lock(), threading.Event()
+
+    def hear(number: int, _: object) -> None:
+        heard.append(number)
+        came.set()
+
+    before = signal.signal(signal.SIGTERM, hear)
     try:
 
         def process(delivery: Delivery) -> None:
-            os.kill(os.getpid(), signal.SIGTERM)
+            with one_at_a_time:  # two that wait would be one
+                came.clear()
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert came.wait(30)
             list(delivery.batches)
 
         tunnel.consume(process, drained=True)

@@ -154,7 +154,9 @@ class FilesWriter(Writer):
             try:
                 self._folder(store, plan).begin()
                 target.remove_orphans()
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, FileNotFoundError):
+                    target.fence(taken.held)  # the run that took over has removed the folder
                 self._give_back(plan, store, target)
                 raise
         return plan

@@ -239,6 +239,23 @@ def test_of_two_runs_of_one_version_the_later_wins(kind: str, target: Path) -> N
     assert leftovers(target) == []
 
 
+def test_a_run_whose_folder_goes_before_it_is_ready_says_who_took_over(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = writer_of("parquet", target)
+    put = LocalStore.put
+
+    def overtaken(self: LocalStore, path: str, data: bytes) -> None:
+        if path.endswith("job.json"):
+            monkeypatch.undo()
+            prepare(out, numbers().schema, "b", txn=("n", 1))
+        put(self, path, data)
+
+    monkeypatch.setattr(LocalStore, "put", overtaken)
+    with pytest.raises(SupersededError, match="run 'b' took over"):
+        prepare(out, numbers().schema, "a", txn=("n", 1))
+
+
 def test_a_run_that_wakes_up_after_another_published_adds_nothing(kind: str, target: Path) -> None:
     out = writer_of("parquet", target)
     first = prepare(out, numbers().schema, "a", txn=("app", 1))
