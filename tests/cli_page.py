@@ -32,7 +32,7 @@ HEAD = """# Command line
 """
 
 FEW = 3
-"""Commands with so many options of their own have no section."""
+"""Commands with at most so many separate options have no section."""
 
 Members = Sequence[tuple[tuple[str, ...], Any]]
 

@@ -126,7 +126,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # a process of -n has the variables of the one that started it
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix="sc-")  # sockets of servers are in it, whose paths are short
-    Path(folder).chmod(0o1777)  # servers run as users of their own
+    Path(folder).chmod(0o1777)  # servers run as other users
     # Behind multiprocessing's own files, which are removed at the end of the program, with priority -100.
     Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-200)
     os.environ["TMPDIR"] = tempfile.tempdir = folder

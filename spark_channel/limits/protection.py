@@ -138,7 +138,7 @@ class AdaptiveLimit:
         self.aim = AIM if p99 is None else p99
         """How many times slower than usual others may be."""
         self._work_part = 1.0 if p99 is None else ((p99 - 1) / (AIM_P99 - 1)) ** _AIM_POWER
-        """Of the default bound of `work`, what a user's aim leaves."""
+        """The part of the default bound of `work` that a user's aim leaves."""
         self._auto = auto
         self._sides: dict[str, SideHealth] = {}
         self._began = self._at = self._clock.now()

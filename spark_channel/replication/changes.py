@@ -212,7 +212,7 @@ class Follower(ChangePublisher):
         ]
 
     def _leave_tables(self, tunnel: Tunnel, error: ChannelError) -> bool:
-        """Park the tables that an error of the log is about, and let the tunnel go on without them; returns whether
+        """Park the tables that an error of the log is about, and let the tunnel continue without them; returns whether
         there are others.
 
         Raises:
@@ -238,7 +238,7 @@ class Follower(ChangePublisher):
         if slot is None:
             return
         said = (
-            f"no table is followed any more, and the source keeps its log for replication slot {slot!r} without bound: "
+            f"no table is followed now, and the source keeps its log for replication slot {slot!r} without bound: "
             "remove what has parked the tables, then run `spark-channel replicate resume FILE '*'` and the file again. "
             f"Or drop the slot (SELECT pg_drop_replication_slot('{slot}')); then `spark-channel replicate reset FILE "
             "'*'` comes before the next run, which reads all rows again"
@@ -273,7 +273,7 @@ class Follower(ChangePublisher):
         known = known_tables(tunnel, options_of(self._replication, self._copies.values()))
         own = self._by_name.keys() | self._aside
         lost = sorted(name for name in known if parts_of(name) not in own)
-        if lost:  # a table that the source has dropped is no file's any more
+        if lost:  # no file has a table that the source has dropped
             there = {(each.schema, each.name) for each in tables_of(self._replication)}
             lost = [name for name in lost if parts_of(name) in there]
         if lost:

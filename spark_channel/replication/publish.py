@@ -190,10 +190,10 @@ class ChangePublisher:
         return changes
 
     def _read_beside(self, copy: TableCopy, why: str, handled: Sequence[str]) -> None:
-        """Have the existing rows read again while changes go on: the log does not have what they hold.
+        """Have the existing rows read again while changes continue: the log does not have what they hold.
 
-        `handled`: the columns that the target has. What the rows are is looked up before they are read, and noted when
-        the tunnel reads them: else nothing would show that they are still to be read.
+        `handled`: the columns that the target has. The catalog is asked before the rows are read, and its
+        answer is noted when the tunnel reads them: else nothing would show that they are still to be read.
         """
         assert self._tunnel is not None
         assert copy.table is not None

@@ -204,7 +204,7 @@ def note_columns(
 ) -> bool:
     """Note the numbers of all columns, or of those that the target has `handled`; False: the source has none.
 
-    `read`: what the catalog said before the rows were read again. Without `handled` they are read afterwards.
+    `read`: the catalog's facts of before the rows were read again. Without `handled` they are read afterwards.
     """
     facts = reader_of(copy).column_facts() if read is None else read
     if read is not None or handled is None:

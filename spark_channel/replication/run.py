@@ -337,10 +337,12 @@ class _Run:
             with windowed_rates(otherwise, limit.parsed, zone_of(limit.timezone)) as rates:
 
                 def step() -> bool:
-                    follower = Follower(self._replication, ready, outcomes, self.report)
                     # Without windows, the job's own limit may be changed on the page.
-                    given = rates if limit.windows else None
-                    return step() if follower.run(more, given, once=settings.once) else True
+                    given, starts = rates if limit.windows else None, True
+                    while starts:
+                        follower = Follower(self._replication, ready, outcomes, self.report)
+                        starts = follower.run(more, given, once=settings.once)
+                    return True
 
                 run = TableRun(ready[0], outcomes[ready[0].stream], settings, self.report, self)
                 self._patiently(run, step, math.inf)  # it may follow for months

@@ -57,6 +57,22 @@ def while_it_runs(
     return report
 
 
+def beside_a_row_of_b(
+    followed: Followed,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[], object],
+    *,
+    is_running: bool,
+) -> None:
+    """`act` while a run follows the insert of a row into `b`, or before the insert, between two runs."""
+    if is_running:
+        followed.sql("INSERT INTO fol.b VALUES (2)")
+        while_it_runs(followed, monkeypatch, act)
+    else:
+        act()
+        followed.sql("INSERT INTO fol.b VALUES (2)")
+
+
 def only_a_is_parked(report: ReplicationReport) -> str:
     assert [each.stream for each in report.parked] == ["fol.a"], report.tables
     return report.parked[0].why
@@ -73,12 +89,7 @@ def test_a_renamed_key_parks_its_table_alone(
         followed.sql("ALTER TABLE fol.a RENAME COLUMN id TO nr")
         followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); INSERT INTO fol.b VALUES (3)")
 
-    if is_running:
-        followed.sql("INSERT INTO fol.b VALUES (2)")
-        while_it_runs(followed, monkeypatch, rename)
-    else:
-        rename()
-        followed.sql("INSERT INTO fol.b VALUES (2)")
+    beside_a_row_of_b(followed, monkeypatch, rename, is_running=is_running)
     why = only_a_is_parked(followed.run(3))
     assert "replicate resume FILE fol.a" in why
     if is_postgres(followed):
@@ -114,12 +125,7 @@ def test_a_table_that_leaves_the_publication_is_parked_alone(
         followed.sql("ALTER PUBLICATION fol DROP TABLE fol.a; DELETE FROM fol.a WHERE id = 1")
         followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); INSERT INTO fol.b VALUES (3)")
 
-    if is_running:
-        followed.sql("INSERT INTO fol.b VALUES (2)")
-        while_it_runs(followed, monkeypatch, leave)
-    else:
-        leave()
-        followed.sql("INSERT INTO fol.b VALUES (2)")
+    beside_a_row_of_b(followed, monkeypatch, leave, is_running=is_running)
     why = only_a_is_parked(followed.run(3))
     assert "ALTER PUBLICATION fol ADD TABLE" in why
     assert followed.rows("b", "id") == [(1,), (2,), (3,)]
@@ -144,12 +150,7 @@ def test_a_table_that_is_dropped_and_made_again_stops_no_other(
         followed.sql("DROP TABLE fol.a; CREATE TABLE fol.a (id INT PRIMARY KEY, n INT)")
         followed.sql("INSERT INTO fol.a VALUES (2, 20), (7, 70); INSERT INTO fol.b VALUES (3)")
 
-    if is_running:
-        followed.sql("INSERT INTO fol.b VALUES (2)")
-        while_it_runs(followed, monkeypatch, again)
-    else:
-        again()
-        followed.sql("INSERT INTO fol.b VALUES (2)")
+    beside_a_row_of_b(followed, monkeypatch, again, is_running=is_running)
     why = only_a_is_parked(followed.run(3))
     assert followed.rows("b", "id") == [(1,), (2,), (3,)]
     if is_postgres(followed):
@@ -277,7 +278,7 @@ def test_a_table_that_is_written_anew_while_it_is_followed_is_read_again(
 def test_rows_are_read_again_by_the_run_that_cannot_do_so_at_first(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, statement: str, n: int
 ) -> None:
-    """What has shown it is written or noted then. A run may follow for months, and no restart would help."""
+    """The run has noted by then what showed it. It may follow for months without a restart."""
     monkeypatch.setattr("spark_channel.replication.changes._LOOK_SECONDS", -1.0)
     followed.sql(PLANTED)
     followed.run()

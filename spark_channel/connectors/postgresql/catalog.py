@@ -30,19 +30,6 @@ __all__ = [
 # A table in the server's catalog: columns, keys, size; and how a name is resolved.
 
 
-_FIND = """
-SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND c.relhassubclass,
-  c.relkind IN ('r', 'p')
-    AND EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3' AND r.is_instead),
-  ({columns})::text,
-  CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({keys})::text END,
-  CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({size}) END
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
-  AND ({first} OR c.relname = $3 AND pg_catalog.pg_table_is_visible(c.oid))
-ORDER BY NOT ({first}), n.nspname = 'pg_catalog' LIMIT 1
-"""
-"""One statement: a run of many small tables spends more on exchanges with the server than on their rows."""
 _COLUMNS = """
 SELECT json_agg(json_build_array(
   a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL,
@@ -86,6 +73,23 @@ _SIZE = """
 SELECT coalesce((SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree(c.oid)), pg_relation_size(c.oid))::bigint
   / current_setting('block_size')::bigint
 """
+_FIRST = (
+    "c.relname = $1 AND CASE WHEN $2::text IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) "
+    "ELSE n.nspname = $2 END"
+)
+_FIND = f"""
+SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND c.relhassubclass,
+  c.relkind IN ('r', 'p')
+    AND EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3' AND r.is_instead),
+  ({_COLUMNS})::text,
+  CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({_KEYS})::text END,
+  CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({_SIZE}) END
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
+  AND ({_FIRST} OR c.relname = $3 AND pg_catalog.pg_table_is_visible(c.oid))
+ORDER BY NOT ({_FIRST}), n.nspname = 'pg_catalog' LIMIT 1
+"""  # noqa: S608 - of the constants above
+"""One statement: a run of many small tables spends more on exchanges with the server than on their rows."""
 _LACKS = """
 SELECT quote_ident(current_user), a.n::int,
   CASE a.name WHEN '' THEN 'SCHEMA ' ELSE '' END || quote_ident(a.schema)
@@ -107,15 +111,6 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
 ORDER BY 1 LIMIT 21
 """
-
-
-_FIND = _FIND.format(
-    columns=_COLUMNS,
-    keys=_KEYS,
-    size=_SIZE,
-    first="c.relname = $1 AND CASE WHEN $2::text IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) "
-    "ELSE n.nspname = $2 END",
-)
 
 
 def lacking(session: PgSession, rights: Sequence[Right]) -> Lacking:

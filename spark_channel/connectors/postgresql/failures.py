@@ -48,7 +48,6 @@ _GONE_TEXTS = (
     "query_wait_timeout",
     "pgbouncer shutdown",
 )
-_FULL_TEXTS = ("too many clients", "remaining connection slots", "too many connections")
 _MAY_QUOTE = ("22", "23", "38", "39", "44", "HV", "P0", "XX")
 """Classes of errors whose text may hold a value of a row."""
 _OF_PROTOCOL = "08P01"

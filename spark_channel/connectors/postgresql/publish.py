@@ -285,7 +285,7 @@ def is_there(
     """
     drops = overwrite and not options.truncate
     if target.create is not None and not drops:
-        return False  # of one that is there now, `new_table` says so
+        return False  # `new_table` finds one that was made since
     with patient_lock(session, target) if overwrite else nullcontext():
         return is_ready(session, DIALECT, target, options, overwrite=overwrite)
 
@@ -343,7 +343,7 @@ def hold_staged(
     for receipt in receipts:
         for names, count, data in receipt.details.get(HELD, ()):
             rows = CopyRows(names, count, [memoryview(data)])
-            between = None if len(data) <= _SENT_AT_ONCE else _go_on
+            between = None if len(data) <= _SENT_AT_ONCE else _no_pause
             try:
                 session.copy(plan.place.staging, plan.staging, rows, between)
             except TargetError as error:
@@ -352,8 +352,8 @@ def hold_staged(
                 raise
 
 
-def _go_on(_sent: int) -> None:
-    pass
+def _no_pause(_sent: int) -> None:
+    """COPY in parts: a session that sends nothing for long is ended."""
 
 
 def publish_stage(

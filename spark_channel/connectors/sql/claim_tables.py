@@ -31,7 +31,7 @@ COLUMNS = (
     "claim, target, kind, name, version, owner, epoch, state, batch, published_at, row_count, byte_count, process, "
     "beat_at, doubted_at, generation"
 )
-"""Of a row of `CLAIMS`."""
+"""The columns of `CLAIMS`."""
 STAGE = "spark_channel_stage_"
 _STAGE_ELSEWHERE = "spark_channel_st_"
 _LONG_NAME = 63

@@ -303,7 +303,7 @@ class Dialect(ABC):
     # Checksums
 
     hash_type: ClassVar[tuple[str, pa.DataType]] = ("bigint", pa.int64())
-    """The type of `row_hash`, as the database declares it and as it is read."""
+    """The type of `row_hash`, in the database and in Arrow."""
 
     def row_hash(self, columns: Sequence[tuple[Column, str]]) -> str | None:
         """A whole number of 64 bits for a row of these columns (what is declared, and the text in a statement).

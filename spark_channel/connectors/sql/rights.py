@@ -32,7 +32,7 @@ class Right(NamedTuple):
 
 
 class Lacking(NamedTuple):
-    """What a login lacks of the rights that were asked for; the login and each table or schema as GRANT names it."""
+    """The login, and those of the rights asked for that it lacks, with the table or schema as GRANT names it."""
 
     role: str
     rights: Mapping[Right, str]
@@ -82,7 +82,7 @@ def hold_rights(
     stages: bool,
     alters: bool,
 ) -> None:
-    """Hold the session's login to have what a write into `place` needs; `stages`: by tables of its own.
+    """Hold the session's login to have what a write into `place` needs; `stages`: it makes staging tables.
 
     Raises:
         TargetError: it lacks a right; says which statement grants it.

@@ -215,9 +215,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class KeptAnswers:
-    """What the users of one session have asked its server, for the next ones. Used by one thread.
+    """Keeps the server's answers for the next users of a session. Used by one thread.
 
-    An answer is forgotten after 30 s: who changes such things beside a run is soon heard.
+    An answer is forgotten after 30 s, so that changes by others are seen.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:

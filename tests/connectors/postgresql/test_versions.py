@@ -142,7 +142,7 @@ def test_changes_continue_on_the_standby_that_was_promoted() -> None:
 
 
 def _standby(server: PostgresServer) -> PostgresServer:
-    """By a copy of its files: what Maven has of PostgreSQL lacks pg_basebackup."""
+    """By a copy of its files: Maven's PostgreSQL lacks pg_basebackup."""
     directory = Path(tempfile.mkdtemp(prefix="spark-channel-pg-"))
     if os.geteuid() == 0:
         shutil.chown(directory, "postgres", "postgres")

@@ -267,7 +267,7 @@ class TextBlocks:
     """Reads one piece of one text file block by block, without read-ahead and threads."""
 
     first_row_bytes: ClassVar[float]
-    """What a row is taken for before the first block was read."""
+    """The assumed bytes of a row, before the first block is read."""
 
     def __init__(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
