@@ -48,7 +48,7 @@ def rows_of(spark: SparkSession, count: int) -> list[Row]:
 
 
 def main() -> list[Row]:
-    spark = spark_session(progress=True)
+    spark = spark_session(progress=True, unix_sockets=True)
     try:
         return [row for count in COUNTS for row in rows_of(spark, count)]
     finally:

@@ -89,9 +89,17 @@ def print_table(rows: Iterable[Row]) -> None:
 
 
 def spark_session(
-    jar: Path | None = None, *, cores: int = 2, progress: bool = False, memory: str = "1g"
+    jar: Path | None = None,
+    *,
+    cores: int = 2,
+    progress: bool = False,
+    memory: str = "1g",
+    unix_sockets: bool = False,
 ) -> "SparkSession":
-    """A session on this machine, registered, that prints errors only; with the JDBC driver in `jar`."""
+    """A session on this machine, registered, that prints errors only; with the JDBC driver in `jar`.
+
+    `unix_sockets`: Python tasks do not wait 40 ms for their rows, as docs/deploy.md advises.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
@@ -105,6 +113,7 @@ def spark_session(
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
+        .config("spark.python.unix.domain.socket.enabled", str(unix_sockets).lower())
     )
     if jar is not None:
         builder = builder.config("spark.jars", str(jar))
