@@ -4,6 +4,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
@@ -97,7 +98,7 @@ _LARGE_BYTES = 64 << 20
 
 
 class MysqlSplitter(Splitter):
-    """Ranges by index estimates for a table of 64 MiB or more, else by steps through its key."""
+    """Ranges by index estimates for a table of 64 MiB or more, or under a limit; else by steps through its key."""
 
     def ranges(self) -> list[Split] | None:
         source = self.source
@@ -105,9 +106,11 @@ class MysqlSplitter(Splitter):
         key = source.dialect.split_key(source.table)
         if not key or self.advice == 1:
             return None
-        if len(key) == 1 and source.condition is None and self._is_large(source.table):
+        counting_is_long = source.condition is None and self._is_large(source.table)
+        if len(key) == 1 and (self.gently or counting_is_long):
             column = source.column(key[0])
-            least, most = self.session.rows(source.sql([f"MIN({column})", f"MAX({column})"]))[0]
+            of_all = replace(source, condition=None)  # else the server reads rows until one meets it
+            least, most = self.session.rows(of_all.sql([f"MIN({column})", f"MAX({column})"]))[0]
             if isinstance(least, int) and isinstance(most, int):
                 return self._estimated(key[0], least, most)
         return self.stepped(key)
