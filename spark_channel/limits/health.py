@@ -300,6 +300,9 @@ class SideHealth:
             looks.append((now, len(working), sum(working), spent_rows))
         while looks and looks[0][0] < now - _LOOK_SECONDS:
             looks.popleft()
+        # What was seen while the job stood says nothing of the few rows that follow.
+        while len(looks) > 1 and looks[0][3] == looks[1][3] and not looks[0][2]:
+            looks.popleft()
 
     def settle(self, rows_per_second: float) -> None:
         """Take what is known now as `cost`; the job is so fast.

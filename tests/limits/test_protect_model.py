@@ -103,6 +103,10 @@ def _at_limit(case: Case, rows: float) -> float:
     return fmean(_p99(case, seed, rows) / _p99(case, seed) for seed in seeds)
 
 
+def _in_soak(value: object) -> object:
+    return pytest.param(value, marks=pytest.mark.soak)
+
+
 def _name(case: object) -> str:
     return next(name for name, each in globals().items() if each is case)
 
@@ -148,9 +152,7 @@ def test_on_one_core_that_is_nearly_idle_each_piece_shows() -> None:
 
 
 @pytest.mark.parametrize("aim", [1.1, 1.25])
-@pytest.mark.parametrize(
-    "case", [ONE, pytest.param(CROWDED, marks=pytest.mark.soak), FOUR], ids=_name
-)
+@pytest.mark.parametrize("case", [ONE, *(_in_soak(each) for each in (CROWDED, FOUR))], ids=_name)
 def test_an_aim_of_the_user_is_kept(case: Case, aim: float) -> None:
     p99, speed = _beside(case, bounds={"p99": aim})
     assert p99 <= aim
@@ -202,18 +204,14 @@ def test_a_replica_that_is_slower_than_the_job_is_kept_near_a_second_behind() ->
     assert server.mean_speed() > 0.7 * 30_000
 
 
-@pytest.mark.parametrize("case", [ONE, FULL, STEP, FOUR], ids=_name)
+@pytest.mark.parametrize("case", [ONE, FULL, STEP, _in_soak(FOUR)], ids=_name)
 def test_rows_of_unknown_cost_are_bounded_by_the_sessions_at_work(case: Case) -> None:
     """Tables that are read without a key, and merges: no statement shows what one of their rows costs."""
     _within_one_and_a_half(case, cost=False)
 
 
 @pytest.mark.parametrize("case", [ONE, FULL, STEP], ids=_name)
-@pytest.mark.parametrize(
-    "application",
-    [pytest.param(True, marks=pytest.mark.soak), False],
-    ids=["its latency", "naps"],
-)
+@pytest.mark.parametrize("application", [_in_soak(True), False], ids=["its latency", "naps"])
 def test_where_sessions_are_not_seen_short_statements_bound_the_speed(
     case: Case, application: bool
 ) -> None:

@@ -1,5 +1,6 @@
 """A speed that follows what databases say of their health: on a virtual clock, by examples and by any history."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -481,6 +482,17 @@ def test_sessions_at_work_show_what_statements_do_not(row_seconds: float) -> Non
         world.say(delays={"own_sessions": looks, "wakeup": naps}, row_seconds=row_seconds)
     assert world.speed == pytest.approx(0.055 / 2e-6, rel=0.25)
     assert world.protection.text.startswith("held: target's work 0.055 of a core")
+
+
+def test_a_source_that_stands_for_half_a_minute_makes_no_row_dearer() -> None:
+    """A row costs 2 us. While the job stands, none of its sessions is at work."""
+    world, speeds = World(None), []
+    for number in range(4 * 100):
+        world.can_do = 0.0 if 4 * 60 <= number < 4 * 90 else math.inf
+        working = min(world.speed, world.can_do) * 2e-6
+        seen = {"own_sessions": [working] * 5, "wakeup": [0.001] + [0.0] * 19}
+        speeds.append(world.say(delays=seen, row_seconds=1e-6 if working else 0.0))
+    assert min(speeds[4 * 90 :]) > 0.5 * speeds[4 * 60 - 1]
 
 
 def test_statements_show_what_a_server_of_one_core_does_not_see() -> None:
