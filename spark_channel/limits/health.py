@@ -189,12 +189,15 @@ _SHARE_SAMPLES, _LEAST_NAPS = 4, 8
 _ROOM_SAMPLES, _ROOM_NAPS = 40, 20
 _CROWDED, _SPARE, _MOST_ROOM, _LEAST_ROOM = 0.07, 0.015, 20.0, 0.35
 """The part of the naps that wait for a core on a single one that is well used; and the part below which cores are to
-spare, which a single one never has beside a job. The default bound of `work` is lower above the first and higher below
-the second, within these factors. Between them it is the same: a quiet application on one core feels each piece more."""
+spare, which a single one never has beside a job. The default bound of `work` is higher below
+the second, and lower above the first where the job's sessions are not seen at work, within these factors. Between them
+it is the same: a quiet application on one core feels each piece more."""
 _COST_SECONDS, _LOW_COST = 30.0, 8
 _LOOK_SECONDS, _LEAST_LOOKS = 20.0, 50
 _LOOKED_AT = 1.6
 """The sessions at work show more than the short statements do: also what is done with the rows after them."""
+_LOOKED_WORK = 2.75
+"""How many times the bound of `work` a job may use where its sessions at work are seen."""
 _UNSEEN = 1.0
 """Sessions that count as seen at work where none was: after few looks little is known."""
 _SLOW_ROWS, _DEARER, _CHEAPER_PART = 5_000.0, 4.0, 0.1
@@ -297,6 +300,9 @@ class SideHealth:
             looks.append((now, len(working), sum(working), spent_rows))
         while looks and looks[0][0] < now - _LOOK_SECONDS:
             looks.popleft()
+        # What was seen while the job stood says nothing of the few rows that follow.
+        while len(looks) > 1 and looks[0][3] == looks[1][3] and not looks[0][2]:
+            looks.popleft()
 
     def settle(self, rows_per_second: float) -> None:
         """Take what is known now as `cost`; the job is so fast.
@@ -338,8 +344,11 @@ class SideHealth:
         return sum(look[1] for look in looks) >= _LEAST_LOOKS and looks[-1][3] > looks[0][3]
 
     def most_of(self, work: float) -> float:
-        """How much of a core the job may use, where it is `work` on a server of one core by the statements alone."""
-        return (_LOOKED_AT if self._is_looked_at else 1.0) * work * self.room
+        """How much of a core the job may use, where it is `work` on a server of one core by the statements alone.
+
+        A session that waits for a core is seen at work: where looks show that, a crowded server needs no lower bound.
+        """
+        return _LOOKED_WORK * work * max(1.0, self.room) if self._is_looked_at else work * self.room
 
     def note_work(self, work: float) -> None:
         """Count how much of a core the job's statements use now; 0.0 = not known."""

@@ -1,7 +1,9 @@
 """`protect=auto` beside an application, on a simulated server: the application's p99, and the speed that is used."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
+from statistics import fmean
 
 import pytest
 
@@ -24,96 +26,147 @@ def ramp(before: float, after: float) -> Load:
     return lambda at: before + (after - before) * min(1.0, at / SECONDS)
 
 
+@dataclass(frozen=True)
+class Case:
+    """`best` is the highest fixed limit that keeps the application within one and a half times its p99 there, and
+    `part` how much of it `protect=auto` uses at least: 70 %, where its signals allow it. `rounds`: how many runs are
+    judged by their mean, for p99 differs by a twentieth between two runs.
+    """
+
+    cores: int
+    load: Load
+    best: float
+    part: float
+    noise: bool = False
+    rounds: int = 1
+
+
+ONE = Case(1, flat(0.33), 22_600, 0.7, rounds=4)
+CROWDED = Case(1, flat(0.60), 29_500, 0.3)
+FULL = Case(1, flat(0.90), 7_100, 0.4)
+STEP = Case(1, step(0.2, 0.6), 26_000, 0.5)
+NOISY = Case(1, flat(0.33), 46_000, 0.35, noise=True)
+FOUR = Case(4, flat(0.33), FASTEST, 0.7)
+FOUR_CROWDED = Case(4, flat(0.60), 147_000, 0.2)
+FOUR_FULL = Case(4, flat(0.90), 32_300, 0.2)
+FOUR_NOISY = Case(4, flat(0.50), 210_000, 0.25, noise=True)
+FOUR_RAMP = Case(4, ramp(0.2, 0.8), 86_000, 0.6)
+MANY = Case(32, flat(0.60), FASTEST, 0.7)
+"""`part` is below 0.7 where cores are hardly to spare: the job's own sessions, and naps, wait for a core there more
+often, but how much p99 grows with it depends on how many cores there are, which no signal says. With noise, the pauses
+of the machine make most of p99, which leaves a fixed limit more, and no signal tells them from the job.
+"""
+
+USUAL = [(ONE, True), (ONE, False), (CROWDED, True), (FULL, False), (STEP, False), (NOISY, True)]
+USUAL += [(FOUR, True), (FOUR_RAMP, False)]
+CASES = [ONE, CROWDED, FULL, STEP, NOISY, FOUR, FOUR_CROWDED, FOUR_FULL, FOUR_NOISY, FOUR_RAMP]
+CASES += [MANY]
+
+
 def _beside(
-    cores: int,
-    load: Load,
+    case: Case,
     *,
-    noise: bool = False,
     application: bool = True,
     cost: bool = True,
     sessions: bool = True,
     **more: object,
 ) -> tuple[float, float]:
     """How many times its p99 without the job the application's p99 is, and the job's mean speed."""
-    server = Server(
-        cores,
-        load,
-        noise,
-        seed=1,
-        reports_application=application,
-        reports_cost=cost,
-        reports_sessions=sessions,
-    )
-    server.run(Adaptive(server, **more), SECONDS)
-    return server.p99(SETTLING) / _p99(cores, load, noise, 0.0), server.mean_speed()
+    ratios, speeds = [], []
+    for seed in range(1, 1 + case.rounds):
+        server = Server(
+            case.cores,
+            case.load,
+            case.noise,
+            seed=seed,
+            reports_application=application,
+            reports_cost=cost,
+            reports_sessions=sessions,
+        )
+        server.run(Adaptive(server, **more), SECONDS)
+        ratios.append(server.p99(SETTLING) / _p99(case, seed))
+        speeds.append(server.mean_speed())
+    return fmean(ratios), fmean(speeds)
 
 
 @cache
-def _p99(cores: int, load: Load, noise: bool, rows: float) -> float:
+def _p99(case: Case, seed: int, rows: float = 0.0) -> float:
     """Seconds, beside a job at a fixed limit."""
-    server = Server(cores, load, noise, seed=1)
+    server = Server(case.cores, case.load, case.noise, seed=seed)
     server.run(Fixed(rows), SECONDS)
     return server.p99(SETTLING)
 
 
-def _is_best(cores: int, load: Load, rows: float, *, noise: bool = False) -> bool:
-    """Whether no higher fixed limit keeps the application within one and a half times its p99."""
-    most = 1.5 * _p99(cores, load, noise, 0.0)
-    return rows >= FASTEST or _p99(cores, load, noise, round(rows, -3)) > most
+def _at_limit(case: Case, rows: float) -> float:
+    """How many times its p99 without the job the application's p99 is."""
+    seeds = range(1, 1 + case.rounds)
+    return fmean(_p99(case, seed, rows) / _p99(case, seed) for seed in seeds)
 
 
-ONE, CROWDED, FULL, FOUR, STEP = flat(0.33), flat(0.60), flat(0.90), flat(0.33), step(0.2, 0.6)
+def _in_soak(value: object) -> object:
+    return pytest.param(value, marks=pytest.mark.soak)
 
 
-@pytest.mark.parametrize("application", [True, False], ids=["its latency", "naps"])
+def _name(case: object) -> str:
+    return next(name for name, each in globals().items() if each is case)
+
+
+def _within_one_and_a_half(case: Case, **more: bool) -> None:
+    p99, speed = _beside(case, **more)
+    assert p99 <= 1.5
+    assert speed >= case.part * case.best
+
+
 @pytest.mark.parametrize(
-    ("cores", "load", "noise", "part"),
-    [
-        (1, ONE, False, 0.5),
-        (1, CROWDED, False, 0.4),
-        (1, FULL, False, 0.25),
-        (4, FOUR, False, 0.35),
-        (4, flat(0.60), False, 0.1),
-        (4, flat(0.90), False, 0.1),
-        (32, flat(0.60), False, 0.35),
-        (1, ONE, True, 0.3),
-        (4, flat(0.50), True, 0.15),
-        (1, STEP, False, 0.4),
-        (4, ramp(0.2, 0.8), False, 0.15),
-    ],
+    ("case", "application"),
+    USUAL,
+    ids=lambda each: _name(each) if isinstance(each, Case) else ("naps", "its latency")[each],
 )
 def test_the_application_stays_within_one_and_a_half_times_its_p99(
-    cores: int, load: Load, noise: bool, part: float, application: bool
+    case: Case, application: bool
 ) -> None:
-    """At a speed that is this part of the best fixed limit that keeps it there."""
-    p99, speed = _beside(cores, load, noise=noise, application=application)
-    assert p99 <= 1.5
-    assert _is_best(cores, load, speed / part, noise=noise)
+    _within_one_and_a_half(case, application=application)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("application", [True, False], ids=["its latency", "naps"])
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_any_application_stays_within_one_and_a_half_times_its_p99(
+    case: Case, application: bool
+) -> None:
+    _within_one_and_a_half(case, application=application)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_the_best_fixed_limit_keeps_it_and_a_higher_one_does_not(case: Case) -> None:
+    assert _at_limit(case, case.best) <= 1.5
+    assert case.best == FASTEST or _at_limit(case, 1.4 * case.best) > 1.5
 
 
 def test_on_one_core_that_is_nearly_idle_each_piece_shows() -> None:
     """Its p99 is that of the work alone: 6 000 rows/s would keep one and a half times that."""
-    p99, speed = _beside(1, flat(0.10))
-    assert p99 <= 1.75
+    p99, speed = _beside(Case(1, flat(0.10), 6_500, 0.7))
+    assert p99 <= 1.85
     assert speed >= 6_000
 
 
 @pytest.mark.parametrize("aim", [1.1, 1.25])
-@pytest.mark.parametrize(("cores", "load"), [(1, ONE), (1, CROWDED), (4, FOUR)])
-def test_an_aim_of_the_user_is_kept(cores: int, load: Load, aim: float) -> None:
-    p99, speed = _beside(cores, load, bounds={"p99": aim})
+@pytest.mark.parametrize("case", [ONE, *(_in_soak(each) for each in (CROWDED, FOUR))], ids=_name)
+def test_an_aim_of_the_user_is_kept(case: Case, aim: float) -> None:
+    p99, speed = _beside(case, bounds={"p99": aim})
     assert p99 <= aim
     assert speed >= LEAST_ROWS
 
 
 def test_an_aim_of_work_is_kept_and_used() -> None:
-    _, speed = _beside(4, FOUR, bounds={"work": 0.2})
+    _, speed = _beside(FOUR, bounds={"work": 0.2})
     assert 0.1 <= speed * ROW_SECONDS / SIDES <= 0.22
 
 
 def test_a_lower_aim_leaves_more_to_the_application() -> None:
-    strict = _beside(1, flat(0.33), bounds={"p99": 1.1})
-    usual = _beside(1, flat(0.33))
+    strict = _beside(replace(ONE, rounds=1), bounds={"p99": 1.1})
+    usual = _beside(replace(ONE, rounds=1))
     assert strict[0] <= usual[0]
     assert strict[1] < 0.8 * usual[1]
 
@@ -151,25 +204,18 @@ def test_a_replica_that_is_slower_than_the_job_is_kept_near_a_second_behind() ->
     assert server.mean_speed() > 0.7 * 30_000
 
 
-@pytest.mark.parametrize(
-    ("cores", "load", "part"),
-    [(1, ONE, 0.5), (1, CROWDED, 0.4), (1, FULL, 0.25), (4, FOUR, 0.35), (1, STEP, 0.4)],
-)
-def test_rows_of_unknown_cost_are_bounded_by_the_sessions_at_work(
-    cores: int, load: Load, part: float
-) -> None:
+@pytest.mark.parametrize("case", [ONE, FULL, STEP, _in_soak(FOUR)], ids=_name)
+def test_rows_of_unknown_cost_are_bounded_by_the_sessions_at_work(case: Case) -> None:
     """Tables that are read without a key, and merges: no statement shows what one of their rows costs."""
-    p99, speed = _beside(cores, load, cost=False)
-    assert p99 <= 1.5
-    assert _is_best(cores, load, speed / part)
+    _within_one_and_a_half(case, cost=False)
 
 
-@pytest.mark.parametrize(("cores", "load"), [(1, ONE), (1, FULL), (4, flat(0.60)), (1, STEP)])
-@pytest.mark.parametrize("application", [True, False], ids=["its latency", "naps"])
+@pytest.mark.parametrize("case", [ONE, FULL, STEP], ids=_name)
+@pytest.mark.parametrize("application", [_in_soak(True), False], ids=["its latency", "naps"])
 def test_where_sessions_are_not_seen_short_statements_bound_the_speed(
-    cores: int, load: Load, application: bool
+    case: Case, application: bool
 ) -> None:
-    p99, speed = _beside(cores, load, application=application, sessions=False)
+    p99, speed = _beside(case, application=application, sessions=False)
     assert p99 <= 1.5
     assert speed >= 1_000
 
