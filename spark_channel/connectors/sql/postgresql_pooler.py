@@ -5,7 +5,7 @@ Used by the connector `postgresql`, and by `adbc` with PostgreSQL's driver.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_channel.connectors.sql.statements import quoted_text
@@ -16,6 +16,7 @@ __all__ = [
     "escaped_text",
     "for_transaction",
     "is_pooler",
+    "joined",
     "refused_by_pooler",
     "refused_by_quotes",
     "set_config",
@@ -69,6 +70,11 @@ def is_pooler(conninfo: str, **login: Any) -> bool:
             return found != (connection.info.backend_pid,)
     except psycopg.Error as error:
         raise OSError(str(error)) from error
+
+
+def joined(statements: Iterable[str]) -> str:
+    """Statements as one script. A statement of a user may end with a comment."""
+    return "\n;\n".join(statements)
 
 
 def set_config(values: Mapping[str, str], *, local: bool) -> str:
