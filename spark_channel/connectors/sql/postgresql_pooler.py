@@ -6,6 +6,7 @@ Used by the connector `postgresql`, and by `adbc` with PostgreSQL's driver.
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from spark_channel.connectors.sql.statements import quoted_text
@@ -83,6 +84,7 @@ def set_config(values: Mapping[str, str], *, local: bool) -> str:
     return f"SELECT {', '.join(calls)}"
 
 
+@lru_cache(maxsize=256)  # each table of a run begins a dozen transactions with the same ones
 def _set_call(name: str, value: str, *, local: bool) -> str:
     return f"SET_CONFIG({quoted_text(name)}, {escaped_text(value)}, {'TRUE' if local else 'FALSE'})"
 

@@ -196,6 +196,21 @@ def test_a_transaction_of_a_read_begins_with_its_settings_in_one_exchange(
     assert (asked, end) == ("SHOW application_name", "COMMIT")
 
 
+def test_a_claim_is_written_in_one_exchange_with_the_statement_behind_it(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    _counted(monkeypatch, PgWriteSession, "affected", sent)
+    writer = _writer(few)
+    plan, receipt = _staged(writer, "job", 1, [1])
+    writer.commit(plan, [receipt])
+    texts = [sql for (sql,) in sent]
+    (taken,) = [each for each in texts if each.startswith("INSERT") and "'stream'" in each]
+    (done,) = [each for each in texts if each.startswith("UPDATE") and "batch = 1" in each]
+    assert "; SELECT claim, " in taken
+    assert "; DELETE FROM " in done
+
+
 def _counted(monkeypatch: pytest.MonkeyPatch, session: type, name: str, sent: list[Any]) -> None:
     original = getattr(session, name)
 
