@@ -34,7 +34,8 @@ def started(pid: int) -> str | None:
     With /proc: its start in clock ticks since boot. Elsewhere, or where it cannot be looked at (another user's under
     `hidepid`, or no more files may be open): "", which does not detect a reused pid.
     """
-    if (fields := _stat(pid)) is not None:
+    if (found := _stat(pid)) is not None:
+        _, fields = found
         return None if fields[0] in "ZX" else fields[19]
     try:
         os.kill(pid, 0)
@@ -89,28 +90,23 @@ def driver_pid() -> int:
 def _jvm_from(pid: int) -> int | None:
     """The nearest JVM from process `pid` upwards."""
     for _ in range(_MOST_ANCESTORS):
-        if (fields := _stat(pid)) is None:
+        if (found := _stat(pid)) is None:
             break
-        if _name(pid) == "java":
+        name, fields = found
+        if name == "java":
             return pid
         pid = int(fields[1])
     return None
 
 
-def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the third on (state, parent, ...), behind the name in brackets."""
+def _stat(pid: int) -> tuple[str, list[str]] | None:
+    """From /proc/PID/stat: the name, in brackets there, and the fields behind it (state, parent, ...)."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    return text.rpartition(")")[2].split()
-
-
-def _name(pid: int) -> str:
-    try:
-        return (_PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    named, _, fields = text.rpartition(")")
+    return named.partition("(")[2], fields.split()
 
 
 # --- on this machine or another ---

@@ -68,7 +68,6 @@ def test_a_jvm_that_is_the_first_process_of_a_container_is_the_driver(
     own = os.getpid()
     for pid, name, parent in ((1, "java", 0), (7, "python3", 1), (own, "python3", 7)):
         (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
         fields = ["S", str(parent), *["0"] * 17, str(100 + pid)]
         (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}")
     monkeypatch.setattr(processes, "_PROC", tmp_path)

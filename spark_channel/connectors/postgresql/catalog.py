@@ -12,7 +12,7 @@ from spark_channel.connectors.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql import catalog
 from spark_channel.connectors.sql.rights import Lacking, Right
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.statements import parsed_name
+from spark_channel.connectors.sql.statements import parsed_name, quoted_parts
 
 __all__ = [
     "PgColumn",
@@ -168,6 +168,8 @@ class PgTable(catalog.Table):
 @lru_cache(maxsize=1024)
 def name_parts(text: str) -> tuple[str | None, str] | None:
     """(schema, table) that `text` names by PostgreSQL's rules, which fold unquoted names to lower case."""
+    if (quoted := quoted_parts(text)) is not None:
+        return quoted
     tree = parsed_name(text, "postgres")
     if tree is None:
         return None

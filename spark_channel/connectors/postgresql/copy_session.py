@@ -18,6 +18,7 @@ from spark_channel.connectors.postgresql.copy import (
 from spark_channel.connectors.postgresql.copy_address import connect_arguments
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.session import PgSession
+from spark_channel.connectors.sql.postgresql_pooler import joined
 from spark_channel.errors import ChannelError
 
 __all__ = ["PgCopySession"]
@@ -123,7 +124,7 @@ class PgCopySession(PgSession):
 
     def _script(self, statements: Sequence[str]) -> None:
         with self.explained():
-            self._loop.run_until_complete(self._reached().execute(";\n".join(statements)))
+            self._loop.run_until_complete(self._reached().execute(joined(statements)))
 
     def _is_own(self) -> str:
         return f"pg_backend_pid() = {self._reached().get_server_pid()}"

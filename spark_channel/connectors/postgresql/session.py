@@ -10,7 +10,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import adbc_driver_manager
@@ -36,6 +36,7 @@ from spark_channel.connectors.sql.postgresql_pooler import (
     QUOTES,
     escaped_text,
     is_pooler,
+    joined,
     refused_by_pooler,
     refused_by_quotes,
 )
@@ -148,7 +149,7 @@ class PgSession(DriverSession):
         self._name, self._failure = f"spark-channel {purpose}", failure
         self._settings = self._settings_of(options, settings)
         try:
-            self._run(_RENEW.format(own=self._is_own(), named=self._named()))
+            self._script([_RENEW.format(own=self._is_own(), named=self._named())])
         except self._failure:
             return False
         return True
@@ -191,7 +192,8 @@ class PgSession(DriverSession):
             return []
         if _ENDS.fullmatch(sql):
             self._is_begun = False
-            return self._run(sql)
+            self._script([sql])
+            return []
         return self._run(sql) if self._is_begun else self._alone(sql)
 
     def repeated(
@@ -259,10 +261,9 @@ class PgSession(DriverSession):
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         """One statement. Outside a transaction: one exchange with the server, which a pooler does not divide."""
 
+    @abstractmethod
     def _script(self, statements: Sequence[str]) -> None:
-        """Several statements, in one exchange where the driver can."""
-        for statement in statements:
-            self._run(statement)
+        """Several statements without their results, in one exchange."""
 
     def _alone(self, sql: str) -> list[tuple[Any, ...]]:
         with self.transaction():
@@ -312,13 +313,6 @@ _HINT = "adbc.postgresql.batch_size_hint_bytes"
 _BY_COPY = "adbc.postgresql.use_copy"
 
 
-class _SharedDatabase:
-    """Stands for a database where a connection would close it at its own end."""
-
-    def close(self) -> None:
-        pass
-
-
 _databases: dict[tuple[int, str], tuple[Any, bool]] = {}
 _databases_lock = threading.Lock()
 _MOST_DATABASES = 8
@@ -358,7 +352,8 @@ def _database(
 def _connected(database: Any) -> Any:
     connection: Any = adbc_driver_manager.dbapi.Connection
     opened = adbc_driver_manager.AdbcConnection(database)
-    return connection(_SharedDatabase(), opened, autocommit=True)
+    shared = SimpleNamespace(close=lambda: None)  # a connection closes its database at its own end
+    return connection(shared, opened, autocommit=True)
 
 
 class PgReadSession(PgSession):
@@ -441,6 +436,10 @@ class PgReadSession(PgSession):
 
     def _is_own(self) -> str:
         return "false" if self._is_behind else "true"
+
+    def _script(self, statements: Sequence[str]) -> None:
+        with self._cursor() as cursor:
+            cursor.executescript(joined(statements))
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         with self._cursor() as cursor:
@@ -614,12 +613,12 @@ class PgWriteSession(PgSession):
         self.rows(f"SET LOCAL statement_timeout = {self._timeout}")
 
     def _script(self, statements: Sequence[str]) -> None:
-        self._run(";\n".join(statements))
+        self._run(joined(statements))
 
     def _alone(self, sql: str) -> list[tuple[Any, ...]]:
         """With the settings in one exchange, which is one transaction to the server."""
         try:
-            return self._run(";\n".join([*self._settings.each, sql]))
+            return self._run(joined([*self._settings.each, sql]))
         except self._failure as error:
             if sqlstate_of(error) != _BY_ITSELF:
                 raise

@@ -62,7 +62,7 @@ class ClaimDialect:
 
     `end_when_silent` is a statement that runs before a claim is locked: the server ends a transaction whose client
     then says nothing, so that a process that is paused, or whose host is lost, soon holds it no more. "": not needed.
-    `takes_scripts`: it is sent with the statement that locks the claim, in one exchange.
+    `takes_scripts`: it is sent with the statement that locks the claim, and other statements together, in one exchange.
 
     `distrust` says why a table must not be used, None when it may: another role owns it, or it has triggers or rules.
 

@@ -41,6 +41,8 @@ from spark_channel.errors import CommitError, TargetError
 
 __all__ = ["Claims", "NoClaims", "UntrustedClaimsError"]
 
+_Statement = tuple[str, Sequence[Any]]
+"""With the values of its parameters."""
 
 _DAYS = 30
 _LONGEST = 200
@@ -146,7 +148,8 @@ class Claims:
         found = self._without_void(self._locked(identity, self._dialect.update))
         receipts = [] if found is None else self.receipts(identity)
         if receipts and found is not None and self._overwritten(found, self._dialect.share):
-            self._forget_tasks(identity)
+            self._run(*self._forgetting(identity))
+            self._drop_plan(identity)
             receipts = []
         taken = claims.take(
             found,
@@ -159,10 +162,11 @@ class Claims:
             process=claims.own_process(),
             now=utc_text(),
         )
-        if taken.claim is not None:
-            self._write(taken.claim, found)
+        if taken.held is None:
+            return taken
         table = Identity(identity.target, "table", identity.target)
-        if taken.held is not None and self._read(table) is None:
+        written = [] if taken.claim is None else [self._writing(taken.claim, found)]
+        if not self._run_all(*written, self._reading(table)):
             self._write(Claim(table, "", 0), None)  # a row that overwrites can lock
         return taken
 
@@ -290,9 +294,8 @@ class Claims:
             self._locked(Identity(target, "table", target), self._dialect.update)
         return claims.unless_replaced(found, self._generation(target, None))
 
-    def _forget_tasks(self, identity: Identity) -> None:
-        self._run(f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (identity.key,))  # noqa: S608 - a quoted name
-        self._drop_plan(identity)
+    def _forgetting(self, identity: Identity) -> _Statement:
+        return f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (identity.key,)  # noqa: S608 - a quoted name
 
     def _drop_plan(self, identity: Identity) -> None:
         if identity.kind != "stream":  # a stream keeps none
@@ -359,8 +362,8 @@ class Claims:
         assert done is not None, "begin_publish holds the lock"
         if held.follows is not None:
             done = replace(done, generation=self._generation(held.identity.target, None))
-        self._write(done, found)
-        self._forget_tasks(held.identity)
+        self._run_all(self._writing(done, found), self._forgetting(held.identity))
+        self._drop_plan(held.identity)
 
     def hold_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None:
         """Hold each task that has a receipt to have committed.
@@ -487,11 +490,16 @@ class Claims:
         return self._read(identity, lock or "", f"{before}; " if before else "")
 
     def _read(self, identity: Identity, lock: str = "", before: str = "") -> Claim | None:
-        sql = f"{before}{self._select} WHERE claim = ? {lock}".rstrip()
-        rows = self._run(sql, (identity.key,))
+        rows = self._run(*self._reading(identity, lock, before))
         return replace(claim_of(rows[0]), identity=identity) if rows else None
 
+    def _reading(self, identity: Identity, lock: str = "", before: str = "") -> _Statement:
+        return f"{before}{self._select} WHERE claim = ? {lock}".rstrip(), (identity.key,)
+
     def _write(self, claim: Claim, before: Claim | None) -> None:
+        self._run(*self._writing(claim, before))
+
+    def _writing(self, claim: Claim, before: Claim | None) -> _Statement:
         own = (
             claim.owner,
             claim.epoch,
@@ -507,12 +515,11 @@ class Claims:
         )
         table, key = self._dialect.table(CLAIMS), claim.identity.key
         if before is not None:
-            self._run(
+            sql = (
                 f"UPDATE {table} SET owner = ?, epoch = ?, state = ?, batch = ?, published_at = ?, row_count = ?, "  # noqa: S608
-                "byte_count = ?, process = ?, beat_at = ?, doubted_at = ?, generation = ? WHERE claim = ?",
-                (*own, key),
+                "byte_count = ?, process = ?, beat_at = ?, doubted_at = ?, generation = ? WHERE claim = ?"
             )
-            return
+            return sql, (*own, key)
         identity = claim.identity
         values = (
             key,
@@ -523,7 +530,7 @@ class Claims:
             *own,
         )
         marks = ", ".join("?" for _ in values)
-        self._run(f"INSERT INTO {table} ({COLUMNS}) VALUES ({marks})", values)  # noqa: S608 - constants
+        return f"INSERT INTO {table} ({COLUMNS}) VALUES ({marks})", values  # noqa: S608 - constants
 
     def _usable(self, table: str) -> bool:
         if not self._dialect.exists(table):
@@ -541,6 +548,16 @@ class Claims:
         if not self._usable(table):  # another session may have made it before this one's turn
             made = f"CREATE TABLE {self._dialect.table(table)} ({columns}){self._dialect.after}"
             self._run(made, ())
+
+    def _run_all(self, *statements: _Statement) -> list[tuple[Any, ...]]:
+        """Return the rows of the last statement. All of them run in one exchange, where the driver takes scripts."""
+        if self._dialect.takes_scripts:
+            values = [value for _, own in statements for value in own]
+            return self._run("; ".join(sql for sql, _ in statements), values)
+        rows: list[tuple[Any, ...]] = []
+        for sql, own in statements:
+            rows = self._run(sql, own)
+        return rows
 
     def _run(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         for name, written in self._dialect.reserved.items():

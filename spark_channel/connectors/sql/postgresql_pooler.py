@@ -5,7 +5,8 @@ Used by the connector `postgresql`, and by `adbc` with PostgreSQL's driver.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from spark_channel.connectors.sql.statements import quoted_text
@@ -16,6 +17,7 @@ __all__ = [
     "escaped_text",
     "for_transaction",
     "is_pooler",
+    "joined",
     "refused_by_pooler",
     "refused_by_quotes",
     "set_config",
@@ -71,12 +73,18 @@ def is_pooler(conninfo: str, **login: Any) -> bool:
         raise OSError(str(error)) from error
 
 
+def joined(statements: Iterable[str]) -> str:
+    """Statements as one script. A statement of a user may end with a comment."""
+    return "\n;\n".join(statements)
+
+
 def set_config(values: Mapping[str, str], *, local: bool) -> str:
     """The statement that sets `values`; `local`: until the transaction ends."""
     calls = [_set_call(name, value, local=local) for name, value in values.items()]
     return f"SELECT {', '.join(calls)}"
 
 
+@lru_cache(maxsize=256)  # each table of a run begins a dozen transactions with the same ones
 def _set_call(name: str, value: str, *, local: bool) -> str:
     return f"SET_CONFIG({quoted_text(name)}, {escaped_text(value)}, {'TRUE' if local else 'FALSE'})"
 

@@ -30,6 +30,7 @@ __all__ = [
     "pick_columns",
     "query",
     "quoted_name",
+    "quoted_parts",
     "quoted_text",
     "source_query",
     "text_of",
@@ -364,6 +365,15 @@ def is_plain_name(text: str) -> bool:
     return _PLAIN_NAME.fullmatch(text) is not None
 
 
+def quoted_parts(text: str) -> tuple[str | None, str] | None:
+    """(schema, table) of a name in double quotes, as this project writes those of tables that it has found.
+
+    None for any other text, which needs a parser: that takes longer than some statements.
+    """
+    found = _QUOTED_NAME.fullmatch(text)
+    return None if found is None else (found[1], found[2])
+
+
 def name_readings(text: str, dialect: str, schema: str) -> list[tuple[str, str]]:
     """(schema, name) that `dbtable` may mean: the whole text as a name first, then `schema.name`.
 
@@ -371,8 +381,8 @@ def name_readings(text: str, dialect: str, schema: str) -> list[tuple[str, str]]
     """
     if is_plain_name(text):
         return [(schema, text)]
-    quoted = _QUOTED_NAME.fullmatch(text) if dialect in _BY_DOUBLE_QUOTES else None
-    if quoted:  # as this project writes the names of tables that it has found
-        return [(schema, text), (quoted[1] or schema, quoted[2])]
+    quoted = quoted_parts(text) if dialect in _BY_DOUBLE_QUOTES else None
+    if quoted is not None:
+        return [(schema, text), (quoted[0] or schema, quoted[1])]
     tree = parsed_name(text, dialect)
     return [(schema, text)] if tree is None else [(schema, text), (tree.db or schema, tree.name)]

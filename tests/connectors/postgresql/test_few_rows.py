@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from adbc_driver_manager.dbapi import Cursor
 
 import spark_channel
 from spark_channel.connectors import WriteContext, WritePlan, Writer, load_writer
@@ -165,7 +166,7 @@ def test_small_tables_take_few_statements_and_one_that_fails_is_parked_alone(
     )
     sent: list[Any] = []
     for session, names in {
-        PgReadSession: ["_run"],
+        PgReadSession: ["_run", "_script"],
         PgWriteSession: ["affected", "copy"],
         PgCopySession: ["_script", "copy"],
     }.items():
@@ -179,6 +180,35 @@ def test_small_tables_take_few_statements_and_one_that_fails_is_parked_alone(
     assert few.psql("SELECT * FROM few_dw.t3") == "1|old"
     assert few.psql(_STAGED) == "0"
     assert len(sent) / _TABLES < 55  # about 40, and those of new sessions
+
+
+def test_a_transaction_of_a_read_begins_with_its_settings_in_one_exchange(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = PostgresReadOptions.parse({**few.login, "dbtable": "few.t1"})[0]
+    with PgReadSession(options, failure=SourceError, purpose="plan") as session:
+        sent: list[Any] = []
+        for name in ("execute", "executescript"):
+            _counted(monkeypatch, Cursor, name, sent)
+        assert session.value("SHOW application_name") == "spark-channel plan"
+    (begin,), (asked,), (end,) = sent
+    assert begin.startswith("BEGIN\n;\nSELECT SET_CONFIG(")
+    assert (asked, end) == ("SHOW application_name", "COMMIT")
+
+
+def test_a_claim_is_written_in_one_exchange_with_the_statement_behind_it(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    _counted(monkeypatch, PgWriteSession, "affected", sent)
+    writer = _writer(few)
+    plan, receipt = _staged(writer, "job", 1, [1])
+    writer.commit(plan, [receipt])
+    texts = [sql for (sql,) in sent]
+    (taken,) = [each for each in texts if each.startswith("INSERT") and "'stream'" in each]
+    (done,) = [each for each in texts if each.startswith("UPDATE") and "batch = 1" in each]
+    assert "; SELECT claim, " in taken
+    assert "; DELETE FROM " in done
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, session: type, name: str, sent: list[Any]) -> None:

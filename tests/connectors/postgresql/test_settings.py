@@ -254,6 +254,18 @@ def test_a_backslash_in_a_name_ends_no_text_where_it_escapes_by_default(
         assert hostile.read(f'"{made}"').num_rows == 2
 
 
+def test_a_comment_behind_a_statement_of_the_user_hides_no_other_statement(pg: Pg) -> None:
+    own = "SET work_mem = '3MB' -- as we do"
+    pg.psql("CREATE TABLE noted (id int)")
+    rows = pa.table({"id": pa.array([1, 2], pa.int32())})
+    pg.write(rows, dbtable="noted", sessionInitStatement=own)
+    assert pg.psql("SELECT sum(id) FROM noted") == "3"
+    options = pg.reader("noted", sessionInitStatement=own).options
+    for kind in (PgReadSession, PgCopySession):
+        with kind(options, failure=SourceError, purpose="read") as session, session.transaction():
+            assert session.value("SHOW work_mem") == "3MB"
+
+
 def test_no_row_is_left_out_by_a_limit_of_an_index(pg: Pg, hostile: Pg) -> None:
     pg.psql(
         "CREATE TABLE t (id int, tags int[]); INSERT INTO t SELECT i, ARRAY[1] FROM generate_series(1, 20000) i;"
