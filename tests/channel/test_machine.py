@@ -389,5 +389,5 @@ TestChannelMachine.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestLongHistories = pytest.mark.soak(_Long.TestCase)
-TestLongHistories.settings = settings(TestChannelMachine.settings, max_examples=1_000)
+TestLongChannelMachine = pytest.mark.soak(_Long.TestCase)
+TestLongChannelMachine.settings = settings(TestChannelMachine.settings, max_examples=1_000)
