@@ -47,7 +47,6 @@ def source(tmp_path: Path) -> Options:
     return {"name": "parquet", "path": str(folder)}
 
 
-@pytest.mark.newest
 def test_a_relative_path_begins_where_the_session_was_started(
     spark: SparkSession, source: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
