@@ -80,7 +80,7 @@ notebooks: ready servers
 	$(PYTHON_BIN)/python -m tests.notebooks.refresh
 
 soak: ready servers
-	HYPOTHESIS_PROFILE=search $(PYTHON_BIN)/python -m pytest -m soak --timeout 7200
+	HYPOTHESIS_PROFILE=search $(PYTHON_BIN)/python -m pytest -m 'soak or hypothesis' --timeout 7200
 
 clean:
 	rm -rf $(VENV) $(OLDEST) artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

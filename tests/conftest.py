@@ -24,8 +24,11 @@ import spark_channel
 from tests.spark.archive import java_options
 
 # Machines are noisy: how long an example took says nothing about the code. `make test` tries the same examples each
-# time, so that a change is judged by what it changed; HYPOTHESIS_PROFILE=search, as in `make soak`, looks for new ones.
-hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
+# time, so that a change is judged by what it changed; HYPOTHESIS_PROFILE=search, as in `make soak`, looks for new ones,
+# and for more of them.
+hypothesis.settings.register_profile(
+    "same", deadline=None, derandomize=True, database=None, max_examples=40
+)
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 

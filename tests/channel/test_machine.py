@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -377,10 +378,16 @@ class ChannelMachine(RuleBasedStateMachine):
         conserved(self.channel)
 
 
-ChannelMachine.TestCase.settings = settings(
-    max_examples=150,
+class _Long(ChannelMachine):
+    pass
+
+
+TestChannelMachine = ChannelMachine.TestCase
+TestChannelMachine.settings = settings(
+    max_examples=50,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestChannelMachine = ChannelMachine.TestCase
+TestLongChannelMachine = pytest.mark.soak(_Long.TestCase)
+TestLongChannelMachine.settings = settings(TestChannelMachine.settings, max_examples=1_000)

@@ -157,6 +157,7 @@ def test_connect_asks_for_the_right_to_insert(tmp_path: Path, pg: Pg) -> None:
         pg.server.psql(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
+@pytest.mark.soak
 @pytest.mark.real_time
 def test_1186_files_take_as_long_as_twenty_times_the_imports(tmp_path: Path) -> None:
     """3 s where the imports take 0.25; up to 16 times beside other work, since these share more of a cache."""

@@ -241,8 +241,15 @@ def marks_in_use() -> set[str]:
     return {kept.name.rpartition("@")[2] for kept in LimitControl().all() if "@" in kept.name}
 
 
-@pytest.mark.parametrize("moved", [read_marks, transfer_marks])
-@pytest.mark.parametrize("limit", ["own", "shared"])
+@pytest.mark.parametrize(
+    ("limit", "moved"),
+    [
+        ("own", transfer_marks),
+        ("shared", read_marks),
+        pytest.param("own", read_marks, marks=pytest.mark.soak),
+        pytest.param("shared", transfer_marks, marks=pytest.mark.soak),
+    ],
+)
 def test_a_limit_per_mark_holds_for_each_host(
     driver: RemoteDriver, tmp_path: Path, limit: str, moved: Callable[..., int]
 ) -> None:

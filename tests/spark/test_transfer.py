@@ -110,6 +110,7 @@ def test_every_row_arrives_once(
     assert last.job == report.job
 
 
+@pytest.mark.newest
 def test_append_and_overwrite(spark: SparkSession, tmp_path: Path, source: Options) -> None:
     target = {"name": "parquet", "path": str(tmp_path / "out")}
     steps: list[tuple[SaveMode, int]] = [
@@ -125,6 +126,7 @@ def test_append_and_overwrite(spark: SparkSession, tmp_path: Path, source: Optio
         )
 
 
+@pytest.mark.newest
 def test_a_target_that_is_there_is_refused_when_asked_for(
     spark: SparkSession, tmp_path: Path, database: Path
 ) -> None:
@@ -138,6 +140,7 @@ def test_a_target_that_is_there_is_refused_when_asked_for(
         transfer(spark, {"name": "generator"}, {"name": "discard"}, mode="replace")  # type: ignore[arg-type]
 
 
+@pytest.mark.newest
 def test_names_come_from_the_url_and_the_suffix(spark: SparkSession, tmp_path: Path) -> None:
     flights = ROOT / "tests" / "data" / "flights.csv"
     target = {"url": f"jdbc:sqlite:{tmp_path}/f.db", "dbtable": "flights"}
@@ -160,6 +163,7 @@ def test_transformers_run_on_the_way(spark: SparkSession, tmp_path: Path, source
     assert report.rows == 10
 
 
+@pytest.mark.newest
 def test_an_empty_source_makes_an_empty_target(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "e.db"
     report = transfer(
@@ -210,6 +214,7 @@ def test_dirty_rows_are_left_out_and_kept(
     )
 
 
+@pytest.mark.newest
 def test_too_many_dirty_rows_stop_it(
     spark: SparkSession, tmp_path: Path, source: Options, database: Path
 ) -> None:
@@ -248,6 +253,7 @@ def test_a_source_that_fails_is_named_and_the_target_stays(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["t.db"]
 
 
+@pytest.mark.newest
 def test_a_pair_that_was_published_writes_nothing_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -264,6 +270,7 @@ def test_a_pair_that_was_published_writes_nothing_again(
     assert rows(path, "SELECT count(*) FROM t") == [(10,)]
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     ("reader", "writer", "more", "error", "why"),
     [

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -163,10 +164,16 @@ class TunnelMachine(RuleBasedStateMachine):
             self.world.finish()
 
 
+class _Long(TunnelMachine):
+    pass
+
+
 TestTunnel = TunnelMachine.TestCase
 TestTunnel.settings = settings(
-    max_examples=120,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+TestLongTunnel = pytest.mark.soak(_Long.TestCase)
+TestLongTunnel.settings = settings(TestTunnel.settings, max_examples=1_000)

@@ -127,7 +127,11 @@ def plain(pg: Pg) -> Callable[..., PlainWriter]:
 
 
 @pytest.mark.parametrize(
-    ("commit", "more"), [("job", {}), ("task", {"writeMode": "upsert", "keyColumns": "id"})]
+    ("commit", "more"),
+    [
+        pytest.param("job", {}, marks=pytest.mark.soak),
+        ("task", {"writeMode": "upsert", "keyColumns": "id"}),
+    ],
 )
 def test_the_base_alone_keeps_the_contract(
     pg: Pg, plain: Callable[..., PlainWriter], commit: CommitMode, more: dict[str, Any]
