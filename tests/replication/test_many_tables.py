@@ -215,14 +215,16 @@ class Speeds:
     def seconds(self) -> float:
         return max(end for _, end, _ in self.steps) - min(begin for begin, _, _ in self.steps)
 
-    def worst_second(self) -> float:
-        """The most rows in a second that begins at a tenth."""
+    def worst(self, seconds: int) -> float:
+        """The most rows per second in so many seconds that begin at a tenth."""
         tenths: Counter[int] = Counter()
         for begin, end, speed in self.steps:
             for tenth in range(int(begin * 10), int(end * 10) + 1):
                 shared = min(end, (tenth + 1) / 10) - max(begin, tenth / 10)
                 tenths[tenth] += max(0.0, shared) * speed  # type: ignore[assignment]
-        return max(sum(tenths[tenth + each] for each in range(10)) for tenth in list(tenths))
+        window = range(10 * seconds)
+        most = max(sum(tenths[tenth + each] for each in window) for tenth in list(tenths))
+        return most / seconds
 
 
 @pytest.fixture
@@ -289,13 +291,15 @@ def test_many_tables_are_equal_by_verify(
     assert len(report.tables) == count
     assert report.rows == (count - 2) * _ROWS
     assert _target_sums(writer, postgres_server, tmp_path / "lake") == source.sums()
-    if count == _ALL:
-        worst, used = speeds.worst_second() / _LIMIT, speeds.rows() / speeds.seconds() / _LIMIT
-        print(
-            f"{system} {writer}: {report.seconds:.0f} s, worst second {worst:.3f}, used {used:.3f}"
-        )
-        assert worst <= 1.05
     assert _unequal(file, every=1 if count == _ALL else 6) == []
+    if count == _ALL:
+        second, ten = speeds.worst(1) / _LIMIT, speeds.worst(10) / _LIMIT
+        used = speeds.rows() / speeds.seconds() / _LIMIT
+        print(f"{report.seconds:.0f} s, worst second {second:.3f}, ten {ten:.3f}, used {used:.3f}")
+        # A sample lasts half a second, and does not say when in it the rows were moved.
+        assert second <= 1.15
+        assert ten <= 1.05
+        assert used >= 0.95
 
 
 def test_a_source_that_is_away_for_a_while_parks_no_table(tmp_path: Path) -> None:
