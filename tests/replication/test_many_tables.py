@@ -1,14 +1,26 @@
-"""Schemas of many tables: equal by `verify`, whatever the target; a source that goes away; a table that fails."""
+"""Schemas of many tables: equal by `verify` and by other readers, under one limit; a source that goes away."""
 
+import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import psycopg
+import pyarrow.dataset as ds
+import pymysql
 import pytest
+from deltalake import DeltaTable
 
 import spark_channel
 from spark_channel.local import carry_out_here, local_engine
+from spark_channel.progress import JobProgress
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.renames import key_of
@@ -20,6 +32,9 @@ from tests.servers.postgres import PostgresServer
 
 _ODD = ("Mixed Case", "dot.ted", "select", "UPPER", "tick`s", "naïve")
 _SMALL, _ALL = 30, 300
+_ROWS = 120
+_LIMIT = 400
+"""Rows per second for all tables."""
 
 
 def _names(count: int) -> list[tuple[str, str]]:
@@ -71,7 +86,7 @@ def _my_table(name: str, kind: str, rows: int) -> str:
 
 
 class Source:
-    """A schema of many tables in a server."""
+    """A schema of many tables in a server; `tables` are their schemas and names."""
 
     def __init__(self, system: str, pg: PostgresServer, maria: MariadbServer) -> None:
         self._system, self._pg, self._maria = system, pg, maria
@@ -79,22 +94,140 @@ class Source:
         self.streams: dict[str, Any] = (
             {"many.*": {}, "many.b.*": {}} if system == "postgresql" else {"shop.many_*": {}}
         )
+        self.tables: list[tuple[str, str]] = []
 
-    def fill(self, count: int, rows: int) -> None:
+    def fill(self, count: int) -> None:
         tables = _names(count)
         if self._system == "postgresql":
             schemas = ["many" if place % 10 else "Many.B" for place in range(count)]
             script = 'DROP SCHEMA IF EXISTS many CASCADE; DROP SCHEMA IF EXISTS "Many.B" CASCADE;'
             script += 'CREATE SCHEMA many; CREATE SCHEMA "Many.B";'
             made = zip(schemas, tables, strict=True)
-            script += "".join(_pg_table(where, name, kind, rows) for where, (name, kind) in made)
+            script += "".join(_pg_table(where, name, kind, _ROWS) for where, (name, kind) in made)
             self._pg.psql(script + "ANALYZE;")
+            self.tables = [(where, name) for where, (name, _) in zip(schemas, tables, strict=True)]
         else:
-            script = "".join(_my_table(name, kind, rows) for name, kind in tables)
+            script = "".join(_my_table(name, kind, _ROWS) for name, kind in tables)
             self._maria.sql(script, database="shop")
+            self.tables = [("shop", f"many_{name}") for name, _ in tables]
+
+    def sums(self) -> dict[str, tuple[int, str]]:
+        """Count and checksum of each table, by the name that it gets in the target."""
+        if self._system == "postgresql":
+            return _pg_sums(self._pg, [(*each, "_".join(each)) for each in self.tables])
+        connection = pymysql.connect(
+            host="127.0.0.1",
+            port=self._maria.port,
+            user=self._maria.user,
+            password=self._maria.password,
+            charset="utf8mb4",
+        )
+        found = {}
+        with connection, connection.cursor() as cursor:
+            for schema, name in self.tables:
+                cursor.execute(f"SELECT * FROM {_quoted(schema, '`')}.{_quoted(name, '`')}")
+                names = [each[0] for each in cursor.description]
+                found[f"{schema}_{name}"] = _sum(names, cursor.fetchall())
+        return found
 
 
-@pytest.fixture(scope="module")
+def _pg_sums(
+    server: PostgresServer, tables: Sequence[tuple[str, str, str]]
+) -> dict[str, tuple[int, str]]:
+    found = {}
+    with psycopg.connect(
+        host="127.0.0.1",
+        port=server.port,
+        user=server.login["user"],
+        dbname="postgres",
+        password=server.login["password"],
+        autocommit=True,
+    ) as connection:
+        for schema, name, object_name in tables:
+            query = f"SELECT * FROM {_quoted(schema)}.{_quoted(name)}"
+            cursor = connection.execute(query.encode())
+            names = [each.name for each in cursor.description or ()]
+            found[object_name] = _sum(names, cursor.fetchall())
+    return found
+
+
+def _target_sums(writer: str, pg: PostgresServer, lake: Path) -> dict[str, tuple[int, str]]:
+    """The same of each table that is in the target, by readers that are not spark-channel's."""
+    if writer == "postgresql":
+        listed = pg.psql(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'many_dw' "
+            "AND tablename NOT LIKE 'spark\\_channel\\_%'"
+        )
+        return _pg_sums(pg, [("many_dw", name, name) for name in listed.splitlines()])
+    found = {}
+    for folder in lake.iterdir():
+        if writer == "delta":
+            table = DeltaTable(str(folder)).to_pyarrow_table()
+        else:
+            table = ds.dataset(folder, format="parquet").to_table()
+        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        found[_name_of(folder)] = _sum(table.column_names, list(rows))
+    return found
+
+
+def _name_of(folder: Path) -> str:
+    """The object of a folder, in whose name `~` and two digits are an unsafe byte."""
+    return unquote(folder.name.replace("~", "%"))
+
+
+def _sum(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[int, str]:
+    lines = sorted(repr([_plain(value) for value in row]) for row in rows)
+    text = "\n".join([repr(list(names)), *lines])
+    return len(lines), hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """One form of equal values: times of MariaDB have no zone, and its booleans are whole numbers."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, Decimal):
+        return str(value.normalize())
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    return value
+
+
+class Speeds:
+    """A `JobListener` that adds up the speeds of all jobs, as the samples of their reports have them."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[float, float, float]] = []
+        """From, to, and rows per second."""
+
+    def job_opened(self, progress: JobProgress) -> None: ...
+
+    def job_closed(self, progress: JobProgress) -> None:
+        samples = progress.report().samples
+        ends = [0.0, *(each.seconds for each in samples)]
+        for (begin, end), each in zip(pairwise(ends), samples, strict=True):
+            if each.rows_per_second:
+                began = progress.began
+                self.steps.append((began + begin, began + end, each.rows_per_second))
+
+    def rows(self) -> float:
+        return sum((end - begin) * speed for begin, end, speed in self.steps)
+
+    def seconds(self) -> float:
+        return max(end for _, end, _ in self.steps) - min(begin for begin, _, _ in self.steps)
+
+    def worst(self, seconds: int) -> float:
+        """The most rows per second in so many seconds that begin at a tenth."""
+        tenths: Counter[int] = Counter()
+        for begin, end, speed in self.steps:
+            for tenth in range(int(begin * 10), int(end * 10) + 1):
+                shared = min(end, (tenth + 1) / 10) - max(begin, tenth / 10)
+                tenths[tenth] += max(0.0, shared) * speed  # type: ignore[assignment]
+        window = range(10 * seconds)
+        most = max(sum(tenths[tenth + each] for each in window) for tenth in list(tenths))
+        return most / seconds
+
+
+@pytest.fixture
 def target_schema(postgres_server: PostgresServer) -> Iterator[Mapping[str, str]]:
     postgres_server.psql("DROP SCHEMA IF EXISTS many_dw CASCADE; CREATE SCHEMA many_dw")
     yield {**postgres_server.login, "currentSchema": "many_dw"}
@@ -142,15 +275,31 @@ def test_many_tables_are_equal_by_verify(
     count: int,
 ) -> None:
     source = Source(system, postgres_server, mariadb_server)
-    source.fill(count, rows=120)
+    source.fill(count)
     lake = {"path": str(tmp_path / "lake"), "writer": writer}
     target = target_schema if writer == "postgresql" else lake
-    file = {"source": source.login, "target": target, "streams": source.streams}
-    report = spark_channel.replicate(None, file)
+    file: dict[str, Any] = {"source": source.login, "target": target, "streams": source.streams}
+    if count == _ALL:
+        file["limit"] = {"rows_per_second": str(_LIMIT)}
+    speeds = Speeds()
+    with local_engine(served=False, display=speeds) as engine:
+        replication = load_replication(file)
+        report = replicate_on(
+            replication, partial(carry_out_here, engine), engine.cancel, RunSettings()
+        )
     assert [(each.stream, each.why) for each in report.parked] == []
     assert len(report.tables) == count
-    assert report.rows == (count - 2) * 120
+    assert report.rows == (count - 2) * _ROWS
+    assert _target_sums(writer, postgres_server, tmp_path / "lake") == source.sums()
     assert _unequal(file, every=1 if count == _ALL else 6) == []
+    if count == _ALL:
+        second, ten = speeds.worst(1) / _LIMIT, speeds.worst(10) / _LIMIT
+        used = speeds.rows() / speeds.seconds() / _LIMIT
+        print(f"{report.seconds:.0f} s, worst second {second:.3f}, ten {ten:.3f}, used {used:.3f}")
+        # A sample lasts half a second, and does not say when in it the rows were moved.
+        assert second <= 1.15
+        assert ten <= 1.05
+        assert used >= 0.95
 
 
 def test_a_source_that_is_away_for_a_while_parks_no_table(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from spark_channel.connectors.postgresql.copy import (
 )
 from spark_channel.connectors.postgresql.failures import explain, is_ended, is_full, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresOptions
-from spark_channel.connectors.postgresql.settings import Settings
+from spark_channel.connectors.postgresql.settings import Settings, SharedDatabase
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql_pooler import (
     QUOTES,
@@ -313,14 +313,14 @@ _HINT = "adbc.postgresql.batch_size_hint_bytes"
 _BY_COPY = "adbc.postgresql.use_copy"
 
 
-_databases: dict[tuple[int, str], tuple[Any, bool]] = {}
+_databases: dict[tuple[int, str], tuple[SharedDatabase, bool]] = {}
 _databases_lock = threading.Lock()
 _MOST_DATABASES = 8
 
 
 def _database(
     options: PostgresOptions, *, failure: type[ChannelError], fresh: bool
-) -> tuple[Any, bool]:
+) -> tuple[SharedDatabase, bool]:
     """The driver's picture of a database, which needs a connection only to list the types; and whether a pooler is
     between, which the driver's connections do not show.
 
@@ -335,7 +335,7 @@ def _database(
         kept = _databases.get(key)
     found = None if fresh else kept
     if found is None:
-        database = adbc_driver_postgresql.connect(conninfo)
+        database = SharedDatabase(adbc_driver_postgresql.connect(conninfo))
         with _connected(database) as opened, opened.cursor() as cursor:
             cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
             cursor.execute(QUOTES)
@@ -349,10 +349,9 @@ def _database(
     return found
 
 
-def _connected(database: Any) -> Any:
+def _connected(shared: SharedDatabase) -> Any:
     connection: Any = adbc_driver_manager.dbapi.Connection
-    opened = adbc_driver_manager.AdbcConnection(database)
-    shared = SimpleNamespace(close=lambda: None)  # a connection closes its database at its own end
+    opened = adbc_driver_manager.AdbcConnection(shared.database)
     return connection(shared, opened, autocommit=True)
 
 
