@@ -189,9 +189,9 @@ _SHARE_SAMPLES, _LEAST_NAPS = 4, 8
 _ROOM_SAMPLES, _ROOM_NAPS = 40, 20
 _CROWDED, _SPARE, _MOST_ROOM, _LEAST_ROOM = 0.07, 0.015, 20.0, 0.35
 """The part of the naps that wait for a core on a single one that is well used; and the part below which cores are to
-spare, which a single one never has beside a job. The default bound of `work` is higher below
-the second, and lower above the first where the job's sessions are not seen at work, within these factors. Between them
-it is the same: a quiet application on one core feels each piece more."""
+spare, which a single one never has beside a job. The default bound of `work` is higher below the second, and lower
+above the first where the job's sessions are not seen at work, within these factors. Between them it is the same: a
+quiet application on one core feels each piece more."""
 _COST_SECONDS, _LOW_COST = 30.0, 8
 _LOOK_SECONDS, _LEAST_LOOKS = 20.0, 50
 _LOOKED_AT = 1.6

@@ -109,9 +109,7 @@ class MysqlSplitter(Splitter):
         counting_is_long = source.condition is None and self._is_large(source.table)
         if len(key) == 1 and (self.gently or counting_is_long):
             column = source.column(key[0])
-            of_all = replace(
-                source, condition=None
-            )  # else the server reads rows until one meets it
+            of_all = replace(source, condition=None)  # else rows are read until one meets it
             least, most = self.session.rows(of_all.sql([f"MIN({column})", f"MAX({column})"]))[0]
             if isinstance(least, int) and isinstance(most, int):
                 return self._estimated(key[0], least, most)
