@@ -1,4 +1,4 @@
-"""The settings that spark-channel's transactions have in PostgreSQL, and the database that its connections share. Pure.
+"""The settings that spark-channel's transactions have in PostgreSQL, and the database that its connections share.
 
 Each is set for one transaction. What is set for a session stays in it, and behind a connection pooler the next
 transaction of that session is another client's.
