@@ -87,10 +87,7 @@ def read_stream(spark: SparkSession, folder: str, options: dict[str, str]) -> No
 # ---- connections
 
 
-@pytest.mark.parametrize(
-    "path",
-    [recorded.write, recorded.transfer, pytest.param(write_stream, marks=pytest.mark.soak)],
-)
+@pytest.mark.parametrize("path", [recorded.write, recorded.transfer, write_stream])
 def test_no_more_targets_are_open_than_max_connections(
     driver: RemoteDriver, tmp_path: Path, path: Any
 ) -> None:

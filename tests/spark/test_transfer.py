@@ -110,7 +110,6 @@ def test_every_row_arrives_once(
     assert last.job == report.job
 
 
-@pytest.mark.newest
 def test_append_and_overwrite(spark: SparkSession, tmp_path: Path, source: Options) -> None:
     target = {"name": "parquet", "path": str(tmp_path / "out")}
     steps: list[tuple[SaveMode, int]] = [
@@ -163,7 +162,6 @@ def test_transformers_run_on_the_way(spark: SparkSession, tmp_path: Path, source
     assert report.rows == 10
 
 
-@pytest.mark.newest
 def test_an_empty_source_makes_an_empty_target(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "e.db"
     report = transfer(
