@@ -300,7 +300,7 @@ class SideHealth:
             looks.append((now, len(working), sum(working), spent_rows))
         while looks and looks[0][0] < now - _LOOK_SECONDS:
             looks.popleft()
-        # What was seen while the job stood says nothing of the few rows that follow.
+        # Looks at a job that moved no rows say nothing of the few rows that follow.
         while len(looks) > 1 and looks[0][3] == looks[1][3] and not looks[0][2]:
             looks.popleft()
 

@@ -53,8 +53,9 @@ FOUR_NOISY = Case(4, flat(0.50), 210_000, 0.25, noise=True)
 FOUR_RAMP = Case(4, ramp(0.2, 0.8), 86_000, 0.6)
 MANY = Case(32, flat(0.60), FASTEST, 0.7)
 """`part` is below 0.7 where cores are hardly to spare: the job's own sessions, and naps, wait for a core there more
-often, but how much p99 grows with it depends on how many cores there are, which no signal says. With noise, the pauses
-of the machine make most of p99, which leaves a fixed limit more, and no signal tells them from the job.
+often, but how much p99 grows with it depends on how many cores there are, which no signal says. With noise,
+the machine pauses. Its pauses make most of p99, so a fixed limit may be higher, and no signal separates them from what
+the job does.
 """
 
 USUAL = [(ONE, True), (ONE, False), (CROWDED, True), (FULL, False), (STEP, False), (NOISY, True)]

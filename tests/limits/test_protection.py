@@ -484,8 +484,8 @@ def test_sessions_at_work_show_what_statements_do_not(row_seconds: float) -> Non
     assert world.protection.text.startswith("held: target's work 0.055 of a core")
 
 
-def test_a_source_that_stands_for_half_a_minute_makes_no_row_dearer() -> None:
-    """A row costs 2 us. While the job stands, none of its sessions is at work."""
+def test_a_source_that_sends_nothing_for_half_a_minute_makes_no_row_dearer() -> None:
+    """A row costs 2 us. While the job waits for rows, none of its sessions is at work."""
     world, speeds = World(None), []
     for number in range(4 * 100):
         world.can_do = 0.0 if 4 * 60 <= number < 4 * 90 else math.inf

@@ -16,7 +16,7 @@ from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.connectors.sql.statements import name_readings, parsed_name
+from spark_channel.connectors.sql.statements import name_readings, parsed_name, quoted_parts
 from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteWriteDialect
 from spark_channel.connectors.sqlite.session import statements_of
 from spark_channel.connectors.sqlite.writer import insert_one
@@ -134,3 +134,13 @@ def test_names_that_are_read_without_a_parser_are_read_as_by_it(text: str, diale
     tree = parsed_name(text, dialect)
     wanted = {("here", text)} if tree is None else {("here", text), (tree.db or "here", tree.name)}
     assert set(name_readings(text, dialect, "here")) == wanted
+
+
+@given(st.lists(NAMES, min_size=1, max_size=3))
+def test_a_name_in_quotes_has_the_parts_that_the_parser_finds(names: list[str]) -> None:
+    text = ".".join(f'"{name}"' for name in names)
+    found = quoted_parts(text)
+    if found is not None:
+        tree = parsed_name(text, "postgres")
+        assert tree is not None
+        assert found == (tree.db or None, tree.name)
