@@ -490,7 +490,7 @@ class LimitedTaskWriter(PostgresStagedWriter):
 
     def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
         """In pieces, over a part of the time in which they came."""
-        paced, took = self._paced(), self._clock.now() - self._begun
+        paced, took = self._paced(), max(self.arrived_seconds, self._clock.now() - self._begun)
         count = sum(rows.num_rows for rows in self._held)
         room = self._options.capacity_rows / max(1, count)
         spread = adding_seconds(took, room, overlapped=self.overlapped)
