@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from spark_channel.lazy import compute as pc
 from spark_channel.transform.time_patterns import parsed
 
 __all__ = ["cast_or_refuse"]

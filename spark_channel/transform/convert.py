@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from zoneinfo import available_timezones
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from spark_channel.lazy import compute as pc
 from spark_channel.transform.cast import cast_or_refuse
 from spark_channel.transform.select import refusals
 from spark_channel.transform.time_patterns import formatted

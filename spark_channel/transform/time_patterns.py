@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from functools import cache
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.errors import OptionError
+from spark_channel.lazy import compute as pc
 
 __all__ = ["formatted", "java_parts", "parsed", "strptime_pattern"]
 

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from spark_channel.lazy import compute as pc
 from spark_channel.transform.time_patterns import java_parts
 
 __all__ = ["TimePattern"]

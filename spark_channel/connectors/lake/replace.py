@@ -11,7 +11,6 @@ from dataclasses import field as dataclass_field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import fs as pafs
 
 from spark_channel.arrow_schema import InexactError, cast_exactly, spell
@@ -23,6 +22,7 @@ from spark_channel.connectors.files.listing import partition_value
 from spark_channel.connectors.lake.table import NewFile, TableFile
 from spark_channel.connectors.lake.task_writer import FileSet
 from spark_channel.errors import TargetError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "KeyMatch",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.contract import TaskWriter, native_data
 from spark_channel.connectors.base.feed import (
@@ -48,6 +47,7 @@ from spark_channel.connectors.sql.task_writer import (
 )
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, SupersededError, TargetError
+from spark_channel.lazy import compute as pc
 from spark_channel.retry import Retry
 
 __all__ = [

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.arrow_schema import first_failure, is_list, is_text
 from spark_channel.connectors.base.contract import NativeRows
@@ -26,6 +25,7 @@ from spark_channel.connectors.sql.encode import (
 )
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "ELEMENTS",

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.errors import SourceError
+from spark_channel.lazy import compute as pc
 
 __all__ = ["UTC", "Julian", "first_julian", "temporal_leaves"]
 

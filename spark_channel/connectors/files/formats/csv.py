@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from spark_channel.connectors.base.types import exact_type
@@ -24,6 +23,7 @@ from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import CsvReadOptions, CsvWriteOptions
 from spark_channel.connectors.files.time_patterns import TimePattern
 from spark_channel.errors import SchemaError, SourceError, TargetError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "CsvEncoder",

@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.types import SMALL_INT, merge_numbers
 from spark_channel.connectors.files.formats.base import (
@@ -29,6 +28,7 @@ from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import TextReadOptions
 from spark_channel.connectors.files.time_patterns import TimePattern
 from spark_channel.errors import SourceError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "HEAD",
