@@ -63,7 +63,7 @@ class Probe:
     follows, by default `hold` (the speed stays).
 
     Raises:
-        OptionError: there is no such policy.
+        OptionError: `policy` is not known.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class _Signal:
         known = sorted([*sample.values, *sample.delays])
         missing = f"; not: {', '.join(sample.missing)}" if sample.missing else ""
         raise SourceError(
-            f"there is no signal {name!r}; the database reports {', '.join(known)}{missing}"
+            f"the database does not report signal {name!r}; it reports {', '.join(known)}{missing}"
         )
 
     def close(self) -> None:

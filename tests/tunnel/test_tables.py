@@ -545,7 +545,7 @@ def test_the_commands(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert rows_of(shown, "stream-2")[f"{shop.name}.orders"].startswith("wait for transactions")
     unknown = call("resnapshot", "shop", "--table", "nowhere", *source)
     assert isinstance(unknown.exception, OptionError)
-    assert "there is no table 'nowhere'" in str(unknown.exception)
+    assert "table 'nowhere' does not exist" in str(unknown.exception)
     assert call("delete", "shop", "--yes", *source).exit_code == 0
 
 

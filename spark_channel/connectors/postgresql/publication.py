@@ -278,7 +278,7 @@ def find_one(session: Session, name: str) -> Found:
     table = find_table(session, name)
     if table is None:
         raise OptionError(
-            f"there is no table {name!r} in {session.place}: name it as schema.table",
+            f"table {name!r} does not exist in {session.place}: name it as schema.table",
             option="tables",
             got=name,
         )

@@ -336,7 +336,7 @@ def missing_table(dbtable: str, names: Sequence[str], place: object) -> SourceEr
     more = ", ..." if len(names) > _SHOWN else ""
     theirs = [name for name in names if not name.rpartition(".")[2].startswith("spark_channel_")]
     there = ", ".join(theirs[:_SHOWN]) + more if theirs else "none"
-    return SourceError(f"there is no table {dbtable!r} in {place}; its tables: {there}")
+    return SourceError(f"table {dbtable!r} does not exist in {place}; its tables: {there}")
 
 
 def only_name(name: str, names: Sequence[str]) -> str | None:

@@ -269,7 +269,7 @@ def test_a_publication_without_the_table_or_none_is_told(table: Table) -> None:
     table.run("ALTER PUBLICATION $t DROP TABLE $t")
     with pytest.raises(SourceError, match=r"does not hold table .*ADD TABLE"):
         table.feed()
-    with pytest.raises(SourceError, match="there is no publication 'nope'"):
+    with pytest.raises(SourceError, match="publication 'nope' does not exist"):
         table.feed(publication="nope")
     with pytest.raises(OptionError, match="'slot' needs 'publication'"):
         table.feed(publication=None)
@@ -279,7 +279,7 @@ def test_a_publication_without_the_table_or_none_is_told(table: Table) -> None:
     ("change", "what", "restarted"),
     [
         ("ALTER PUBLICATION $t DROP TABLE $t", "any more", "does not hold table"),
-        ("DROP PUBLICATION $t", "any more", "there is no publication"),
+        ("DROP PUBLICATION $t", "any more", r"publication \S+ does not exist"),
         ("DROP PUBLICATION $t; CREATE PUBLICATION $t", "any more", "does not hold table"),
         (
             "ALTER PUBLICATION $t DROP TABLE $t; UPDATE $t SET item = 'lost'; ALTER PUBLICATION $t ADD TABLE $t",

@@ -457,7 +457,7 @@ def test_a_name_that_the_tunnel_does_not_have_is_told(shop: Shop) -> None:
         OptionError, match=r"'\S+\.items', which the tunnel does not follow: .*add-table --table"
     ):
         shop.feed("$s.orders, $s.items").latest(at, NO_LIMIT)
-    with pytest.raises(OptionError, match="there is no table 'nowhere'"):
+    with pytest.raises(OptionError, match="table 'nowhere' does not exist"):
         shop.feed("nowhere").now()
     with pytest.raises(SourceError, match=r"no table that 'absent\.\*' names"):
         shop.feed("absent.*").now()

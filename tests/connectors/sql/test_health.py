@@ -302,7 +302,7 @@ def test_a_probe_takes_a_signal_by_its_name(
             assert 0 <= measure() < 1
     with (
         pytest.raises(
-            SourceError, match=r"no signal 'replica_lag'; the database reports .*replication_lag"
+            SourceError, match=r"does not report signal 'replica_lag'; it reports .*replication_lag"
         ),
         closing(signal_value(login, "replica_lag")) as measure,
     ):
