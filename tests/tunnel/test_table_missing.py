@@ -65,7 +65,7 @@ def check(tunnel: Tunnel, before: list[Row], missing: str) -> None:
         tunnel.reset()
 
 
-MISSING = r"table .*t' does not exist.*handed out before are delivered.*tunnel delete"
+MISSING = r"table .*t' does not exist.*assigned before are delivered.*tunnel delete"
 
 
 @pytest.mark.parametrize("mode", ["fail", "evolve"])

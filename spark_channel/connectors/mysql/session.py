@@ -269,9 +269,9 @@ class MysqlSession(BoundSession):
             raise self._failure(f"{self.place}: {_missing_library(str(error))}") from None
         except _NOT_MYSQL as error:
             raise self._failure(
-                f"{self.place}: what answers there does not speak MySQL's protocol, "
-                f"or asks for a login that is not known here ({type(error).__name__}: {options.hidden(error)}); "
-                "see host and port of 'url', and the plugin of the user"
+                f"{self.place}: the server does not speak MySQL's protocol, or asks for an authentication plugin that "
+                f"spark-channel does not have ({type(error).__name__}: {options.hidden(error)}); "
+                "check host and port of 'url', and the plugin of the user"
             ) from None
 
     @property

@@ -624,9 +624,7 @@ class _Pulse:
             try:
                 self._show()
             except Exception as error:  # whatever a driver raises, the next beat may do
-                _log.warning(
-                    "could not show that the job lives; again in %d s: %s", self._seconds, error
-                )
+                _log.warning("heartbeat of the job failed, again in %d s: %s", self._seconds, error)
 
     def end(self) -> None:
         with self._condition:

@@ -103,8 +103,8 @@ class SqlWriter(WriteProtocol):
             def run(session: Any) -> None:
                 if sent:
                     raise TargetError(
-                        f"the connection was lost while 'startSql' ran {sent[-1]!r}, "
-                        "so whether that was done is not known: look, and run the job again"
+                        f"the connection was lost while 'startSql' ran {sent[-1]!r}, so it may or may not have run: "
+                        "check the database, and run the job again"
                     )
                 for statement in statements:
                     sent.append(statement)
