@@ -40,6 +40,8 @@ __all__ = [
 
 # SQL text, built and checked with sqlglot: users' SQL is parsed, and identifiers are quoted.
 
+_LACKS = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]+'>")
+
 
 @cache
 def _forbidden() -> tuple[type[Any], ...]:
@@ -248,9 +250,8 @@ def _kind(tree: Node) -> str:
 def _first_line(error: Exception) -> str:
     details = getattr(error, "errors", None)
     if details:
-        return (
-            f"{details[0]['description']} at line {details[0]['line']}, column {details[0]['col']}"
-        )
+        what = _LACKS.sub("an operand is missing", details[0]["description"])
+        return f"{what} at line {details[0]['line']}, column {details[0]['col']}"
     return str(error).splitlines()[0]
 
 

@@ -429,8 +429,8 @@ class SqlWriter(WriteProtocol):
             )
         if place.table is None and not self.options.create_table:
             raise TargetError(
-                f"table {self.options.dbtable!r} does not exist in {self.shown}, and 'createTable' is false; create it, "
-                "or omit the option. A DataX job creates no table, except in preSql"
+                f"table {self.options.dbtable!r} does not exist in {self.shown}, and 'createTable' is false; create "
+                "it, or omit the option. A DataX job creates no table, except in preSql"
             )
 
     def _what_is_there(self, plan: SqlPlan) -> str:

@@ -299,7 +299,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_told(orders: Db) -> None:
     reader.schema()
     splits = reader.split(2)
     orders.path.unlink()
-    with pytest.raises(SourceError, match="database file .* does not exist"):
+    with pytest.raises(SourceError, match=r"database file .* does not exist"):
         list(reader.read(splits[1]))
     assert not orders.path.exists()
 
