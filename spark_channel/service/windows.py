@@ -145,7 +145,7 @@ def _speeds(text: str) -> Speeds:
             return Speeds(nbytes=parse_amount(text.upper().replace("I", "i"), bytes_=True))
         return Speeds(rows=parse_amount(text))
     except ValueError:
-        raise ValueError(_TAKES) from None
+        raise ValueError(f"{_TAKES}; {text!r} is not a limit") from None
 
 
 def speeds_at(

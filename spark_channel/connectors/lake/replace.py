@@ -86,7 +86,7 @@ class KeyMatch(RowMatcher):
         if twice.num_rows:
             shown = {name: twice[name][0].as_py() for name in names}
             raise TargetError(
-                f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the same key {shown}; "
+                f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the key {shown}: "
                 "keep one row of each key, or name more 'keyColumns'"
             )
         self._keys = keys.combine_chunks()
