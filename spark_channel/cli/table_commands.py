@@ -48,7 +48,7 @@ def copy(
         str,
         typer.Option(
             metavar="append|overwrite|errorIfExists",
-            help="What happens to rows that the target has: append keeps them, overwrite replaces them, "
+            help="append keeps the rows of the target, overwrite replaces them, "
             "errorIfExists refuses a table or folder that exists.",
         ),
     ] = "append",
