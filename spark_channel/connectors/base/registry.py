@@ -573,8 +573,10 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
                 return connector
         _refuse_other_half(lowered, half)
         schemes = sorted({s for c in known.values() if getattr(c, half) for s in c.schemes})
+        near = difflib.get_close_matches(scheme, schemes, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
         raise OptionError(
-            f"option 'url' has scheme {scheme!r}; known {half} schemes: {', '.join(schemes)}. "
+            f"option 'url' has scheme {scheme!r}; {hint}known {half} schemes: {', '.join(schemes)}. "
             f"Or name the connector with option {half!r}",
             option="url",
             got=scheme,

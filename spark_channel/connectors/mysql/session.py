@@ -469,7 +469,7 @@ _HINTS = {
     1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement. ",
     3024: "the server's setting max_execution_time, or option 'queryTimeout', ended the statement. ",
     1205: "another session holds a lock for too long. ",
-    2003: "no server answers there. ",
+    2003: "no server answers there: see 'url', and whether the server runs. ",
 }
 
 
