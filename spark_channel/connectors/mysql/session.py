@@ -447,11 +447,11 @@ class MysqlSession(BoundSession):
         hint = _UNTRUSTED if _is_untrusted(error) else _HINTS.get(code, "")
         if _is_silence(error):
             hint = "the server said nothing for 'socketTimeout'. "
-        return (
-            f"{self.place}: {hint}the server says: {text} ({code})"
-            if code
-            else f"{self.place}: {hint}{text}"
-        )
+        if not code:
+            return f"{self.place}: {hint}{text}"
+        says = "The server says: " if hint.endswith(". ") else "the server says: "
+        is_client = 2000 <= code < 3000  # PyMySQL's own text, of a server that did not answer
+        return f"{self.place}: {hint}{'' if is_client else says}{text} ({code})"
 
 
 _UNTRUSTED = "the server's certificate is not trusted; name the CA's file with 'sslrootcert', or see 'sslmode'. "
