@@ -261,7 +261,9 @@ def test_a_dropped_slot_is_told(table: Table) -> None:
     feed = table.feed()
     (token,) = feed.now()
     feed.close()
-    with pytest.raises(SourceError, match=r"is not in .* changes since it was dropped are lost"):
+    with pytest.raises(
+        SourceError, match=r"does not exist in .* changes since it was dropped are lost"
+    ):
         feed.latest(token, NO_LIMIT)
 
 

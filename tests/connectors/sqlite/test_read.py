@@ -221,7 +221,7 @@ def test_a_relative_file_in_an_url_is_hinted_at(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nearby-orders.db").touch()
     reader, _ = load_reader({"url": "sqlite:///nearby-orders.db", "dbtable": "t"})
-    with pytest.raises(SourceError, match=r"a relative file is written sqlite:nearby-orders.db"):
+    with pytest.raises(SourceError, match=r"a relative path is written sqlite:nearby-orders.db"):
         reader.schema()
 
 
