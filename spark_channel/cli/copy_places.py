@@ -182,11 +182,11 @@ def _unknown(half: _Half, prefix: str, place: str, argument: str) -> OptionError
     if prefix and prefix not in _FILE_STORES:
         near = difflib.get_close_matches(prefix, sorted({*names, *schemes}), n=1)
         what = f"begins with {prefix + ':'!r}, which names no {half}"
-        if near:
-            return OptionError(
-                f"{argument} {what}; did you mean {near[0] + ':'!r}?", option=argument, got=prefix
-            )
-        hint = "; write ./ before a path that has a colon."
+        hint = (
+            f"; did you mean {near[0] + ':'!r}?"
+            if near
+            else "; write ./ before a path that has a colon."
+        )
     else:
         what = f"{mask_text(place)!r} does not say its format by its ending"
         hint = f": put a name in front of it, as in parquet:{mask_text(place)}."

@@ -372,7 +372,7 @@ def _validated(found: Mapping[str, Any], where: str) -> Replication:
 
 
 def _by_cause(errors: list[Any]) -> list[Any]:
-    """Unknown names first: what is missing is often one that is misspelt."""
+    """Unknown names first: a missing one may be one of them, misspelt."""
     return sorted(errors, key=lambda each: each["type"] == "missing")
 
 

@@ -63,7 +63,6 @@ def test_what_options_mean(options: dict[str, Any], half: str, name: str) -> Non
             "reader",
             "scheme 'oracle'; known reader schemes: .*sqlite",
         ),
-        ({"url": "sqlit:a.db"}, "reader", "scheme 'sqlit'; did you mean 'sqlite'"),
         ({"path": "/a/b.xyz"}, "reader", "path '/a/b.xyz' does not show which connector"),
         ({}, "reader", "nothing says what to read"),
         ({}, "writer", "nothing says what to write"),

@@ -264,7 +264,7 @@ PG = {"url": "postgresql://etl:hunter2@h/shop", "dbtable": "t", "password": "hun
         ),
         (
             {"reader": "deltta"},
-            r"reader\.name got 'deltta'; did you mean 'delta'\?",
+            r"reader\.name got 'deltta'; did you mean 'delta'\? it takes a connector: adbc, ",
         ),
         (
             {"reader": "discard"},

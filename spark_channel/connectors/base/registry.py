@@ -558,9 +558,9 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
         if found is None or getattr(found, half) is None:
             names = connector_names(half)
             near = difflib.get_close_matches(str(name).lower(), names, n=1)
-            takes = f"did you mean {near[0]!r}?" if near else f"it takes one of: {', '.join(names)}"
+            hint = f"did you mean {near[0]!r}? " if near else ""
             raise OptionError(
-                f"option {half!r} got {mask_text(str(name))!r}; {takes}",
+                f"option {half!r} got {mask_text(str(name))!r}; {hint}it takes one of: {', '.join(names)}",
                 option=half,
                 got=mask_text(str(name)),
                 takes=", ".join(names),
@@ -573,14 +573,9 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
                 return connector
         _refuse_other_half(lowered, half)
         schemes = sorted({s for c in known.values() if getattr(c, half) for s in c.schemes})
-        near = difflib.get_close_matches(scheme, schemes, n=1)
-        hint = (
-            f"did you mean {near[0]!r}?"
-            if near
-            else f"known {half} schemes: {', '.join(schemes)}. Or name the connector with option {half!r}"
-        )
         raise OptionError(
-            f"option 'url' has scheme {scheme!r}; {hint}",
+            f"option 'url' has scheme {scheme!r}; known {half} schemes: {', '.join(schemes)}. "
+            f"Or name the connector with option {half!r}",
             option="url",
             got=scheme,
             takes=", ".join(schemes),

@@ -105,9 +105,8 @@ def find_plugin(name: str, half: Literal["reader", "writer"], path: str) -> Buil
     if wanted in connector_names():
         hint = f"connector {wanted!r} has no {half}; "
     else:
-        hint = ""
-        if near := difflib.get_close_matches(wanted, [*plugins, *connectors], n=1):
-            raise UnknownPluginError(name, f"{path} got {name!r}; did you mean {near[0]!r}?")
+        near = difflib.get_close_matches(wanted, [*plugins, *connectors], n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
     raise UnknownPluginError(
         name,
         f"{path} got {name!r}; {hint}it takes a connector: {', '.join(connectors)}; "
