@@ -83,7 +83,7 @@ class GeneratorOptions(ReadOptions):
         super().model_post_init(context)
         if self.where is not None:
             raise OptionError(
-                "the generator takes no 'where': ask for other 'rows'",
+                "option 'where' is not supported by the generator: omit it",
                 option="where",
                 got=self.where,
             )

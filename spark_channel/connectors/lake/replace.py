@@ -86,8 +86,8 @@ class KeyMatch(RowMatcher):
         if twice.num_rows:
             shown = {name: twice[name][0].as_py() for name in names}
             raise TargetError(
-                f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the key {shown}, and nothing says which "
-                "of them should stay; keep one row of each key, or name more 'keyColumns'"
+                f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the key {shown}: "
+                "keep one row of each key, or name more 'keyColumns'"
             )
         self._keys = keys.combine_chunks()
         self._bounds = {name: _bounds(self._keys[name]) for name in names}

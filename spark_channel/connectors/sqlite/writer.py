@@ -186,8 +186,7 @@ class BatchValidator:
             if not refuses_data(error):
                 raise
             raise BatchRefusedError(
-                f"another row before it has the key ({', '.join(self._target.key)}): which of them is meant? "
-                "Keep one row per key"
+                f"an earlier row of this write has the same key ({', '.join(self._target.key)}): keep one row per key"
             ) from error
 
 

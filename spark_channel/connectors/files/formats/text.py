@@ -222,7 +222,7 @@ class TextFile:
                 if not cut and len(pending) > _LARGEST_RECORD:
                     raise SourceError(
                         f"{self._shown} holds a line of more than {_LARGEST_RECORD >> 20} MiB after byte "
-                        f"{position}; is it a text file, and are the quotes closed?"
+                        f"{position}: it is not a text file, or a quote is not closed. Correct it, or name another"
                     )
             if end is not None and position + cut > end:
                 # A record behind a byte order mark belongs to the range of byte 0, which may end inside the mark.
