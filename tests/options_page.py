@@ -13,7 +13,6 @@ from spark_channel.connectors.files.options import (
     FileWriteOptions,
     TextReadOptions,
 )
-from spark_channel.connectors.lake.table import LakeWriteOptions
 from spark_channel.connectors.records.reader import RecordReadOptions
 from spark_channel.connectors.sql.options import (
     Credentials,
@@ -27,8 +26,10 @@ from spark_channel.tunnel.options import TunnelOptions
 from tests.systems_table import link_of, own_connectors
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-ON_OPTIONS_PAGE = ("generator", "discard")
-"""Connectors without a page."""
+SERVICES = "services-options.md"
+"""The page with the options of the connectors of services.md, which has no room for them."""
+TEST_DATA = ("generator", "discard")
+"""Connectors without a page of their own."""
 WIDTH = 140
 BEGIN, END = "<!-- options -->\n", "<!-- /options -->\n"
 
@@ -45,9 +46,15 @@ without a mode.
 
 Each connector's page ends with its other options: OWN.
 
-An option of another source, such as Spark's JDBC source, is **refused** with an error that gives the reason,
-or **ignored** with a warning. Below each table is a list of these. A connector's own
-table and list override the shared ones.
+An option of another source, such as Spark's JDBC source, is **refused** or **ignored**. The error, or the warning,
+gives the reason and what to set instead. Below each table is a list of these. A connector's own table and list
+override the shared ones.
+"""
+
+SERVICES_HEAD = """# Options of services
+
+This page is for users of the connectors in [Services](services.md), and has the options that only these take. The others
+are [those of all reads and writes](options.md), and for ClickHouse [those of databases](options.md#databases).
 """
 
 Model = type[Options]
@@ -97,20 +104,17 @@ SHARED: tuple[tuple[str, str, dict[str, tuple[Model, Model | None]]], ...] = (
         "The readers `csv` and `json` take these, too.",
         {"reader": (TextReadOptions, FileReadOptions)},
     ),
-    (
-        "Lake tables: writing",
-        "The writers `delta` and `iceberg` take these.",
-        {"writer": (LakeWriteOptions, WriteOptions)},
-    ),
-    (
-        "Records: reading",
-        "The readers `redis`, `mongodb`, `elasticsearch`, `kafka` and `http` take these.",
-        {"reader": (RecordReadOptions, ReadOptions)},
-    ),
 )
 
+RECORDS = (
+    "Records: reading",
+    "The readers `redis`, `mongodb`, `elasticsearch`, `kafka` and `http` take these.",
+    {"reader": (RecordReadOptions, ReadOptions)},
+)
+"""On the page of services."""
+
 BASES: tuple[Model, ...] = (
-    *(model for _, _, halves in SHARED for model, _ in halves.values()),
+    *(model for _, _, halves in (*SHARED, RECORDS) for model, _ in halves.values()),
     Credentials,
 )
 
@@ -204,26 +208,23 @@ def own_rows(model: type[Options], shared: Iterable[type[Options]]) -> list[str]
     return [line for line in made if line not in known]
 
 
-def others(
-    model: type[Options], shared: Iterable[type[Options]]
-) -> dict[tuple[str, str], list[str]]:
-    """The options of other sources, and the inherited ones, that are refused or ignored: by this, and by the reason."""
-    said = {("refused", *item) for base in shared for item in base.refused.items()}
-    said |= {("ignored", *item) for base in shared for item in base.ignored.items()}
-    refused = {name.lower() for name in model.refused}
+def others(model: type[Options], shared: Iterable[type[Options]]) -> dict[str, set[str]]:
+    """The names of other sources' options, and of inherited ones, that are refused and that are ignored.
+
+    The reason is in the error or warning of the one who sets it.
+    """
     offered = {spelling(model, name).lower() for name in model.model_fields}
-    grouped: dict[tuple[str, str], list[str]] = {}
-    for what, reasons in (("refused", model.refused), ("ignored", model.ignored)):
-        for name, reason in sorted(reasons.items()):
-            hidden = what == "ignored" and name.lower() in offered | refused
-            if not hidden and (what, name, reason) not in said:
-                grouped.setdefault((what, reason), []).append(f"`{name}`")
-    return grouped
+    hidden = offered | {name.lower() for name in model.refused}
+    refused = set(model.refused).difference(*(base.refused for base in shared))
+    ignored = set(model.ignored).difference(*(base.ignored for base in shared))
+    return {
+        "refused": refused,
+        "ignored": {name for name in ignored if name.lower() not in hidden},
+    }
 
 
-def _sentence(start: str, grouped: Iterable[tuple[str, list[str]]]) -> str:
-    """One line of a list: the names, each group of them with its reason."""
-    said = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in grouped)
+def _sentence(start: str, names: Iterable[str]) -> str:
+    said = ", ".join(f"`{name}`" for name in sorted(names))
     return textwrap.fill(
         f"- **{start}**: {said}.",
         WIDTH,
@@ -233,21 +234,16 @@ def _sentence(start: str, grouped: Iterable[tuple[str, list[str]]]) -> str:
     )
 
 
-def _other_lines(halves: Mapping[str, dict[tuple[str, str], list[str]]]) -> str:
+def _other_lines(halves: Mapping[str, dict[str, set[str]]]) -> str:
     """What a connector refuses and ignores: in both halves, in a read, in a write."""
-    read, write = halves.get("reader", {}), halves.get("writer", {})
-    both = {key: names for key, names in read.items() if write.get(key) == names}
     lines = []
     for what in ("refused", "ignored"):
-        for use, part in (("", both), (" in a read", read), (" in a write", write)):
-            grouped = [
-                (reason, names)
-                for (found, reason), names in part.items()
-                if found == what and (part is both or (found, reason) not in both)
-            ]
-            if grouped:
-                start = what.capitalize() + use * (len(halves) == 2)
-                lines.append(_sentence(start, grouped))
+        found = [half[what] for half in halves.values()]
+        both = set.intersection(*found)
+        parts = [("", both)]
+        if len(found) == 2:
+            parts += [(" in a read", found[0] - both), (" in a write", found[1] - both)]
+        lines += [_sentence(what.capitalize() + use, names) for use, names in parts if names]
     return "\n".join(("", *lines, "")) if lines else ""
 
 
@@ -290,7 +286,7 @@ OPTION = "option | meaning | default"
 def connector_tables(connector: Connector) -> str:
     """What a connector takes besides the shared options, and what it refuses or ignores; empty if nothing."""
     own: dict[str, list[str]] = {}
-    more: dict[str, dict[tuple[str, str], list[str]]] = {}
+    more: dict[str, dict[str, set[str]]] = {}
     for half in ("reader", "writer"):
         if getattr(connector, half) is None:
             continue
@@ -301,32 +297,41 @@ def connector_tables(connector: Connector) -> str:
     return _block(f"{OPTION} | for", _both(own)) + _other_lines(more)
 
 
+def shared_section(title: str, about: str, halves: dict[str, tuple[Model, Model | None]]) -> str:
+    """The options that several connectors take."""
+    own: dict[str, list[str]] = {}
+    more: dict[str, dict[str, set[str]]] = {}
+    for half, (model, base) in halves.items():
+        bases = [base] if base else []
+        own[half], more[half] = own_rows(model, bases), others(model, bases)
+    if len(halves) == 2:
+        table = _block(f"{OPTION} | for", _both(own))
+    else:
+        table = "".join(_block(OPTION, lines) for lines in own.values())
+    return f"\n## {title}\n\n{about}\n{table}{_other_lines(more)}"
+
+
 def options_page() -> str:
-    connectors = own_connectors()
     links = ", ".join(
-        f"[`{name}`]({page_of(name)}#options-of-{name})" for name in sorted(connectors)
+        f"[`{name}`]({page_of(name)}#options-of-{name})" for name in sorted(own_connectors())
     )
-    parts = [HEAD.replace("OWN", links)]
-    for title, about, halves in SHARED:
-        parts.append(f"\n## {title}\n\n{about}\n")
-        own: dict[str, list[str]] = {}
-        more: dict[str, dict[tuple[str, str], list[str]]] = {}
-        for half, (model, base) in halves.items():
-            bases = [base] if base else []
-            own[half], more[half] = own_rows(model, bases), others(model, bases)
-        if len(halves) == 2:
-            parts.append(_block(f"{OPTION} | for", _both(own)))
-        else:
-            parts += [_block(OPTION, lines) for lines in own.values()]
-        parts.append(_other_lines(more))
+    return HEAD.replace("OWN", links) + "".join(shared_section(*each) for each in SHARED)
+
+
+def services_page(tables: Mapping[str, str]) -> str:
+    """`tables`: those of the connectors of services.md."""
     found = {each.name: connector_tables(each) for each in all_connectors()}
-    lines = [line for name in ON_OPTIONS_PAGE for line in found[name].splitlines() if "`" in line]
-    parts.append(f"\n## {' and '.join(ON_OPTIONS_PAGE)}\n{_block(f'{OPTION} | for', lines)}")
-    return "".join(parts)
+    lines = [line for name in TEST_DATA for line in found[name].splitlines() if "`" in line]
+    test_data = f"\n### {' and '.join(TEST_DATA)}\n{_block(f'{OPTION} | for', lines)}"
+    sections = (shared_section(*RECORDS), "\n", together(tables), test_data)
+    return SERVICES_HEAD + "".join(sections).replace("\n### ", "\n## ")
 
 
 def page_of(connector: str) -> str:
+    """The page with the tables of a connector."""
     page = link_of(connector).partition("#")[0]
+    if page == "services.md":
+        return SERVICES
     return page if (DOCS / page).exists() else "files.md"
 
 
@@ -365,6 +370,7 @@ def pages() -> dict[Path, str]:
         tables = connector_tables(connector)
         if tables:
             sections.setdefault(page_of(name), {})[name] = tables
+    made[DOCS / SERVICES] = services_page(sections.pop(SERVICES))
     for name, found in sections.items():
         head, rest = (DOCS / name).read_text(encoding="utf-8").split(BEGIN, 1)
         made[DOCS / name] = f"{head}{BEGIN}{together(found)}{END}{rest.split(END, 1)[1]}"
