@@ -2,8 +2,8 @@
 `python -m tests.options_page`.
 """
 
-import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -53,8 +53,8 @@ override the shared ones.
 
 SERVICES_HEAD = """# Options of services
 
-This page is for users of the connectors in [Services](services.md), and has the options that only these take. The others
-are [those of all reads and writes](options.md), and for ClickHouse [those of databases](options.md#databases).
+This page has the options that only the connectors of [Services](services.md) take. They also take
+[those of all reads and writes](options.md), and ClickHouse [those of databases](options.md#databases).
 """
 
 Model = type[Options]
@@ -223,19 +223,8 @@ def others(model: type[Options], shared: Iterable[type[Options]]) -> dict[str, s
     }
 
 
-def _sentence(start: str, names: Iterable[str]) -> str:
-    said = ", ".join(f"`{name}`" for name in sorted(names))
-    return textwrap.fill(
-        f"- **{start}**: {said}.",
-        WIDTH,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
 def _other_lines(halves: Mapping[str, dict[str, set[str]]]) -> str:
-    """What a connector refuses and ignores: in both halves, in a read, in a write."""
+    """What a connector refuses and what it ignores, each as one list: always, in a read, in a write."""
     lines = []
     for what in ("refused", "ignored"):
         found = [half[what] for half in halves.values()]
@@ -243,8 +232,22 @@ def _other_lines(halves: Mapping[str, dict[str, set[str]]]) -> str:
         parts = [("", both)]
         if len(found) == 2:
             parts += [(" in a read", found[0] - both), (" in a write", found[1] - both)]
-        lines += [_sentence(what.capitalize() + use, names) for use, names in parts if names]
+        said = ";".join(f"{use}: {_names(names)}" for use, names in parts if names)
+        if said:
+            lines.append(
+                textwrap.fill(
+                    f"- **{what.capitalize()}**{said}.",
+                    WIDTH,
+                    subsequent_indent="  ",
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+            )
     return "\n".join(("", *lines, "")) if lines else ""
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
 
 
 def _both(model_rows: Mapping[str, list[str]]) -> list[str]:
@@ -312,10 +315,13 @@ def shared_section(title: str, about: str, halves: dict[str, tuple[Model, Model 
 
 
 def options_page() -> str:
-    links = ", ".join(
-        f"[`{name}`]({page_of(name)}#options-of-{name})" for name in sorted(own_connectors())
-    )
-    return HEAD.replace("OWN", links) + "".join(shared_section(*each) for each in SHARED)
+    links = [
+        f"[`{name}`]({page}#{'options-of-several-connectors' if name in few(tables) else f'options-of-{name}'})"
+        for page, tables in by_page().items()
+        for name in tables
+    ]
+    own = ", ".join(sorted(links))
+    return HEAD.replace("OWN", own) + "".join(shared_section(*each) for each in SHARED)
 
 
 def services_page(tables: Mapping[str, str]) -> str:
@@ -335,41 +341,70 @@ def page_of(connector: str) -> str:
     return page if (DOCS / page).exists() else "files.md"
 
 
-def together(tables: Mapping[str, str]) -> str:
-    """The sections of the connectors of one page; rows that several have are in a table before them."""
-    owners: dict[str, list[str]] = {}
+def by_page() -> dict[str, dict[str, str]]:
+    """The tables of the connectors of each page."""
+    sections: dict[str, dict[str, str]] = {}
+    for name, connector in sorted(own_connectors().items()):
+        if tables := connector_tables(connector):
+            sections.setdefault(page_of(name), {})[name] = tables
+    return sections
+
+
+def owners(tables: Mapping[str, str]) -> dict[str, list[str]]:
+    """The connectors of each row."""
+    found: dict[str, list[str]] = {}
     for name, text in tables.items():
         for line in text.splitlines():
             if line.startswith("| `"):
-                owners.setdefault(line, []).append(name)
-    shared = {row: names for row, names in owners.items() if len(names) > 1}
-    if len(shared) < 3:
+                found.setdefault(line, []).append(name)
+    return found
+
+
+def few(tables: Mapping[str, str]) -> list[str]:
+    """The connectors of a page that have no section, since they have at most two rows that no other has."""
+    alone = Counter(names[0] for names in owners(tables).values() if len(names) == 1)
+    return [name for name in tables if len(tables) > 1 and alone[name] <= 2]
+
+
+def together(tables: Mapping[str, str]) -> str:
+    """The sections of the connectors of one page. A table before them has the rows of several, and of small ones."""
+    small = few(tables)
+    shared = {
+        line: names for line, names in owners(tables).items() if len(names) > 1 or names[0] in small
+    }
+    if len(shared) < 3 and not small:
         shared = {}
-    common = [
-        f"{row} {', '.join(f'`{each}`' for each in names)} |" for row, names in shared.items()
-    ]
-    parts = (
-        [f"### Options of several connectors\n{_block(f'{OPTION} | for | of', common)}"]
-        if common
-        else []
-    )
+    parts = []
+    if shared:
+        rows = [
+            f"{line} {', '.join(f'`{each}`' for each in names)} |" for line, names in shared.items()
+        ]
+        lists = [_list_of(tables[name]).replace("- **", f"- `{name}`: **") for name in small]
+        table = _block(f"{OPTION} | for | of", rows)
+        parts.append(f"### Options of several connectors\n{table}{_list_block(lists)}")
     for name, text in tables.items():
-        own = "\n".join(line for line in text.splitlines() if line not in shared) + "\n"
-        own = re.sub(rf"\n\| {re.escape(OPTION)} \| for \|\n[|-]+\n(?!\|)", "", own)
-        if not own.strip():
-            own = "\nAll are in the table above.\n"
-        parts.append(f"### Options of `{name}`\n{own}")
+        if name not in small:
+            rows = [line for line in owners({name: text}) if line not in shared]
+            own = _block(f"{OPTION} | for", rows) + _list_block([_list_of(text)])
+            parts.append(f"### Options of `{name}`\n{own}")
     return "\n".join(parts)
+
+
+def _list_of(text: str) -> str:
+    """What a connector refuses and ignores, out of its tables."""
+    _, start, rest = text.partition("- **")
+    return (start + rest).rstrip("\n")
+
+
+def _list_block(lists: Iterable[str]) -> str:
+    text = "\n".join(filter(None, lists))
+    return f"\n{text}\n" if text else ""
 
 
 def pages() -> dict[Path, str]:
     """Each page with tables of options, in its correct form."""
     made = {DOCS / "options.md": options_page()}
-    sections: dict[str, dict[str, str]] = {}
-    for name, connector in sorted(own_connectors().items()):
-        tables = connector_tables(connector)
-        if tables:
-            sections.setdefault(page_of(name), {})[name] = tables
+    sections = by_page()
     made[DOCS / SERVICES] = services_page(sections.pop(SERVICES))
     for name, found in sections.items():
         head, rest = (DOCS / name).read_text(encoding="utf-8").split(BEGIN, 1)

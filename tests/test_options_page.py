@@ -24,9 +24,8 @@ ROWS = [
     for line in tables.splitlines()
     if line.startswith("| `")
 ]
-OTHERS = re.compile(
-    r"^- \*\*(?:Refused|Ignored)(?: in a (\w+))?\*\*: (.*(?:\n  .*)*)$", re.MULTILINE
-)
+OTHERS = re.compile(r"^- \*\*(?:Refused|Ignored)\*\*(.*(?:\n  .*)*)$", re.MULTILINE)
+USE = re.compile(r"\s*(?:in a (\w+))?: (.*)", re.DOTALL)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +54,10 @@ def test_no_option_is_both_offered_and_refused_or_ignored(name: str) -> None:
                 (option, use) for option in re.findall(r"`([\w.]+)`", cells[0]) for use in uses
             }
     unsupported: set[tuple[str, str]] = set()
-    for use, text in OTHERS.findall(TABLES[name]):
-        found = re.findall(r"`([\w.]+)`", text)
-        unsupported |= {(option, each) for option in found for each in ((use,) if use else every)}
+    for part in ";".join(OTHERS.findall(TABLES[name])).split(";"):
+        if match := USE.match(part):
+            found, uses = re.findall(r"`([\w.]+)`", match[2]), (match[1],) if match[1] else every
+            unsupported |= {(option, each) for option in found for each in uses}
     assert offered & unsupported == set()
     assert bool(unsupported) == ("- **" in TABLES[name])
 
