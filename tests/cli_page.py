@@ -21,14 +21,16 @@ HEAD = """# Command line
 `--help` after any command shows its part of this page.
 `spark-submit` can start a job, too; see [spark-submit and Airflow](../deploy.md).
 
-| exit code | meaning |
-|---|---|
-| 0 | done |
-| 1 | the job failed |
-| 2 | an option, a job file or an argument is wrong, or `check` refuses a job |
-| 3 | more rows were refused than the job allows; of `verify`: rows differ |
-| 130 | interrupted |
-| 143 | ended by SIGTERM |
+## Exit codes
+
+| exit code | meaning | what a scheduler should do |
+|---|---|---|
+| 0 | done | continue |
+| 1 | the source, the target or Spark failed, after all retries | retry: with a transaction id, targets marked [once](../commits.md#delivery-by-target) get no row twice |
+| 2 | an option, a job file, an argument or a column is wrong, or `check` refuses a job; nothing was moved | alert: a person must fix it |
+| 3 | more rows were refused than the job allows; of `verify`: rows differ; of `replicate`: a table is parked | alert: look at the rows that `--dirty-rows-path` kept, or at the report |
+| 130 | interrupted (Ctrl-C); staging is removed | retry |
+| 143 | ended by SIGTERM; staging is removed | retry |
 """
 
 FEW = 3
