@@ -44,7 +44,7 @@ An unknown name is an error that shows the nearest known name. Options that cont
 `.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as in Spark. Spark itself refuses a plain `.save()`
 without a mode.
 
-Each connector's page ends with its other options: OWN.
+OWN
 
 An option of another source, such as Spark's JDBC source, is **refused** or **ignored**. The error, or the warning,
 gives the reason and what to set instead. Below each table is a list of these. A connector's own table and list
@@ -234,16 +234,18 @@ def _other_lines(halves: Mapping[str, dict[str, set[str]]]) -> str:
             parts += [(" in a read", found[0] - both), (" in a write", found[1] - both)]
         said = ";".join(f"{use}: {_names(names)}" for use, names in parts if names)
         if said:
-            lines.append(
-                textwrap.fill(
-                    f"- **{what.capitalize()}**{said}.",
-                    WIDTH,
-                    subsequent_indent="  ",
-                    break_long_words=False,
-                    break_on_hyphens=False,
-                )
-            )
+            lines.append(_filled(f"- **{what.capitalize()}**{said}.", "  "))
     return "\n".join(("", *lines, "")) if lines else ""
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text,
+        WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _names(names: Iterable[str]) -> str:
@@ -320,8 +322,8 @@ def options_page() -> str:
         for page, tables in by_page().items()
         for name in tables
     ]
-    own = ", ".join(sorted(links))
-    return HEAD.replace("OWN", own) + "".join(shared_section(*each) for each in SHARED)
+    own = f"Each connector's page ends with its other options: {', '.join(sorted(links))}."
+    return HEAD.replace("OWN", _filled(own)) + "".join(shared_section(*each) for each in SHARED)
 
 
 def services_page(tables: Mapping[str, str]) -> str:
