@@ -26,11 +26,13 @@ HEAD = """# Command line
 | exit code | meaning | what a scheduler should do |
 |---|---|---|
 | 0 | done | continue |
-| 1 | the source, the target or Spark failed, after all retries | retry: with a transaction id, targets marked [once](../commits.md#delivery-by-target) get no row twice |
-| 2 | an option, a job file, an argument or a column is wrong, or `check` refuses a job; nothing was moved | alert: a person must fix it |
-| 3 | more rows were refused than the job allows; of `verify`: rows differ; of `replicate`: a table is parked | alert: look at the rows that `--dirty-rows-path` kept, or at the report |
+| 1 | the source, the target or Spark failed, after all retries | retry |
+| 2 | an option, a job file, an argument or a column is wrong; `check` refuses a job | alert a person |
+| 3 | more rows were refused than allowed; `verify`: rows differ; `replicate`: a table is parked | alert a person |
 | 130 | interrupted (Ctrl-C); staging is removed | retry |
 | 143 | ended by SIGTERM; staging is removed | retry |
+
+With a transaction id, a retry adds no row twice to targets marked [once](../commits.md#delivery-by-target).
 """
 
 FEW = 3
