@@ -58,7 +58,8 @@ This page has the options that only the connectors of [Services](services.md) ta
 """
 
 Model = type[Options]
-SHARED: tuple[tuple[str, str, dict[str, tuple[Model, Model | None]]], ...] = (
+Section = tuple[str, str, dict[str, tuple[Model, Model | None]]]
+SHARED: tuple[Section, ...] = (
     (
         "Common",
         "Every read and write takes these. See [Limits](limits.md).",
@@ -106,7 +107,7 @@ SHARED: tuple[tuple[str, str, dict[str, tuple[Model, Model | None]]], ...] = (
     ),
 )
 
-RECORDS = (
+RECORDS: Section = (
     "Records: reading",
     "The readers `redis`, `mongodb`, `elasticsearch`, `kafka` and `http` take these.",
     {"reader": (RecordReadOptions, ReadOptions)},

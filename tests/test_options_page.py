@@ -56,8 +56,9 @@ def test_no_option_is_both_offered_and_refused_or_ignored(name: str) -> None:
     unsupported: set[tuple[str, str]] = set()
     for part in ";".join(OTHERS.findall(TABLES[name])).split(";"):
         if match := USE.match(part):
-            found, uses = re.findall(r"`([\w.]+)`", match[2]), (match[1],) if match[1] else every
-            unsupported |= {(option, each) for option in found for each in uses}
+            halves_of = [match[1]] if match[1] else every
+            found = re.findall(r"`([\w.]+)`", match[2])
+            unsupported |= {(option, each) for option in found for each in halves_of}
     assert offered & unsupported == set()
     assert bool(unsupported) == ("- **" in TABLES[name])
 
