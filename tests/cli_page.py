@@ -21,14 +21,18 @@ HEAD = """# Command line
 `--help` after any command shows its part of this page.
 `spark-submit` can start a job, too; see [spark-submit and Airflow](../deploy.md).
 
-| exit code | meaning |
-|---|---|
-| 0 | done |
-| 1 | the job failed |
-| 2 | an option, a job file or an argument is wrong, or `check` refuses a job |
-| 3 | more rows were refused than the job allows; of `verify`: rows differ |
-| 130 | interrupted |
-| 143 | ended by SIGTERM |
+## Exit codes
+
+| exit code | meaning | what a scheduler should do |
+|---|---|---|
+| 0 | done | continue |
+| 1 | the source, the target or Spark failed, after all retries | retry |
+| 2 | an option, a job file, an argument or a column is wrong; `check` refuses a job | alert a person |
+| 3 | more rows were refused than allowed; `verify`: rows differ; `replicate`: a table is parked | alert a person |
+| 130 | interrupted (Ctrl-C); staging is removed | retry |
+| 143 | ended by SIGTERM; staging is removed | retry |
+
+With a transaction id, a retry adds no row twice to targets marked [once](../commits.md#delivery-by-target).
 """
 
 FEW = 3

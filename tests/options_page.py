@@ -2,8 +2,8 @@
 `python -m tests.options_page`.
 """
 
-import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from spark_channel.connectors.files.options import (
     FileWriteOptions,
     TextReadOptions,
 )
-from spark_channel.connectors.lake.table import LakeWriteOptions
 from spark_channel.connectors.records.reader import RecordReadOptions
 from spark_channel.connectors.sql.options import (
     Credentials,
@@ -27,8 +26,10 @@ from spark_channel.tunnel.options import TunnelOptions
 from tests.systems_table import link_of, own_connectors
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-ON_OPTIONS_PAGE = ("generator", "discard")
-"""Connectors without a page."""
+SERVICES = "services-options.md"
+"""The page with the options of the connectors of services.md, which has no room for them."""
+TEST_DATA = ("generator", "discard")
+"""Connectors without a page of their own."""
 WIDTH = 140
 BEGIN, END = "<!-- options -->\n", "<!-- /options -->\n"
 
@@ -43,15 +44,22 @@ An unknown name is an error that shows the nearest known name. Options that cont
 `.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as in Spark. Spark itself refuses a plain `.save()`
 without a mode.
 
-Each connector's page ends with its other options: OWN.
+OWN
 
-An option of another source, such as Spark's JDBC source, is **refused** with an error that gives the reason,
-or **ignored** with a warning. Below each table is a list of these. A connector's own
-table and list override the shared ones.
+An option of another source, such as Spark's JDBC source, is **refused** or **ignored**. The error, or the warning,
+gives the reason and what to set instead. Below each table is a list of these. A connector's own table and list
+override the shared ones.
+"""
+
+SERVICES_HEAD = """# Options of services
+
+This page has the options that only the connectors of [Services](services.md) take. They also take
+[those of all reads and writes](options.md), and ClickHouse [those of databases](options.md#databases).
 """
 
 Model = type[Options]
-SHARED: tuple[tuple[str, str, dict[str, tuple[Model, Model | None]]], ...] = (
+Section = tuple[str, str, dict[str, tuple[Model, Model | None]]]
+SHARED: tuple[Section, ...] = (
     (
         "Common",
         "Every read and write takes these. See [Limits](limits.md).",
@@ -97,20 +105,17 @@ SHARED: tuple[tuple[str, str, dict[str, tuple[Model, Model | None]]], ...] = (
         "The readers `csv` and `json` take these, too.",
         {"reader": (TextReadOptions, FileReadOptions)},
     ),
-    (
-        "Lake tables: writing",
-        "The writers `delta` and `iceberg` take these.",
-        {"writer": (LakeWriteOptions, WriteOptions)},
-    ),
-    (
-        "Records: reading",
-        "The readers `redis`, `mongodb`, `elasticsearch`, `kafka` and `http` take these.",
-        {"reader": (RecordReadOptions, ReadOptions)},
-    ),
 )
 
+RECORDS: Section = (
+    "Records: reading",
+    "The readers `redis`, `mongodb`, `elasticsearch`, `kafka` and `http` take these.",
+    {"reader": (RecordReadOptions, ReadOptions)},
+)
+"""On the page of services."""
+
 BASES: tuple[Model, ...] = (
-    *(model for _, _, halves in SHARED for model, _ in halves.values()),
+    *(model for _, _, halves in (*SHARED, RECORDS) for model, _ in halves.values()),
     Credentials,
 )
 
@@ -204,51 +209,48 @@ def own_rows(model: type[Options], shared: Iterable[type[Options]]) -> list[str]
     return [line for line in made if line not in known]
 
 
-def others(
-    model: type[Options], shared: Iterable[type[Options]]
-) -> dict[tuple[str, str], list[str]]:
-    """The options of other sources, and the inherited ones, that are refused or ignored: by this, and by the reason."""
-    said = {("refused", *item) for base in shared for item in base.refused.items()}
-    said |= {("ignored", *item) for base in shared for item in base.ignored.items()}
-    refused = {name.lower() for name in model.refused}
+def others(model: type[Options], shared: Iterable[type[Options]]) -> dict[str, set[str]]:
+    """The names of other sources' options, and of inherited ones, that are refused and that are ignored.
+
+    The reason is in the error or warning of the one who sets it.
+    """
     offered = {spelling(model, name).lower() for name in model.model_fields}
-    grouped: dict[tuple[str, str], list[str]] = {}
-    for what, reasons in (("refused", model.refused), ("ignored", model.ignored)):
-        for name, reason in sorted(reasons.items()):
-            hidden = what == "ignored" and name.lower() in offered | refused
-            if not hidden and (what, name, reason) not in said:
-                grouped.setdefault((what, reason), []).append(f"`{name}`")
-    return grouped
+    hidden = offered | {name.lower() for name in model.refused}
+    refused = set(model.refused).difference(*(base.refused for base in shared))
+    ignored = set(model.ignored).difference(*(base.ignored for base in shared))
+    return {
+        "refused": refused,
+        "ignored": {name for name in ignored if name.lower() not in hidden},
+    }
 
 
-def _sentence(start: str, grouped: Iterable[tuple[str, list[str]]]) -> str:
-    """One line of a list: the names, each group of them with its reason."""
-    said = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in grouped)
+def _other_lines(halves: Mapping[str, dict[str, set[str]]]) -> str:
+    """What a connector refuses and what it ignores, each as one list: always, in a read, in a write."""
+    lines = []
+    for what in ("refused", "ignored"):
+        found = [half[what] for half in halves.values()]
+        both = set.intersection(*found)
+        parts = [("", both)]
+        if len(found) == 2:
+            parts += [(" in a read", found[0] - both), (" in a write", found[1] - both)]
+        said = ";".join(f"{use}: {_names(names)}" for use, names in parts if names)
+        if said:
+            lines.append(_filled(f"- **{what.capitalize()}**{said}.", "  "))
+    return "\n".join(("", *lines, "")) if lines else ""
+
+
+def _filled(text: str, indent: str = "") -> str:
     return textwrap.fill(
-        f"- **{start}**: {said}.",
+        text,
         WIDTH,
-        subsequent_indent="  ",
+        subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
 
 
-def _other_lines(halves: Mapping[str, dict[tuple[str, str], list[str]]]) -> str:
-    """What a connector refuses and ignores: in both halves, in a read, in a write."""
-    read, write = halves.get("reader", {}), halves.get("writer", {})
-    both = {key: names for key, names in read.items() if write.get(key) == names}
-    lines = []
-    for what in ("refused", "ignored"):
-        for use, part in (("", both), (" in a read", read), (" in a write", write)):
-            grouped = [
-                (reason, names)
-                for (found, reason), names in part.items()
-                if found == what and (part is both or (found, reason) not in both)
-            ]
-            if grouped:
-                start = what.capitalize() + use * (len(halves) == 2)
-                lines.append(_sentence(start, grouped))
-    return "\n".join(("", *lines, "")) if lines else ""
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
 
 
 def _both(model_rows: Mapping[str, list[str]]) -> list[str]:
@@ -290,7 +292,7 @@ OPTION = "option | meaning | default"
 def connector_tables(connector: Connector) -> str:
     """What a connector takes besides the shared options, and what it refuses or ignores; empty if nothing."""
     own: dict[str, list[str]] = {}
-    more: dict[str, dict[tuple[str, str], list[str]]] = {}
+    more: dict[str, dict[str, set[str]]] = {}
     for half in ("reader", "writer"):
         if getattr(connector, half) is None:
             continue
@@ -301,70 +303,112 @@ def connector_tables(connector: Connector) -> str:
     return _block(f"{OPTION} | for", _both(own)) + _other_lines(more)
 
 
+def shared_section(title: str, about: str, halves: dict[str, tuple[Model, Model | None]]) -> str:
+    """The options that several connectors take."""
+    own: dict[str, list[str]] = {}
+    more: dict[str, dict[str, set[str]]] = {}
+    for half, (model, base) in halves.items():
+        bases = [base] if base else []
+        own[half], more[half] = own_rows(model, bases), others(model, bases)
+    if len(halves) == 2:
+        table = _block(f"{OPTION} | for", _both(own))
+    else:
+        table = "".join(_block(OPTION, lines) for lines in own.values())
+    return f"\n## {title}\n\n{about}\n{table}{_other_lines(more)}"
+
+
 def options_page() -> str:
-    connectors = own_connectors()
-    links = ", ".join(
-        f"[`{name}`]({page_of(name)}#options-of-{name})" for name in sorted(connectors)
-    )
-    parts = [HEAD.replace("OWN", links)]
-    for title, about, halves in SHARED:
-        parts.append(f"\n## {title}\n\n{about}\n")
-        own: dict[str, list[str]] = {}
-        more: dict[str, dict[tuple[str, str], list[str]]] = {}
-        for half, (model, base) in halves.items():
-            bases = [base] if base else []
-            own[half], more[half] = own_rows(model, bases), others(model, bases)
-        if len(halves) == 2:
-            parts.append(_block(f"{OPTION} | for", _both(own)))
-        else:
-            parts += [_block(OPTION, lines) for lines in own.values()]
-        parts.append(_other_lines(more))
+    links = [
+        f"[`{name}`]({page}#{'options-of-several-connectors' if name in few(tables) else f'options-of-{name}'})"
+        for page, tables in by_page().items()
+        for name in tables
+    ]
+    own = f"Each connector's page ends with its other options: {', '.join(sorted(links))}."
+    return HEAD.replace("OWN", _filled(own)) + "".join(shared_section(*each) for each in SHARED)
+
+
+def services_page(tables: Mapping[str, str]) -> str:
+    """`tables`: those of the connectors of services.md."""
     found = {each.name: connector_tables(each) for each in all_connectors()}
-    lines = [line for name in ON_OPTIONS_PAGE for line in found[name].splitlines() if "`" in line]
-    parts.append(f"\n## {' and '.join(ON_OPTIONS_PAGE)}\n{_block(f'{OPTION} | for', lines)}")
-    return "".join(parts)
+    lines = [line for name in TEST_DATA for line in found[name].splitlines() if "`" in line]
+    test_data = f"\n### {' and '.join(TEST_DATA)}\n{_block(f'{OPTION} | for', lines)}"
+    sections = (shared_section(*RECORDS), "\n", together(tables), test_data)
+    return SERVICES_HEAD + "".join(sections).replace("\n### ", "\n## ")
 
 
 def page_of(connector: str) -> str:
+    """The page with the tables of a connector."""
     page = link_of(connector).partition("#")[0]
+    if page == "services.md":
+        return SERVICES
     return page if (DOCS / page).exists() else "files.md"
 
 
-def together(tables: Mapping[str, str]) -> str:
-    """The sections of the connectors of one page; rows that several have are in a table before them."""
-    owners: dict[str, list[str]] = {}
+def by_page() -> dict[str, dict[str, str]]:
+    """The tables of the connectors of each page."""
+    sections: dict[str, dict[str, str]] = {}
+    for name, connector in sorted(own_connectors().items()):
+        if tables := connector_tables(connector):
+            sections.setdefault(page_of(name), {})[name] = tables
+    return sections
+
+
+def owners(tables: Mapping[str, str]) -> dict[str, list[str]]:
+    """The connectors of each row."""
+    found: dict[str, list[str]] = {}
     for name, text in tables.items():
         for line in text.splitlines():
             if line.startswith("| `"):
-                owners.setdefault(line, []).append(name)
-    shared = {row: names for row, names in owners.items() if len(names) > 1}
-    if len(shared) < 3:
+                found.setdefault(line, []).append(name)
+    return found
+
+
+def few(tables: Mapping[str, str]) -> list[str]:
+    """The connectors of a page that have no section, since they have at most two rows that no other has."""
+    alone = Counter(names[0] for names in owners(tables).values() if len(names) == 1)
+    return [name for name in tables if len(tables) > 1 and alone[name] <= 2]
+
+
+def together(tables: Mapping[str, str]) -> str:
+    """The sections of the connectors of one page. A table before them has the rows of several, and of small ones."""
+    small = few(tables)
+    shared = {
+        line: names for line, names in owners(tables).items() if len(names) > 1 or names[0] in small
+    }
+    if len(shared) < 3 and not small:
         shared = {}
-    common = [
-        f"{row} {', '.join(f'`{each}`' for each in names)} |" for row, names in shared.items()
-    ]
-    parts = (
-        [f"### Options of several connectors\n{_block(f'{OPTION} | for | of', common)}"]
-        if common
-        else []
-    )
+    parts = []
+    if shared:
+        rows = [
+            f"{line} {', '.join(f'`{each}`' for each in names)} |" for line, names in shared.items()
+        ]
+        lists = [_list_of(tables[name]).replace("- **", f"- `{name}`: **") for name in small]
+        table = _block(f"{OPTION} | for | of", rows)
+        parts.append(f"### Options of several connectors\n{table}{_list_block(lists)}")
     for name, text in tables.items():
-        own = "\n".join(line for line in text.splitlines() if line not in shared) + "\n"
-        own = re.sub(rf"\n\| {re.escape(OPTION)} \| for \|\n[|-]+\n(?!\|)", "", own)
-        if not own.strip():
-            own = "\nAll are in the table above.\n"
-        parts.append(f"### Options of `{name}`\n{own}")
+        if name not in small:
+            rows = [line for line in owners({name: text}) if line not in shared]
+            own = _block(f"{OPTION} | for", rows) + _list_block([_list_of(text)])
+            parts.append(f"### Options of `{name}`\n{own}")
     return "\n".join(parts)
+
+
+def _list_of(text: str) -> str:
+    """What a connector refuses and ignores, out of its tables."""
+    _, start, rest = text.partition("- **")
+    return (start + rest).rstrip("\n")
+
+
+def _list_block(lists: Iterable[str]) -> str:
+    text = "\n".join(filter(None, lists))
+    return f"\n{text}\n" if text else ""
 
 
 def pages() -> dict[Path, str]:
     """Each page with tables of options, in its correct form."""
     made = {DOCS / "options.md": options_page()}
-    sections: dict[str, dict[str, str]] = {}
-    for name, connector in sorted(own_connectors().items()):
-        tables = connector_tables(connector)
-        if tables:
-            sections.setdefault(page_of(name), {})[name] = tables
+    sections = by_page()
+    made[DOCS / SERVICES] = services_page(sections.pop(SERVICES))
     for name, found in sections.items():
         head, rest = (DOCS / name).read_text(encoding="utf-8").split(BEGIN, 1)
         made[DOCS / name] = f"{head}{BEGIN}{together(found)}{END}{rest.split(END, 1)[1]}"

@@ -153,8 +153,7 @@ def statements() -> str:
         text(
             30,
             54,
-            "Both read the same rows in 60 s. The server keeps a transaction open for as long as a "
-            "transaction open.",
+            "Both read the same rows in 60 s. Each bar is a transaction that the server holds open.",
             "s",
         ),
         text(30, 110, "Spark's JDBC source"),

@@ -240,6 +240,30 @@ def run_all(pages: list[str]) -> None:
         run(Path(page))
 
 
+LENGTHS = {
+    100: ("compatibility",),
+    110: ("dba", "hardening"),
+    120: ("protect",),
+    130: ("benchmarks",),
+    160: ("README",),
+    180: ("deploy", "embedded", "files", "how-it-works", "mysql", "operations", "postgresql"),
+    200: ("api", "connectors", "lakehouse", "migrate", "tunnel"),
+    220: ("guarantees", "options", "services-options"),
+    250: ("cli",),
+    260: ("services",),
+    400: ("datax",),
+}
+"""The most lines of pages that may not have 150."""
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *(ROOT / "docs" / "reference").glob("*.md")], ids=lambda page: page.name
+)
+def test_a_page_is_not_longer_than_its_readers_bear(page: Path) -> None:
+    most = next((lines for lines, names in LENGTHS.items() if page.stem in names), 150)
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= most
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_to_other_pages_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
