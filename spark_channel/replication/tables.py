@@ -239,7 +239,9 @@ def tables_of(replication: Replication) -> Sequence[SourceTable]:
     Raises:
         ChannelError: the source cannot be opened, or has no catalog.
     """
-    return _probe(replication.source, connector_of(replication.source, "reader"), "reader").tables()
+    reader = _probe(replication.source, connector_of(replication.source, "reader"), "reader")
+    tables: Sequence[SourceTable] = reader.tables()
+    return tables
 
 
 def _probe(place: Place, connector: Connector, half: str) -> Any:
