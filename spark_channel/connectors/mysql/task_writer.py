@@ -377,7 +377,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
 
     def _prepare(self) -> None:
         options, plan = self._options, self._plan
-        self._gathers, self._opened_at = self._host.outlasts(plan), self._clock.now()
+        self._gathers, self._came_at = self._host.outlasts(plan), self._clock.now()
         insert, self._words = options.write_mode == "insert", None
         if insert and options.duplicates != "error" and not plan.place.has_ledger:
             # A role that may create no table may create no temporary one.
@@ -397,6 +397,11 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
             if isinstance(error, LostConnectionError):
                 raise TargetError(error.text) from error
             raise
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not self._tally.rows:
+            self._came_at = self._clock.now()  # the first task of a job is opened long before
+        super().write(batch)
 
     def finish(self) -> dict[str, Any]:
         try:
@@ -513,7 +518,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
 
     def _adding_seconds(self, rows: int) -> float:
         room = self._options.capacity_rows / max(1, rows)
-        took = self._clock.now() - self._opened_at
+        took = self._clock.now() - self._came_at
         return adding_seconds(took, room, overlapped=self.overlapped)
 
     def _insert(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.sql.pacing import ReadPacer, WritePacer
+from spark_channel.connectors.sql.pacing import ReadPacer, WritePacer, adding_seconds
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.testing import VirtualClock
 
@@ -192,6 +192,22 @@ def test_nothing_is_nothing() -> None:
     mover = _Mover(1.0)
     WritePacer.moving(4, clock=mover.clock).run(mover.work, 5, 5)
     assert mover.ranges == []
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 10.0])
+@pytest.mark.parametrize("work", [0.1, 0.5, 0.8])
+def test_a_lane_reads_on_while_the_rows_of_its_last_task_are_added(
+    seconds: float, work: float
+) -> None:
+    """`work`: the part of a task's time that the server needs to add its rows. The reader is one task ahead at most."""
+    read = opened = closed = 0.0
+    for _ in range(20):
+        read = max(read, opened) + seconds  # it is read from when the task before is taken
+        opened = max(closed, read - seconds)
+        begun = max(read, opened)
+        spread = adding_seconds(begun - opened, 10.0, overlapped=True)
+        closed = begun + max(spread, work * seconds)
+    assert 20 * seconds / read > 0.99
 
 
 MOST = BatchSize(10_000, 1_000_000)
