@@ -188,6 +188,25 @@ def test_the_rests_of_a_busy_server_are_bounded() -> None:
     assert server.clock.now() - began < waited + 14 * server.worked
 
 
+def test_pieces_that_are_late_are_larger_for_as_long() -> None:
+    """A server that is far away takes so many rows in time; one that is not gets no larger pieces."""
+    sizes = dict[float, list[int]]()
+    for way in (0.0, 0.02):
+        clock, seen = VirtualClock(), list[int]()
+
+        def send(begin: int, end: int, seen: list[int] = seen, way: float = way) -> None:
+            seen.append(end - begin)
+            clock.sleep(way + (end - begin) * 0.00001)  # noqa: B023 - called before the next one
+
+        pacer = WritePacer(0.001, empty_seconds=way, clock=clock)
+        pacer.run(send, 0, 10_000, spread=1.0)
+        pacer.run(send, 0, 10_000, spread=1.0)
+        assert clock.now() < 2.1
+        sizes[way] = seen[len(seen) // 2 :]
+    assert max(sizes[0.0]) == 100
+    assert max(sizes[0.02]) in range(200, 401)
+
+
 def test_nothing_is_nothing() -> None:
     mover = _Mover(1.0)
     WritePacer.moving(4, clock=mover.clock).run(mover.work, 5, 5)
