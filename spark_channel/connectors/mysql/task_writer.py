@@ -476,10 +476,10 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
         return f"spark_channel:{key}_{epoch}_{self._task}"[:64]
 
     def _add(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
-        if self._held is not None:
-            self._hold(self._held, rows, before)
-            return
         try:
+            if self._held is not None:
+                self._hold(self._held, rows, before)
+                return
             with self._refusals(before):
                 if self._straight or self.tolerant:
                     super()._add(rows, before)
@@ -499,6 +499,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
         self._held_bytes += rows.nbytes
         if self._held_bytes <= min(self._options.capacity_bytes, _MOST_HELD):
             return
+        self._hold_session()
         self._held, self._straight = None, False
         self._loader = self._new_loader(self._session)
         self.spread = _MOVE_SECONDS / len(held)

@@ -431,7 +431,7 @@ def test_many_rows_go_by_one_statement(
     monkeypatch.setattr(SqliteSession, "_open", property(limited))
     db.write(table, commit="task")
     assert db.read() == pa.concat_tables([table, table])
-    inserts = [step for step in steps if step.startswith("INSERT") and '"c0"' in step]
+    inserts = [step for step in steps if step.startswith("INSERT") and "c0" in step]
     assert len(inserts) == -(-rows // min(100, 999 // columns))
 
 
