@@ -82,7 +82,7 @@ class _Pacer:
         cheapest = self.row_seconds
         most = self.most_rows
         if cheapest and self._burst_seconds:
-            most = min(most, int(self._burst_seconds / cheapest))
+            most = int(min(most, self._burst_seconds / cheapest))
         self._rows = max(self._least, min(most, 2 * self._rows))
 
     def _begin(self, rows: int) -> None:
