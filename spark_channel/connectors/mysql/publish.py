@@ -128,7 +128,7 @@ IGNORING = "INSERT IGNORE"
 _log = logging.getLogger(__name__)
 _MERGED = "spark_channel_merged"
 _LAST = "spark_channel_last"
-_FIRST_ROWS = 256
+_FIRST_ROWS = 64
 PIECE_SECONDS = 0.001
 """A statement costs a server about 0.2 ms."""
 _LOCK_SECONDS = 600

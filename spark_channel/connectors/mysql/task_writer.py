@@ -54,6 +54,7 @@ from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.retry import Retry
 
 __all__ = [
+    "TASK_SECONDS",
     "Loader",
     "MysqlDirectWriter",
     "MysqlStagedWriter",
@@ -68,7 +69,9 @@ _WAYS = 2
 
 
 class RefusedRowsError(Exception):
-    """The server took rows only with warnings."""
+    """The server took rows only with warnings: some of those from `begin` to `end` of the batch."""
+
+    begin = end = 0
 
 
 class Loader:
@@ -122,13 +125,17 @@ class Loader:
             except BadValueError as error:
                 error.index += begin
                 raise
+            except RefusedRowsError as error:
+                error.begin, error.end = begin, min(end, rows.num_rows)
+                raise
 
-        if spread and self._cost is not None:
-            self._pacer.run(send, 0, rows.num_rows, spread=spread)
-            return
-        most = rows.num_rows if self._words is None else IGNORED_ROWS
-        for begin in range(0, rows.num_rows, max(1, most)):
-            send(begin, begin + most)
+        with self._session.in_utc() if self._instants else nullcontext():
+            if spread and self._cost is not None:
+                self._pacer.run(send, 0, rows.num_rows, spread=spread)
+                return
+            most = rows.num_rows if self._words is None else IGNORED_ROWS
+            for begin in range(0, rows.num_rows, max(1, most)):
+                send(begin, begin + most)
 
     def _send(self, part: pa.RecordBatch) -> None:
         if self._local:
@@ -152,11 +159,10 @@ class Loader:
 
     def _run(self, sql: str, rows: int, *, ways: int = 1) -> None:
         """`ways`: how often the statement goes to the server and back."""
-        with self._session.in_utc() if self._instants else nullcontext():
-            begun = time.monotonic()
-            affected, warnings = self._session.affected(sql)
-            if self._cost is not None:
-                self._cost.add(seconds_per_row(rows, time.monotonic() - begun, ways * self._way))
+        begun = time.monotonic()
+        affected, warnings = self._session.affected(sql)
+        if self._cost is not None:
+            self._cost.add(seconds_per_row(rows, time.monotonic() - begun, ways * self._way))
         if warnings and not self._session.lenient:
             if self._words is None:
                 texts = [text for _, _, text in self._session.warnings()]
@@ -191,6 +197,11 @@ def _as_file(data: bytes) -> Iterator[str]:
 _T = TypeVar("_T")
 _MOST_KEPT = 32 << 20
 """Bytes of rows that an attempt keeps, to load them again when the server rolls it back to end a deadlock."""
+_MOST_HELD = 64 << 20
+_MOVE_SECONDS = 2.0
+"""Over so many seconds rows that were held are sent to the temporary table, when they are too many."""
+TASK_SECONDS = 2.5
+"""How long a task should last under a limit: its rows are held, and added at its end."""
 _OLDER_EPOCHS = 3
 _TEMPORARY = "spark_channel_rows"
 _NO_RIGHT = (1044, 1142)
@@ -229,8 +240,8 @@ class _MysqlTaskWriter(SqlTaskWriter):
         return self._options.convert == "strict"
 
     @contextmanager
-    def _refusals(self, rows: int, before: int) -> Iterator[None]:
-        """Around the load of so many rows."""
+    def _refusals(self, before: int) -> Iterator[None]:
+        """Around the load of rows, before which the attempt took `before`."""
         try:
             yield
         except BadValueError as error:
@@ -238,8 +249,9 @@ class _MysqlTaskWriter(SqlTaskWriter):
         except RefusedRowsError as error:
             if self.tolerant:
                 raise BatchRefusedError(str(error)) from None
+            first, last = before + error.begin + 1, before + error.end
             raise BatchRefusedError(
-                f"rows {before + 1} to {before + rows} of task {self._task} cannot be stored in table "
+                f"rows {first} to {last} of task {self._task} cannot be stored in table "
                 f"{self._plan.target.label!r} as they are: {error}"
             ) from None
 
@@ -325,7 +337,7 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
             self._create()
         assert self._loader is not None
         with (
-            self._refusals(rows.num_rows, before),
+            self._refusals(before),
             self._writer.transaction(self._session),
         ):
             self._loader.load(rows, self.spread)
@@ -358,20 +370,23 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
 class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
     """`commit=task`: the transaction holds the claim at its end.
 
-    `writeMode=insert` loads batches straight into the table. The other modes, and all under a limit, gather rows in a
-    temporary table, and bring them in at the end; when refused rows are allowed, at once, since the target itself
-    judges each batch.
+    `writeMode=insert` loads batches straight into the table; under a limit it holds the rows, up to `capacityBytes` of
+    them, and loads them at the end. The other modes, and a larger task under a limit, gather rows in a temporary table,
+    and bring them in at the end; when refused rows are allowed, at once, since the target itself judges each batch.
     """
 
     def _prepare(self) -> None:
         options, plan = self._options, self._plan
-        self._gathers, self._opened_at = self._host.outlasts(plan), self._clock.now()
+        self._gathers, self._came_at = self._host.outlasts(plan), self._clock.now()
         insert, self._words = options.write_mode == "insert", None
         if insert and options.duplicates != "error" and not plan.place.has_ledger:
             # A role that may create no table may create no temporary one.
             self._words = duplicate_words(plan.target, options)
         straight = insert and (options.duplicates == "error" or self._words is not None)
-        self._straight = straight and not self._gathers
+        holds = self._gathers and insert and options.duplicates == "error"
+        self._held: list[pa.RecordBatch | pa.Table] | None = [] if holds else None
+        self._held_bytes = 0
+        self._straight = holds or (straight and not self._gathers)
         self._loaded: list[pa.RecordBatch | pa.Table] | None = []
         self._loaded_bytes = 0
         self._session = self._new_session()
@@ -383,14 +398,29 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
                 raise TargetError(error.text) from error
             raise
 
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not self._tally.rows:
+            self._came_at = self._clock.now()  # the first task of a job is opened long before
+        super().write(batch)
+
     def finish(self) -> dict[str, Any]:
-        session = self._session
         try:
+            if self._held is not None:
+                self._hold_session()
             super().finish()
         except LostConnectionError as error:
-            session.close()
+            self._session.close()
             self._done = self._after_loss(error)
         return {}
+
+    def _hold_session(self) -> None:
+        """Have a session: one that ended in a pause held nothing of the task."""
+        try:
+            self._session.ping()
+        except (ChannelError, LostConnectionError):
+            self._session.close()
+            self._session = self._new_session()
+            self._loader = self._new_loader(self._session)
 
     def _new_loader(self, session: MysqlWriteSession) -> Loader:
         target, table = self._plan.target, self._plan.target.sql
@@ -417,7 +447,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
             self._options.local_infile,
             exact=self._exact,
             words=self._words,
-            cost=self._writer.row_cost if self._is_limited else None,
+            cost=self._writer.row_cost if self._is_limited or self._gathers else None,
         )
 
     @property
@@ -447,7 +477,10 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
 
     def _add(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
         try:
-            with self._refusals(rows.num_rows, before):
+            if self._held is not None:
+                self._hold(self._held, rows, before)
+                return
+            with self._refusals(before):
                 if self._straight or self.tolerant:
                     super()._add(rows, before)
                     return
@@ -458,6 +491,37 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
                 f"{error.text}. The attempt's rows were lost with the connection"
             ) from error
 
+    def _hold(
+        self, held: list[pa.RecordBatch | pa.Table], rows: pa.RecordBatch | pa.Table, before: int
+    ) -> None:
+        """Keep `rows` in memory, or send all that are held to the temporary table."""
+        held.append(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_bytes <= min(self._options.capacity_bytes, _MOST_HELD):
+            return
+        self._hold_session()
+        self._held, self._straight = None, False
+        self._loader = self._new_loader(self._session)
+        self.spread = _MOVE_SECONDS / len(held)
+        before -= sum(each.num_rows for each in held[:-1])
+        for each in held:
+            self._add(each, before)
+            before += each.num_rows
+
+    def _load_held(self, held: list[pa.RecordBatch | pa.Table]) -> None:
+        """In pieces, over a part of the time in which they came."""
+        if not held:
+            return
+        (rows,) = pa.Table.from_batches(held).combine_chunks().to_batches()
+        held[:] = [rows]  # the same rows, should the server end a deadlock
+        with self._refusals(0):
+            self._loader.load(rows, self._adding_seconds(rows.num_rows))
+
+    def _adding_seconds(self, rows: int) -> float:
+        room = self._options.capacity_rows / max(1, rows)
+        took = max(self.arrived_seconds, self._clock.now() - self._came_at)
+        return adding_seconds(took, room, overlapped=self.overlapped)
+
     def _insert(
         self, session: MysqlWriteSession, rows: pa.RecordBatch | pa.Table, before: int
     ) -> None:
@@ -466,7 +530,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
             self._keep(rows)
             return
         self._loaded = None  # rows that were judged are not kept
-        with self._refusals(rows.num_rows, before):
+        with self._refusals(before):
             self._loader.load(rows)
         if not self._straight:
             self._bring(session, rows.num_rows)
@@ -510,24 +574,23 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
         session.rows(f"DELETE FROM {self._temporary}")  # noqa: S608 - a constant
 
     def _bring_in(self, session: MysqlWriteSession, rows: int) -> None:
-        stages = [(self._temporary, rows)]
-        room = self._options.capacity_rows / max(1, rows)
-        took = max(self.arrived_seconds, self._clock.now() - self._opened_at)
         insert_staged(
             session,
             self._plan.target,
             self._options,
-            stages,
+            [(self._temporary, rows)],
             indexed=True,
             paced=self._gathers,
-            spread=adding_seconds(took, room, overlapped=self.overlapped),
+            spread=self._adding_seconds(rows),
         )
 
     def _conclude(self, session: MysqlWriteSession) -> None:
         self._through_deadlocks(session, lambda: super(MysqlDirectWriter, self)._conclude(session))
 
     def _complete(self, session: MysqlWriteSession) -> None:
-        if not self._straight and not self.tolerant:
+        if self._held is not None:
+            self._load_held(self._held)
+        elif not self._straight and not self.tolerant:
             self._bring_in(session, self._tally.rows)
         session.end_when_silent()
 

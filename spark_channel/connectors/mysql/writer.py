@@ -30,6 +30,7 @@ from spark_channel.connectors.mysql.session import (
     passes,
 )
 from spark_channel.connectors.mysql.task_writer import (
+    TASK_SECONDS,
     MysqlDirectWriter,
     MysqlStagedWriter,
     is_of_rows,
@@ -77,6 +78,13 @@ class MysqlWriter(SqlWriter):
     def __init__(self, options: MysqlWriteOptions) -> None:
         super().__init__(options)
         address_of(options)
+
+    @property
+    def task_seconds(self) -> float | None:
+        options = self.options
+        holds = options.write_mode == "insert" and options.duplicates == "error"
+        by_task = options.commit != "job" and not options.tolerates_dirty_rows
+        return TASK_SECONDS if holds and by_task else None
 
     def resource_mark(self) -> str | None:
         return address_of(self.options).host

@@ -82,7 +82,7 @@ class _Pacer:
         cheapest = self.row_seconds
         most = self.most_rows
         if cheapest and self._burst_seconds:
-            most = min(most, int(self._burst_seconds / cheapest))
+            most = int(min(most, self._burst_seconds / cheapest))
         self._rows = max(self._least, min(most, 2 * self._rows))
 
     def _begin(self, rows: int) -> None:
@@ -96,6 +96,8 @@ _REST, _BUSY, _LONGEST_REST = 3.0, 4.0, 0.5
 _MOVE_SECONDS, _SEEN_MOVING = 0.001, 256
 _SPREAD = 1 / 3
 """The part of the time in which rows have gathered; the next ones gather meanwhile."""
+_LATE = 4
+"""Pieces that are late are so many times as large: each costs a server something beside its rows."""
 _LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
 """The part under a limit, of the time since the last rows were sent; and the most, in seconds."""
 
@@ -144,13 +146,16 @@ class WritePacer(_Pacer):
     ) -> None:
         """`work(a, b)` for ranges that cover `begin` to `end`, each when it is due; see `begin`.
 
-        `work` may return the seconds that the server says it took.
+        `work` may return the seconds that the server says it took. While pieces are late, as where the network is slow,
+        they are up to four times as large.
         """
         self.begin(end - begin, spread)
-        at = begin
+        at, larger = begin, 1
         while at < end:
-            self.rest()
-            stop, begun = min(at + self.rows, end), self._clock.now()
+            is_late = at > begin and not self.rest()
+            larger = min(_LATE, 2 * larger) if is_late else max(1, larger // 2)
+            rows = min(self.rows * larger, self.most_rows)
+            stop, begun = min(at + rows, end), self._clock.now()
             said = work(at, stop)
             self.took(stop - at, self._clock.now() - begun if said is None else said)
             at = stop

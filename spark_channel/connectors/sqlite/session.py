@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +33,7 @@ __all__ = [
 
 _OFF = ("case_sensitive_like", "foreign_keys", "ignore_check_constraints", "recursive_triggers")
 """Settings that change rows, and that a build of SQLite may switch on by default; a file has no such settings."""
+_ROWS_INSERTED = 100
 
 
 class SqliteSession(BoundSession):
@@ -74,10 +76,21 @@ class SqliteSession(BoundSession):
             return cursor.execute(sql, tuple(parameters)).fetchall()
 
     def insert(self, sql: str, rows: pa.Table | pa.RecordBatch) -> None:
-        """Run `sql` once per row, its parameters taken from the columns in order."""
+        """Run `sql`, an INSERT of one row of parameters, for all rows, whose columns are in its order.
+
+        A statement has many rows, since Python's lock changes hands with each statement.
+        """
+        columns = [column.to_pylist() for column in rows.columns]
+        values = list(chain.from_iterable(zip(*columns, strict=True)))
+        width, row = len(columns), f", ({', '.join('?' * len(columns))})"
         with self.explained(), closing(self._open.cursor()) as cursor:
-            values = [column.to_pylist() for column in rows.columns]
-            cursor.executemany(sql, zip(*values, strict=True))
+            most = self._open.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
+            many = max(1, min(_ROWS_INSERTED, most // width))
+            step, rest = many * width, len(values) % (many * width)
+            whole = (values[at : at + step] for at in range(0, len(values) - rest, step))
+            cursor.executemany(sql + row * (many - 1), whole)
+            if rest:
+                cursor.execute(sql + row * (rest // width - 1), values[-rest:])
 
     def stream(
         self, sql: str, size: BatchSize, kinds: Sequence[pa.DataType] = ()

@@ -3,13 +3,14 @@
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.mysql.session import MysqlWriteSession
 from spark_channel.connectors.mysql.task_writer import Loader
 from spark_channel.connectors.sql.pacing import WritePacer
-from spark_channel.errors import BatchRefusedError, ChannelError
+from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.mysql.conftest import Shop
 
@@ -57,11 +58,72 @@ def _written(shop: Shop, commit: CommitMode, *, overwrite: bool = False, **optio
 def test_staged_rows_are_added_once_and_in_pieces(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, commit: CommitMode
 ) -> None:
+    """With commit=task, those of a task that is too large to be held in memory."""
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
     inserts = _inserts(monkeypatch)
-    _written(shop, commit, rowsPerSecond="1M")
+    _written(shop, commit, rowsPerSecond="1M", capacityBytes="1")
     assert shop.rows("SELECT COUNT(*), SUM(id) FROM t") == [("20000", str(sum(range(20_000))))]
     assert len(inserts) >= 6
+
+
+def test_the_rows_of_a_small_task_wait_in_memory_and_go_into_the_table_itself(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A temporary table would cost the server a second write of each row."""
+    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
+    inserts, staged = _inserts(monkeypatch), list[object]()
+    monkeypatch.setattr(
+        "spark_channel.connectors.mysql.task_writer.create_stage",
+        lambda *given, **named: staged.append(given),
+    )
+    _written(shop, "task", rowsPerSecond="1M")
+    assert shop.rows("SELECT COUNT(*), SUM(id) FROM t") == [("20000", str(sum(range(20_000))))]
+    assert not staged
+    assert not inserts
+
+
+def test_a_task_that_grows_stages_the_rows_that_waited_in_memory(shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
+    writer = shop.writer("t", rowsPerSecond="1M", capacityBytes="1KiB")
+    plan = writer.prepare(WriteContext("limited", commit="task"), ROWS.schema)
+    task = writer.open(plan, 0, 0)
+    for begin in range(0, 200, 20):
+        if begin == 20:  # rows that wait in memory need no connection
+            shop.sql(f"KILL USER {shop.server.user}@'127.0.0.1'")
+        task.write(ROWS.slice(begin, 20).combine_chunks().to_batches()[0])
+        task.flush()
+    writer.commit(plan, [task.close()])
+    assert shop.rows("SELECT COUNT(*), SUM(id) FROM t") == [("200", "19900")]
+
+
+def test_a_connection_that_ends_while_rows_wait_in_memory_is_made_again(shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
+    writer = shop.writer("t", rowsPerSecond="1M")
+    plan = writer.prepare(WriteContext("limited", commit="task"), ROWS.schema)
+    task = writer.open(plan, 0, 0)
+    task.write(ROWS.combine_chunks().to_batches()[0])
+    task.flush()
+    shop.sql(f"KILL USER {shop.server.user}@'127.0.0.1'")
+    writer.commit(plan, [task.close()])
+    assert shop.rows("SELECT COUNT(*) FROM t") == [("20000",)]
+
+
+def test_rows_that_wait_in_memory_are_added_again_after_a_deadlock(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
+    run, ran = Loader._run, list[int]()
+
+    def deadlocked(loader: Loader, sql: str, rows: int, **more: Any) -> None:
+        run(loader, sql, rows, **more)
+        ran.append(rows)
+        if len(ran) == 3:
+            raise TargetError("a deadlock") from pymysql.err.OperationalError(1213, "Deadlock")
+
+    monkeypatch.setattr(Loader, "_run", deadlocked)
+    _written(shop, "task", rowsPerSecond="1M")
+    assert sum(ran) > 20_000
+    assert shop.rows("SELECT COUNT(*), SUM(id) FROM t") == [("20000", str(sum(range(20_000))))]
 
 
 @pytest.mark.parametrize("local", ["true", "false"])
@@ -106,9 +168,12 @@ def test_the_rows_of_a_task_are_added_within_a_part_of_its_time(
     assert None not in spreads
 
 
-def test_a_value_of_a_later_piece_is_refused_by_the_number_of_its_row(shop: Shop) -> None:
+@pytest.mark.parametrize("held", ["1", "1MiB"])
+def test_a_value_of_a_later_piece_is_refused_by_the_number_of_its_row(
+    shop: Shop, held: str
+) -> None:
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v ENUM('a', 'b'))")
-    writer = shop.writer("t", rowsPerSecond="1M")
+    writer = shop.writer("t", rowsPerSecond="1M", capacityBytes=held)
     rows = pa.table({"id": range(5_000), "v": [*["a"] * 4_000, "c", *["b"] * 999]})
     plan = writer.prepare(WriteContext("limited", commit="task"), rows.schema)
     task = writer.open(plan, 0, 0)
@@ -116,7 +181,7 @@ def test_a_value_of_a_later_piece_is_refused_by_the_number_of_its_row(shop: Shop
         (batch,) = rows.to_batches()
         task.write(batch)
         with pytest.raises(BatchRefusedError, match="row 4001 of task 0: 'c'"):
-            task.flush()
+            task.close()
     finally:
         task.rollback()
         writer.abort(plan, None)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.sql.pacing import ReadPacer, WritePacer
+from spark_channel.connectors.sql.pacing import ReadPacer, WritePacer, adding_seconds
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.testing import VirtualClock
 
@@ -188,10 +188,45 @@ def test_the_rests_of_a_busy_server_are_bounded() -> None:
     assert server.clock.now() - began < waited + 14 * server.worked
 
 
+def test_pieces_that_are_late_are_larger_for_as_long() -> None:
+    """A server that is far away takes so many rows in time; one that is not gets no larger pieces."""
+    sizes = dict[float, list[int]]()
+    for way in (0.0, 0.02):
+        clock, seen = VirtualClock(), list[int]()
+
+        def send(begin: int, end: int, seen: list[int] = seen, way: float = way) -> None:
+            seen.append(end - begin)
+            clock.sleep(way + (end - begin) * 0.00001)  # noqa: B023 - called before the next one
+
+        pacer = WritePacer(0.001, empty_seconds=way, clock=clock)
+        pacer.run(send, 0, 10_000, spread=1.0)
+        pacer.run(send, 0, 10_000, spread=1.0)
+        assert clock.now() < 2.1
+        sizes[way] = seen[len(seen) // 2 :]
+    assert max(sizes[0.0]) == 100
+    assert max(sizes[0.02]) in range(200, 401)
+
+
 def test_nothing_is_nothing() -> None:
     mover = _Mover(1.0)
     WritePacer.moving(4, clock=mover.clock).run(mover.work, 5, 5)
     assert mover.ranges == []
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 10.0])
+@pytest.mark.parametrize("work", [0.1, 0.5, 0.8])
+def test_a_lane_reads_on_while_the_rows_of_its_last_task_are_added(
+    seconds: float, work: float
+) -> None:
+    """`work`: the part of a task's time that the server needs to add its rows. The reader is one task ahead at most."""
+    read = opened = closed = 0.0
+    for _ in range(20):
+        read = max(read, opened) + seconds  # it is read from when the task before is taken
+        opened = max(closed, read - seconds)
+        begun = max(read, opened)
+        spread = adding_seconds(begun - opened, 10.0, overlapped=True)
+        closed = begun + max(spread, work * seconds)
+    assert 20 * seconds / read > 0.99
 
 
 MOST = BatchSize(10_000, 1_000_000)

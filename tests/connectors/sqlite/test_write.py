@@ -2,12 +2,14 @@
 
 # ruff: noqa: E501 - a case is one line of its table
 
+import sqlite3
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from spark_channel.connectors.sql.file_database import FilePlan
+from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.errors import CommitError, OptionError, SchemaError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.odd_names import hold_to_names
@@ -407,6 +409,30 @@ def test_small_batches_and_a_small_batch_size(db: Db) -> None:
     table = pa.table({"id": range(1000), "name": [str(number) for number in range(1000)]})
     db.write(pa.Table.from_batches(table.to_batches(max_chunksize=7)), batchsize="13")
     assert db.read() == table
+
+
+@pytest.mark.parametrize("columns", [1, 3, 400])
+@pytest.mark.parametrize("rows", [1, 100, 351])
+def test_many_rows_go_by_one_statement(
+    db: Db, monkeypatch: pytest.MonkeyPatch, columns: int, rows: int
+) -> None:
+    """Python's lock changed hands with each row. A statement has as many parameters as SQLite takes."""
+    table = pa.table({f"c{number}": pa.array(range(rows)) for number in range(columns)})
+    db.write(table)
+    steps = list[str]()
+
+    def limited(session: SqliteSession) -> sqlite3.Connection:
+        connection = session._connection
+        assert connection is not None
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+        connection.set_trace_callback(steps.append)
+        return connection
+
+    monkeypatch.setattr(SqliteSession, "_open", property(limited))
+    db.write(table, commit="task")
+    assert db.read() == pa.concat_tables([table, table])
+    inserts = [step for step in steps if step.startswith("INSERT") and "c0" in step]
+    assert len(inserts) == -(-rows // min(100, 999 // columns))
 
 
 def test_odd_names_are_names_everywhere(db: Db) -> None:
