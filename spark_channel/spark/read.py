@@ -26,7 +26,7 @@ from spark_channel.spark.worker import (
     without_traceback,
 )
 from spark_channel.transfers.limits import is_limited
-from spark_channel.transfers.worker import keep_loaded
+from spark_channel.transfers.task import keep_loaded
 
 if TYPE_CHECKING:
     from spark_channel.connectors.base.stored import Stored
