@@ -17,9 +17,9 @@ from spark_channel.planning import Endpoint, Split, Task, TaskGroup, TransferSpe
 from spark_channel.planning.tasks import assign_fairly
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress
+from spark_channel.service.launch import JobReporter, reason_of
 from spark_channel.transfers.limits import JobLimits, is_limited
 from spark_channel.transfers.options import JobOptions
-from spark_channel.transfers.reporter import JobReporter, reason_of
 from spark_channel.transfers.run import job_name
 from spark_channel.transfers.task import Engine
 from spark_channel.verification.canonical import Hashes
