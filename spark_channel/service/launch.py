@@ -34,7 +34,6 @@ from spark_channel.limits import (
 )
 from spark_channel.processes import driver_pid, started
 from spark_channel.progress import JobSpec, Phase, TransferReport
-from spark_channel.service import ServiceAddress, ServiceControl
 from spark_channel.service.discovery import (
     ServiceDirectory,
     ServiceRecord,

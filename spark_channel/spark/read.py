@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from spark_channel.connectors import FetchSize, find_connector
 from spark_channel.connectors.base.registry import experiment_remark
 from spark_channel.errors import ChannelError
+from spark_channel.lazy import keep_loaded
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split, TaskGroup, assign_fairly
 from spark_channel.progress import JobColumn, JobSpec
@@ -26,7 +27,6 @@ from spark_channel.spark.worker import (
     without_traceback,
 )
 from spark_channel.transfers.limits import is_limited
-from spark_channel.transfers.task import keep_loaded
 
 if TYPE_CHECKING:
     from spark_channel.connectors.base.stored import Stored

@@ -25,6 +25,8 @@ from spark_channel.transform import prepare
 
 __all__ = ["carry_out", "fan_out"]
 
+_log = logging.getLogger(__name__)
+
 
 def carry_out(
     engine: Engine, spec: TransferSpec, more: Mapping[str, Any] | None = None
@@ -40,9 +42,6 @@ def carry_out(
     tell_experiments(spec)
     with ExitStack() as held:
         return Transfer(engine, open_transfer(job, engine.parallelism(), held)).run()
-
-
-_log = logging.getLogger(__name__)
 
 
 def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:

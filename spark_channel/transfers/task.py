@@ -1,10 +1,7 @@
 """The interface of an engine, and the code that each task group runs in it."""
 
 import contextlib
-import functools
-import gc
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from spark_channel.channel import Limiter
 from spark_channel.errors import ChannelError, ServiceUnavailableError
+from spark_channel.lazy import keep_loaded
 from spark_channel.limits import StaticShare
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import (
@@ -42,7 +40,6 @@ __all__ = [
     "TargetJob",
     "TaskGroupAttempt",
     "TaskServiceClient",
-    "keep_loaded",
 ]
 
 
@@ -367,14 +364,3 @@ def _counters(
         return made
 
     return counters
-
-
-@functools.cache
-def keep_loaded() -> None:
-    """Leave what is loaded by now out of the collection of garbage that pyspark makes after each task.
-
-    80 000 objects of libraries take it 45 ms, on the cores that other tasks want. Once per process; garbage that
-    waits to be collected at that moment stays.
-    """
-    if os.environ.get("SPARK_REUSE_WORKER"):
-        gc.freeze()
