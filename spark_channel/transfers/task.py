@@ -21,11 +21,11 @@ from spark_channel.pipeline import (
     GroupTransfer,
     TransferWork,
 )
+from spark_channel.pipeline.dirty import dirty_budget
 from spark_channel.pipeline.threads import StallWatch
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
-from spark_channel.transfers.dirty import dirty_budget
 from spark_channel.transfers.limits import is_limited
 
 if TYPE_CHECKING:
