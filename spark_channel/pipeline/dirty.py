@@ -1,4 +1,4 @@
-"""Refused rows: counted against the job's limit, and kept with the reason."""
+"""Refused rows of a job: counted against its limit, kept with the reason, and judged before rows are published."""
 
 import base64
 import json
@@ -27,7 +27,6 @@ from spark_channel.progress import DirtyLimit
 
 if TYPE_CHECKING:
     from spark_channel.progress import Counters
-    from spark_channel.transfers.task import TaskServiceClient
 
 __all__ = [
     "DIRTY_SCHEMA",
@@ -35,7 +34,6 @@ __all__ = [
     "DirtyLog",
     "DirtyStore",
     "TaskDirtyRows",
-    "dirty_budget",
     "dirty_limit_of",
     "dirty_row_totals",
     "prepare_write",
@@ -59,9 +57,9 @@ DIRTY_SCHEMA = pa.schema(
 _SAMPLES = 10
 _LONGEST_SAMPLE = 2_000
 _KEPT_BACK = 1_000
-_log = logging.getLogger(__name__)
 _TOLD = 10
 """Refused rows that the log shows."""
+_log = logging.getLogger(__name__)
 
 
 def dirty_limit_of(options: WriteOptions) -> DirtyLimit:
@@ -295,18 +293,6 @@ def prepare_write(
         store.drop()
         store = None
     return plan, store
-
-
-def dirty_budget(link: "TaskServiceClient", options: WriteOptions) -> DirtyBudget:
-    """Task: what its attempts may refuse; its first `check` knows what the job has refused before."""
-    limit = dirty_limit_of(options)
-    place = options.dirty_rows_path
-    budget = DirtyBudget(
-        limit, link.stop_reason, hint=f". The refused rows are in {place}" if place else ""
-    )
-    if limit.tolerant and limit.limited:
-        link.hear()
-    return budget
 
 
 def too_many(options: WriteOptions, dirty: int, receipts: Sequence[Receipt]) -> str:
