@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_channel.verification.canonical import Hashes, ordinals
-from spark_channel.verification.compare import Differences, Entries, Places, among
-from spark_channel.verification.values import python_values
+from spark_channel.verification.compare import Differences, Entries, Places, among, python_values
 
 __all__ = ["DifferingKeys"]
 

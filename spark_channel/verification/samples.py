@@ -6,11 +6,10 @@ from itertools import zip_longest
 import pyarrow as pa
 
 from spark_channel.verification.canonical import Hashes, hash_values
-from spark_channel.verification.compare import Differences, SampledRow, without_equal
+from spark_channel.verification.compare import Differences, SampledRow, python_values, without_equal
 from spark_channel.verification.report import Difference
 from spark_channel.verification.sides import Columns
 from spark_channel.verification.tasks import hash_rows
-from spark_channel.verification.values import python_values
 
 __all__ = ["differing_rows"]
 
