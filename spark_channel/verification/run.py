@@ -36,6 +36,7 @@ from spark_channel.verification.compare import (
     rounds,
     rows_of,
 )
+from spark_channel.verification.differing import DifferingKeys, differing_rows
 from spark_channel.verification.in_database import (
     DatabaseSums,
     Run,
@@ -44,9 +45,7 @@ from spark_channel.verification.in_database import (
     same_hashes,
     sums_of_runs,
 )
-from spark_channel.verification.keys import DifferingKeys
 from spark_channel.verification.report import VerifyReport
-from spark_channel.verification.samples import differing_rows
 from spark_channel.verification.settings import VerifySettings
 from spark_channel.verification.sides import (
     MOST_KEYS,
