@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator
 
-from spark_channel.connectors.files.time_patterns import TimePattern
+from spark_channel.transform.time_patterns import TimePattern
 from spark_channel.working_directory import absolute_path
 
 __all__ = [
