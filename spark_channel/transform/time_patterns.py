@@ -1,7 +1,7 @@
-"""Times from texts and as texts, by patterns in strptime's letters; the parts of Java's patterns.
+"""Times from texts and as texts: by patterns in strptime's letters, and by Java's, such as `dd.MM.yyyy HH:mm:ss.SSS`.
 
-Beside `%Y %y %m %d %H %I %M %S %p %b %B %a %A %%` a pattern has `%L`, milliseconds in three digits, and `%-m`, `%-d`,
-`%-H`, `%-I`, `%-M`, `%-S` and `%-L`, numbers without leading zeros.
+Beside `%Y %y %m %d %H %I %M %S %p %b %B %a %A %%` a pattern in strptime's letters has `%L`, milliseconds in three
+digits, and `%-m`, `%-d`, `%-H`, `%-I`, `%-M`, `%-S` and `%-L`, numbers without leading zeros.
 """
 
 import re
@@ -39,31 +39,6 @@ _NAMES = {
 }
 _YEARS_AHEAD = 20
 """Of two digits, as in Java: the year of the hundred that end 20 years from now."""
-_YEARS = ("yyyy", "uuuu", "yyy", "uuu", "y", "u")
-_ZONES = {"X": r"Z|[+-]\d{2}", "XX": r"Z|[+-]\d{4}", "XXX": r"Z|[+-]\d{2}:\d{2}", "Z": r"[+-]\d{4}"}
-_PLACES = {
-    "y": (0, 4),
-    "M": (5, 7),
-    "d": (8, 10),
-    "H": (11, 13),
-    "m": (14, 16),
-    "s": (17, 19),
-    "S": (20, 26),
-}
-"""Where Arrow writes each part of a time of microseconds."""
-_ISO = (
-    ("y", ""),
-    ("M", "-"),
-    ("d", "-"),
-    ("H", " "),
-    ("m", ":"),
-    ("s", ":"),
-    ("S", "."),
-    ("Z", ""),
-)
-
-_BEHIND = {"H": "msSZ", "m": "HsSZ", "s": "SZ"}
-"""Where a pattern has one of these, ISO 8601 needs the part as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +314,33 @@ def _refused(pattern: str, what: str, takes: str, why: str = "") -> OptionError:
     )
 
 
+_YEARS = ("yyyy", "uuuu", "yyy", "uuu", "y", "u")
+_ZONES = {"X": r"Z|[+-]\d{2}", "XX": r"Z|[+-]\d{4}", "XXX": r"Z|[+-]\d{2}:\d{2}", "Z": r"[+-]\d{4}"}
+_PLACES = {
+    "y": (0, 4),
+    "M": (5, 7),
+    "d": (8, 10),
+    "H": (11, 13),
+    "m": (14, 16),
+    "s": (17, 19),
+    "S": (20, 26),
+}
+"""Where Arrow writes each part of a time of microseconds."""
+_ISO = (
+    ("y", ""),
+    ("M", "-"),
+    ("d", "-"),
+    ("H", " "),
+    ("m", ":"),
+    ("s", ":"),
+    ("S", "."),
+    ("Z", ""),
+)
+
+_BEHIND = {"H": "msSZ", "m": "HsSZ", "s": "SZ"}
+"""Where a pattern has one of these, ISO 8601 needs the part as well."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Literal text (`letter` is empty), or a part of a time: `digits` 0 = as many as it needs, else so many."""
@@ -373,7 +375,7 @@ class TimePattern:
         Raises:
             ValueError: a part that is not supported, a part twice, or no day.
         """
-        return _parsed(text)
+        return _of_text(text)
 
     @property
     def has_zone(self) -> bool:
@@ -473,7 +475,7 @@ class TimePattern:
 
 
 @cache
-def _parsed(text: str) -> TimePattern:
+def _of_text(text: str) -> TimePattern:
     parts = tuple(_parts(text))
     letters = [part.letter for part in parts if part.letter]
     twice = {letter for letter in letters if letters.count(letter) > 1}
