@@ -19,7 +19,7 @@ from spark_channel.errors import ChannelError, OptionError
 from spark_channel.option_types import ColumnList
 from spark_channel.planning import TransferSpec
 from spark_channel.verification.report import TablesReport, VerifiedTable, VerifyReport
-from spark_channel.verification.settings import RepairSettings, VerifySettings
+from spark_channel.verification.verify import RepairSettings, VerifySettings
 
 __all__ = ["VerifyOptions", "column_list", "verify"]
 
@@ -216,7 +216,7 @@ def _engine(
     name = chosen_engine(options.engine, specs, master=options.master, conf=conf)
     if name == "local":
         from spark_channel.local import first_line, has_speed, local_engine
-        from spark_channel.verification.carry_out import verify_with
+        from spark_channel.verification.verify import verify_with
 
         served = any(has_speed(spec, more) for spec in specs) or bool(more)
         with local_engine(served=served) as engine:
