@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from spark_channel.observe.outbox import Outbox
+from spark_channel.observe.notices import Outbox
 from spark_channel.progress import JobProgress
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def observers() -> list[Observer]:
     """
     found: list[Observer] = []
     if target := os.environ.get("SPARK_CHANNEL_ON_FINISH"):
-        from spark_channel.observe.on_finish import FinishNotice
+        from spark_channel.observe.notices import FinishNotice
 
         found.append(FinishNotice(target))
     from spark_channel.observe.lineage import LineageEvents, is_configured
