@@ -1,0 +1,517 @@
+"""copy and verify: tables, folders or files at two urls, copied or compared.
+
+No module here is called `copy`: spark-submit puts this folder before the standard library.
+"""
+
+import difflib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast, get_args
+from urllib.parse import unquote
+
+from pydantic import TypeAdapter
+
+from spark_channel.cli.plan import check_place, load, show_plan, without_pandas
+from spark_channel.cli.run import (
+    EngineName,
+    JobRun,
+    RunOptions,
+    carry_out_jobs,
+    chosen_engine,
+    parse_conf,
+    session,
+)
+from spark_channel.connectors.base.registry import (
+    Connector,
+    all_connectors,
+    describe,
+    find_connector,
+    has_third_parties,
+)
+from spark_channel.datax import LoadedJob
+from spark_channel.datax.place import parse_transaction
+from spark_channel.errors import ChannelError, OptionError
+from spark_channel.masking import is_clear, mask_text, scheme_of
+from spark_channel.option_types import ColumnList
+from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.planning.transfer import SaveMode
+from spark_channel.verification.report import TablesReport, VerifiedTable, VerifyReport
+from spark_channel.verification.verify import RepairSettings, VerifySettings
+
+__all__ = [
+    "CopyOptions",
+    "VerifyOptions",
+    "add_option",
+    "column_list",
+    "copy",
+    "parse_options",
+    "parse_place",
+    "verify",
+]
+
+_Half = Literal["reader", "writer"]
+_ARGUMENTS = {"reader": "SOURCE", "writer": "TARGET"}
+_PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
+"""At least two letters: one letter and a colon is a disk of Windows."""
+_OPTIONS = re.compile(r"(?P<place>.*?)\?(?P<options>\w+=.*)", re.DOTALL)
+_FILE_STORES = frozenset({"file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs", "sftp", "ftp"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyOptions:
+    """What a user gave beside the two places. `options` are texts such as `reader.nullValue=NA`."""
+
+    options: Sequence[str] = ()
+    where: str | None = None
+    columns: str | None = None
+    mode: str = "append"
+    txn: str | None = None
+    dry_run: bool = False
+    of_job: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the whole copy by the names of format options, such as `rowsPerSecond`; None = not given."""
+
+
+def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int:
+    """Copy what is at `source` to `target`, and print the result. Returns the exit code.
+
+    Raises:
+        ChannelError: a place or an option makes no sense, or the copy failed.
+    """
+    if not has_third_parties():
+        without_pandas()
+    given = parse_options(options.options)
+    for name, value in (("where", options.where), ("columns", options.columns)):
+        if value is not None:
+            add_option(given["reader"], name, value)
+    for name, value in options.of_job.items():
+        if value is not None:
+            add_option(given["writer"], name, value)
+    if options.txn is not None:
+        name, version = parse_transaction(options.txn, {}, "--txn")
+        add_option(given["writer"], "txnAppId", name)
+        add_option(given["writer"], "txnVersion", version)
+    if options.mode not in get_args(SaveMode):
+        takes = ", ".join(get_args(SaveMode))
+        raise OptionError(
+            f"option '--mode' got {options.mode!r}; it takes one of: {takes}",
+            option="--mode",
+            got=options.mode,
+            takes=takes,
+        )
+    spec = TransferSpec(
+        parse_place("reader", source, given["reader"]),
+        parse_place("writer", target, given["writer"]),
+        save_mode=cast(SaveMode, options.mode),
+    )
+    loaded = LoadedJob((spec,), name="copy")
+    if options.dry_run:
+        show_plan(loaded, run.master)
+        return 0
+    label = f"{_label(spec.reader, 'reader')} -> {_label(spec.writer, 'writer')}"
+    return carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
+
+
+def _label(end: Endpoint, half: _Half) -> str:
+    """The place in a few words, without secrets."""
+    connector = find_connector({**end.options, half: end.name}, half)
+    options, _ = connector.options_class(half).parse(end.options, connector=connector.name)
+    return f"{connector.name} {describe(options)}".strip()
+
+
+def parse_place(
+    half: _Half, text: str, more: dict[str, Any], argument: str | None = None
+) -> Endpoint:
+    """The end of a transfer that an argument names: a url or a path, and options behind a `?`.
+
+    `more` are options that were given apart, `argument` is what messages call the place. The place is one of
+
+    - a url of a connector: `postgresql://db/shop?dbtable=orders`. A parameter that is an option of the connector is
+      taken as that option; the others stay in the url.
+    - the name of a connector and a place: `csv:flights.csv`, `parquet:s3://lake/orders`, `kafka:?topic=orders`.
+    - a path whose ending names the connector: `s3://lake/orders.parquet`, `flights.csv?delimiter=;`. All parameters
+      are options.
+
+    Values are percent-decoded.
+
+    Raises:
+        OptionError: nothing is known of that name, or an option is unknown or given twice.
+    """
+    argument = argument or _ARGUMENTS[half]
+    if not text.strip():
+        raise OptionError(f"{argument} is empty; it takes a url or a path", option=argument)
+    connector, key, place = _connector_of(half, text, argument)
+    if key == "url" and not is_clear(place):
+        raise OptionError(
+            f"{argument} has an '@' after the first '/', '?' or '#', so it is not clear where its login ends. In a "
+            "login and in parameters, write / ? # @ : as %2F %3F %23 %40 %3A",
+            option=argument,
+        )
+    match = _OPTIONS.fullmatch(place)
+    options: dict[str, Any] = {}
+    if match is not None:
+        place = match["place"]
+        left = _take_options(
+            connector, half, match["options"], options, argument, in_url=key == "url"
+        )
+        if left:
+            place = f"{place}?{left}"
+    if place and not key:
+        raise OptionError(
+            f"{argument} has {mask_text(place)!r} behind {connector.name + ':'!r}, which takes options alone, as in "
+            f"{connector.name}:?name=value",
+            option=argument,
+        )
+    if place:
+        add_option(options, key, place)
+    for name, value in more.items():
+        add_option(options, name, value)
+    return Endpoint(connector.name, options)
+
+
+def _connector_of(half: _Half, text: str, argument: str) -> tuple[Connector, str, str]:
+    """The connector, the option that holds the place, and the place."""
+    match = _PREFIX.fullmatch(text)
+    prefix = match[1].lower() if match is not None else ""
+    if match is not None and prefix not in _FILE_STORES:
+        for connector in all_connectors():
+            schemes = {*connector.schemes, *(("http", "https") if connector.name == "http" else ())}
+            of_url = scheme_of(text) in schemes
+            if not of_url and prefix != connector.name:
+                continue
+            names = connector.options_class(half).names()  # an error, if it has no such half
+            if of_url and "url" in names:
+                return connector, "url", text
+            key = next((each for each in ("path", "url", "dbtable") if each in names), "")
+            return connector, key, _without_slashes(match[2]) if key == "path" else match[2]
+    found = _OPTIONS.fullmatch(text)
+    place = found["place"] if found is not None else text
+    try:
+        return find_connector({"path": place}, half), "path", text
+    except OptionError:
+        raise _unknown(half, prefix, place, argument) from None
+
+
+def _unknown(half: _Half, prefix: str, place: str, argument: str) -> OptionError:
+    names = [each.name for each in all_connectors() if getattr(each, half)]
+    schemes = {
+        scheme for each in all_connectors() if getattr(each, half) for scheme in each.schemes
+    }
+    if prefix and prefix not in _FILE_STORES:
+        near = difflib.get_close_matches(prefix, sorted({*names, *schemes}), n=1)
+        what = f"begins with {prefix + ':'!r}, which names no {half}"
+        hint = f"; did you mean {near[0] + ':'!r}?" if near else "."
+    else:
+        what = f"{mask_text(place)!r} does not say its format by its ending"
+        hint = f": put a name in front of it, as in parquet:{mask_text(place)}."
+    return OptionError(
+        f"{argument} {what}{hint} Names: {', '.join(names)}; urls: {', '.join(sorted(schemes))}",
+        option=argument,
+        got=prefix or mask_text(place),
+    )
+
+
+def _without_slashes(place: str) -> str:
+    """`///lake/orders` is `/lake/orders`, as in a `file` url."""
+    return place[2:] if place.startswith("///") else place
+
+
+def _take_options(
+    connector: Connector,
+    half: _Half,
+    text: str,
+    options: dict[str, Any],
+    argument: str,
+    *,
+    in_url: bool,
+) -> str:
+    """Put parameters that are options into `options`; returns the others, unchanged, if they may stay `in_url`."""
+    model = connector.options_class(half)
+    known = {*model.names(), *(name.lower() for name in model.aliases)}
+    known |= {name.lower() for name in (*model.ignored, *model.refused)}
+    left = []
+    for part in text.split("&"):
+        name, _, value = part.partition("=")
+        name = unquote(name)
+        if name.lower() in known:
+            add_option(options, name, unquote(value))
+        elif in_url:
+            left.append(part)
+        else:
+            near = difflib.get_close_matches(name, [_spelled(model, each) for each in known], n=1)
+            raise OptionError(
+                f"{argument} has parameter {name!r}, which is not an option of {connector.name}"
+                f"{f'; did you mean {near[0]!r}?' if near else ''} A path that has a '?' itself is given by "
+                f"-o {half}.path=...",
+                option=name,
+            )
+    return "&".join(left)
+
+
+def _spelled(model: Any, lowered: str) -> str:
+    field = model.names().get(lowered)
+    return lowered if field is None else model.model_fields[field].alias or field
+
+
+def add_option(options: dict[str, Any], name: str, value: Any) -> None:
+    if any(name.lower() == each.lower() for each in options):
+        raise OptionError(f"option {name!r} is given twice: give it once", option=name)
+    options[name] = value
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """`reader.X=...` and `writer.X=...` by half.
+
+    Raises:
+        OptionError: another text.
+    """
+    found: dict[str, dict[str, Any]] = {"reader": {}, "writer": {}}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        half, dot, name = key.partition(".")
+        if half not in found or not dot or not equals or not name.strip():
+            takes = "reader.NAME=VALUE or writer.NAME=VALUE"
+            raise OptionError(
+                f"option '-o' got {key!r}; it takes {takes}", option="-o", got=key, takes=takes
+            )
+        add_option(found[half], name.strip(), value)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """What a user gave. `options` are texts such as `reader.nullValue=NA`; `of_job` as in `CopyOptions`."""
+
+    job: Path | None = None
+    select: Sequence[str] = ()
+    parameters: Sequence[str] = ()
+    source: str | None = None
+    target: str | None = None
+    options: Sequence[str] = ()
+    where: str | None = None
+    columns: str | None = None
+    settings: VerifySettings = field(default_factory=VerifySettings)
+    repairs: RepairSettings | None = None
+    of_job: Mapping[str, Any] = field(default_factory=dict)
+    engine: EngineName = "auto"
+    master: str | None = None
+    conf: Sequence[str] = ()
+    report: Path | None = None
+    json_output: bool = False
+
+
+class _Verify(Protocol):
+    def __call__(
+        self,
+        spec: TransferSpec,
+        more: Mapping[str, Any],
+        settings: VerifySettings,
+        repairs: RepairSettings | None,
+    ) -> VerifyReport: ...
+
+
+def verify(options: VerifyOptions) -> int:
+    """Verify, print the result, and write the report. Returns the exit code.
+
+    Raises:
+        ChannelError: a place or an option makes no sense, a side cannot be read, or a repair failed.
+    """
+    if not has_third_parties():
+        without_pandas()
+    if options.report is not None:
+        VerifyReport.check_name(options.report)
+        check_place(options.report)
+    more = {name: value for name, value in options.of_job.items() if value is not None}
+    file = options.job
+    if file is not None and file.suffix.lower() in (".yml", ".yaml"):
+        report: VerifyReport | TablesReport = _verify_file(file, options, more)
+    elif options.select:
+        raise OptionError(
+            "option '--select' names tables of a replication file, FILE.yml", option="--select"
+        )
+    else:
+        specs = _specs(options)
+        if options.job is not None:
+            options = replace(options, settings=replace(options.settings, copied_only=True))
+        with _engine(options, specs, more) as carry_out:
+            if len(specs) == 1:
+                report = carry_out(specs[0], more, options.settings, options.repairs)
+            else:
+                report = TablesReport(tuple(_verify_each(carry_out, specs, options, more)))
+    if options.report is not None:
+        try:
+            report.save(options.report)
+        except OptionError as error:  # the exit code is about the rows
+            print(f"warning: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
+    print(report.to_json() if options.json_output else report, flush=True)  # noqa: T201 - the command line talks
+    return report.exit_code
+
+
+def _verify_each(
+    carry_out: "_Verify",
+    specs: Sequence[TransferSpec],
+    options: VerifyOptions,
+    more: Mapping[str, Any],
+) -> Iterator[VerifiedTable]:
+    """The entries of a job's content, one by one. One that cannot be compared does not end the others."""
+    for number, spec in enumerate(specs):
+        name = f"content {number}"
+        try:
+            yield VerifiedTable(name, carry_out(spec, more, options.settings, options.repairs))
+        except ChannelError as error:
+            yield VerifiedTable(name, None, str(error))
+
+
+def _verify_file(file: Path, options: VerifyOptions, more: Mapping[str, Any]) -> TablesReport:
+    """The tables of a replication file, one by one, under the file's limit or the one that is given instead."""
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.run import RunSettings, limited
+    from spark_channel.replication.verify import pairs_of
+
+    _refuse_places(options, "a replication file")
+    if options.settings.key is not None:
+        raise OptionError(
+            "option '--key' is for one table: name the key of each table with 'primary_key' in its stream",
+            option="--key",
+        )
+    replication = load_replication(file)
+    given = {"rowsPerSecond", "bytesPerSecond", "sharedLimit"} & set(more)
+    found = []
+    with ExitStack() as held:
+        of_file = {} if given else held.enter_context(limited(replication, RunSettings()))[0]
+        more = {**of_file, **more}
+        carry_out = held.enter_context(_engine(options, (), more))
+        for pair in pairs_of(replication, options.select):
+            if pair.spec is None:
+                found.append(VerifiedTable(pair.name, None, pair.fault))
+                continue
+            asked = options.settings
+            settings = replace(
+                asked,
+                key=pair.key,
+                copied_only=True,
+                exclude=tuple(name for name in asked.exclude if name.lower() in pair.columns),
+                json=tuple(name for name in asked.json if name.lower() in pair.columns),
+            )
+            try:
+                report = carry_out(pair.spec, more, settings, options.repairs)
+            except ChannelError as error:
+                found.append(VerifiedTable(pair.name, None, str(error)))
+            else:
+                report.notes = (*pair.notes, *report.notes)
+                found.append(VerifiedTable(pair.name, report))
+    return TablesReport(tuple(found))
+
+
+def column_list(option: str, text: str | None) -> tuple[str, ...] | None:
+    """The columns that an option lists, as option `columns` of a reader does; None = it is not given.
+
+    Raises:
+        OptionError: it lists none.
+    """
+    if text is None:
+        return None
+    try:
+        return TypeAdapter(ColumnList).validate_python(text)
+    except ValueError:
+        takes = "columns, separated by commas"
+        raise OptionError(
+            f"option {option!r} got {text!r}; it takes {takes}",
+            option=option,
+            got=text,
+            takes=takes,
+        ) from None
+
+
+def _refuse_places(options: VerifyOptions, what: str) -> None:
+    """Refuse the options of '--source' and '--target' beside a file that names both sides itself."""
+    if options.source is not None or options.target is not None:
+        raise OptionError(
+            f"{what} names both sides: omit '--source' and '--target', or the file", option="job"
+        )
+    for name in ("where", "columns"):
+        if getattr(options, name) is not None:
+            raise OptionError(
+                f"option '--{name}' needs '--source' and '--target': {what} says itself what it reads",
+                option=f"--{name}",
+            )
+    if any(parse_options(options.options).values()):
+        raise OptionError(
+            f"option '-o' needs '--source' and '--target': {what} has its own options", option="-o"
+        )
+
+
+def _specs(options: VerifyOptions) -> Sequence[TransferSpec]:
+    if options.job is not None:
+        _refuse_places(options, "a job file")
+        return load(options.job, options.parameters, all_content=True).specs
+    given = parse_options(options.options)
+    if options.source is None or options.target is None:
+        missing = "--source" if options.source is None else "--target"
+        raise OptionError(
+            f"option {missing!r} is missing: give '--source' and '--target', or a job file",
+            option=missing,
+        )
+    for name in ("where", "columns"):
+        if (value := getattr(options, name)) is not None:
+            add_option(given["reader"], name, value)
+            add_option(given["writer"], name, value)
+    source = parse_place("reader", options.source, given["reader"], "--source")
+    return [
+        TransferSpec(source, parse_place("reader", options.target, given["writer"], "--target"))
+    ]
+
+
+@contextmanager
+def _engine(
+    options: VerifyOptions, specs: Sequence[TransferSpec], more: Mapping[str, Any]
+) -> Iterator[_Verify]:
+    conf = parse_conf(options.conf)
+    name = chosen_engine(options.engine, specs, master=options.master, conf=conf)
+    if name == "local":
+        from spark_channel.local import first_line, has_speed, local_engine
+        from spark_channel.verification.verify import verify_with
+
+        served = any(has_speed(spec, more) for spec in specs) or bool(more)
+        with local_engine(served=served) as engine:
+            try:
+                yield _as_typed(partial(verify_with, engine))
+            except ChannelError:
+                raise
+            except Exception as error:
+                raise ChannelError(first_line(error)) from error
+        return
+    from spark_channel.spark.transfer import verify as by_spark
+
+    with session(options.master, conf, "spark-channel") as spark:
+        yield _as_typed(partial(by_spark, spark))
+
+
+_NAMED = re.compile(r"\b(option|with) '(key|exclude|json|delete|max_repairs)'")
+
+
+def _as_typed(carry_out: _Verify) -> _Verify:
+    """The same, with options named as on the command line in errors and notes, and not as in Python."""
+
+    def typed(text: str) -> str:
+        return _NAMED.sub(lambda found: f"{found[1]} '--{found[2].replace('_', '-')}'", text)
+
+    def carried_out(
+        spec: TransferSpec,
+        more: Mapping[str, Any],
+        settings: VerifySettings,
+        repairs: RepairSettings | None,
+    ) -> VerifyReport:
+        try:
+            report = carry_out(spec, more, settings, repairs)
+        except ChannelError as error:
+            error.args = (typed(str(error)), *error.args[1:])
+            raise
+        report.notes = tuple(map(typed, report.notes))
+        return report
+
+    return carried_out
