@@ -1,4 +1,4 @@
-"""Job file to TransferSpecs."""
+"""Job file to TransferSpecs, and all that keeps one from running."""
 
 import os
 import re
@@ -48,10 +48,6 @@ __all__ = [
 
 _UNSET = {"channels_per_task": 1}
 """The value of a setting that the job does not give, unless None."""
-_STANDS_FOR_ANY = "2718281"
-"""In place of a variable that is not set: a number as well as a part of a text."""
-_PATH = re.compile(r"\w+(?:\.\w+|\[\d+\])*")
-_PART = re.compile(r"(\w+)|\[(\d+)\]")
 
 
 def with_end(settings: dict[str, Any], end: ParsedPlugin, path: str) -> dict[str, Any]:
@@ -400,6 +396,15 @@ def _writers(
         write = find_plugin(plugin.name, "writer", f"{path}.{half}.name")
         made.append((f"{path}.{half}.parameter", write(plugin.parameter, place(half, plugin))))
     return made
+
+
+# All that keeps a job file from running, not only the first of it. Opens nothing but the file.
+
+
+_STANDS_FOR_ANY = "2718281"
+"""In place of a variable that is not set: a number as well as a part of a text."""
+_PATH = re.compile(r"\w+(?:\.\w+|\[\d+\])*")
+_PART = re.compile(r"(\w+)|\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
