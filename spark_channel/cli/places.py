@@ -41,7 +41,7 @@ from spark_channel.option_types import ColumnList
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
 from spark_channel.verification.report import TablesReport, VerifiedTable, VerifyReport
-from spark_channel.verification.verify import RepairSettings, VerifySettings
+from spark_channel.verification.settings import RepairSettings, VerifySettings
 
 __all__ = [
     "CopyOptions",
@@ -474,7 +474,7 @@ def _engine(
     name = chosen_engine(options.engine, specs, master=options.master, conf=conf)
     if name == "local":
         from spark_channel.local import first_line, has_speed, local_engine
-        from spark_channel.verification.verify import verify_with
+        from spark_channel.verification.carry_out import verify_with
 
         served = any(has_speed(spec, more) for spec in specs) or bool(more)
         with local_engine(served=served) as engine:

@@ -24,8 +24,8 @@ from spark_channel.transform import Pipeline, prepare
 from spark_channel.verification.canonical import Form, Hashes, hash_columns
 from spark_channel.verification.compare import Differences, among
 from spark_channel.verification.run import Verification
+from spark_channel.verification.settings import RepairSettings
 from spark_channel.verification.tasks import OwnKeys
-from spark_channel.verification.verify import RepairSettings
 
 __all__ = ["refuse_impossible", "repair"]
 

@@ -46,6 +46,7 @@ from spark_channel.verification.in_database import (
     sums_of_runs,
 )
 from spark_channel.verification.report import VerifyReport
+from spark_channel.verification.settings import VerifySettings
 from spark_channel.verification.sides import (
     MOST_KEYS,
     ROWS_PER_KEY,
@@ -61,7 +62,6 @@ from spark_channel.verification.tasks import (
     SideWork,
     changed_columns,
 )
-from spark_channel.verification.verify import VerifySettings
 
 __all__ = ["Verification"]
 
