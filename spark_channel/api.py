@@ -179,7 +179,7 @@ def verify(
         "sharedLimit": shared_limit,
         "protect": protect,
     }
-    from spark_channel.verification.settings import RepairSettings, VerifySettings
+    from spark_channel.verification.report import RepairSettings, VerifySettings
 
     settings = VerifySettings(key, exclude, json, text, confirm)
     repairs = RepairSettings(max_repairs, delete, dry_run) if repair else None

@@ -40,8 +40,13 @@ from spark_channel.masking import is_clear, mask_text, scheme_of
 from spark_channel.option_types import ColumnList
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
-from spark_channel.verification.report import TablesReport, VerifiedTable, VerifyReport
-from spark_channel.verification.settings import RepairSettings, VerifySettings
+from spark_channel.verification.report import (
+    RepairSettings,
+    TablesReport,
+    VerifiedTable,
+    VerifyReport,
+    VerifySettings,
+)
 
 __all__ = [
     "CopyOptions",

@@ -240,7 +240,7 @@ def verify(
     """
     from spark_channel.cli.places import VerifyOptions, column_list
     from spark_channel.cli.places import verify as verify_places
-    from spark_channel.verification.settings import RepairSettings, VerifySettings
+    from spark_channel.verification.report import RepairSettings, VerifySettings
 
     for name, given in (("--delete", delete), ("--dry-run", dry_run)):
         if given and not repair:

@@ -37,8 +37,7 @@ from spark_channel.transfers.plan import begin_transfer, first_reachable
 from spark_channel.transfers.task import TaskServiceClient
 from spark_channel.transform import Pipeline, prepare
 from spark_channel.verification.carry_out import verify_with
-from spark_channel.verification.report import VerifyReport
-from spark_channel.verification.settings import RepairSettings, VerifySettings
+from spark_channel.verification.report import RepairSettings, VerifyReport, VerifySettings
 from spark_channel.working_directory import relative_to
 
 __all__ = ["carry_out", "verify"]

@@ -8,8 +8,7 @@ from spark_channel.errors import MissingPackageError, UnsupportedError
 from spark_channel.planning import TransferSpec
 from spark_channel.transfers.options import job_options
 from spark_channel.transfers.task import Engine
-from spark_channel.verification.report import VerifyReport
-from spark_channel.verification.settings import RepairSettings, VerifySettings
+from spark_channel.verification.report import RepairSettings, VerifyReport, VerifySettings
 
 __all__ = ["verify_with"]
 

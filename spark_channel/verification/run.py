@@ -45,8 +45,7 @@ from spark_channel.verification.in_database import (
     same_hashes,
     sums_of_runs,
 )
-from spark_channel.verification.report import VerifyReport
-from spark_channel.verification.settings import VerifySettings
+from spark_channel.verification.report import VerifyReport, VerifySettings
 from spark_channel.verification.sides import (
     MOST_KEYS,
     ROWS_PER_KEY,

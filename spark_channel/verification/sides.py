@@ -26,7 +26,7 @@ from spark_channel.verification.canonical import (
     has_ordinals,
 )
 from spark_channel.verification.compare import Buckets, Mask, Places, TextOf, near, runs_of
-from spark_channel.verification.settings import TextForm
+from spark_channel.verification.report import TextForm
 
 __all__ = [
     "MOST_KEYS",
