@@ -12,16 +12,14 @@ A package names what it exports, and where it is; `tests/test_exported.py` holds
 A name must not be that of a module of the package: Python sets that module as the package's attribute.
 """
 
-import functools
 import gc
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__ = ["LazyModule", "exports", "keep_loaded", "load"]
+__all__ = ["LazyModule", "exports", "load"]
 
 
 def load(name: str) -> ModuleType:
@@ -37,17 +35,6 @@ def load(name: str) -> ModuleType:
     finally:
         if collects:
             gc.enable()
-
-
-@functools.cache
-def keep_loaded() -> None:
-    """Leave what is loaded by now out of the collection of garbage that pyspark makes after each task.
-
-    80 000 objects of libraries take it 45 ms, on the cores that other tasks want. Once per process; garbage that
-    waits to be collected at that moment stays.
-    """
-    if os.environ.get("SPARK_REUSE_WORKER"):
-        gc.freeze()
 
 
 class LazyModule:

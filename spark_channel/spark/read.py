@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 from spark_channel.connectors import FetchSize, find_connector
 from spark_channel.connectors.base.registry import experiment_remark
 from spark_channel.errors import ChannelError
-from spark_channel.lazy import keep_loaded
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split, TaskGroup, assign_fairly
+from spark_channel.processes import keep_loaded
 from spark_channel.progress import JobColumn, JobSpec
 from spark_channel.service import run_id
 from spark_channel.spark.schema import as_arrow

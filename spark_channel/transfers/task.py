@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from spark_channel.channel import Limiter
 from spark_channel.errors import ChannelError, ServiceUnavailableError
-from spark_channel.lazy import keep_loaded
 from spark_channel.limits import StaticShare
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import (
@@ -24,6 +23,7 @@ from spark_channel.pipeline import (
 from spark_channel.pipeline.dirty import DirtyBudget, dirty_limit_of
 from spark_channel.pipeline.threads import StallWatch
 from spark_channel.planning import Task, TaskGroup
+from spark_channel.processes import keep_loaded
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
 from spark_channel.transfers.limits import is_limited

@@ -1,4 +1,4 @@
-"""\`VerifySettings\` and \`RepairSettings\`, and \`VerifyReport\`: what a verification found, as data, text, and a file."""
+"""The settings of a verification, and `VerifyReport`: what it found, as plain data, as text, and as a file of rows."""
 
 import json
 import math
