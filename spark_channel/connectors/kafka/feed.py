@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.kafka.client import BrokerStatus, consumer, is_passing
-from spark_channel.connectors.kafka.reader import (
+from spark_channel.connectors.kafka.ranges import (
     Edges,
     Part,
     Range,
