@@ -1,4 +1,4 @@
-"""Ranges of offsets, as the brokers know them when a read is planned, and their records, all of them or an error.
+"""The records of a range of offsets, all of them or an error.
 
 A range may have fewer records than offsets: compaction removes some, and each transaction ends with a marker that no
 consumer sees. So the range ends when a record behind it comes, or when the client says that it reached the end of the
