@@ -15,8 +15,7 @@ from spark_channel.connectors.postgresql.copy import (
     Bounds,
     row_bounds,
 )
-from spark_channel.connectors.postgresql.copy_address import connect_arguments
-from spark_channel.connectors.postgresql.options import PostgresOptions
+from spark_channel.connectors.postgresql.options import PostgresOptions, connect_arguments
 from spark_channel.connectors.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql_pooler import joined
 from spark_channel.errors import ChannelError
