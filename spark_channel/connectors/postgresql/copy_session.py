@@ -17,7 +17,7 @@ from spark_channel.connectors.postgresql.copy import (
 )
 from spark_channel.connectors.postgresql.options import PostgresOptions, connect_arguments
 from spark_channel.connectors.postgresql.session import PgSession
-from spark_channel.connectors.sql.postgresql_pooler import joined
+from spark_channel.connectors.sql.postgresql import joined
 from spark_channel.errors import ChannelError
 
 __all__ = ["PgCopySession"]
