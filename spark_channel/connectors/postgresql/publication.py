@@ -1,4 +1,4 @@
-"""Which tables a publication or list has."""
+"""Which tables a publication or list has, and the columns of a followed table as the log has them."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -73,18 +73,6 @@ _PART = """CASE WHEN NOT v.attnames @> (
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
   ) THEN v.attnames::text[] END AS columns, v.rowfilter AS filter"""
 """A table without a column list has all its columns there."""
-_BUILTIN = {
-    **{oid: name for name, oid in ELEMENTS.items()},
-    114: "json",
-    3802: "jsonb",
-    2950: "uuid",
-}
-_NAMES = """
-SELECT t.oid::bigint, b.typname::text, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE -1 END
-FROM pg_catalog.pg_type t
-JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
-WHERE t.oid IN ({oids})
-"""
 
 
 class Followed(NamedTuple):
@@ -366,6 +354,23 @@ def _schema_of(item: str) -> str | None:
 
 def _quoted(text: str) -> str:
     return literal_sql(text)
+
+
+# The columns of a followed table: their Arrow types as the log has them, and those that identify a row.
+
+
+_BUILTIN = {
+    **{oid: name for name, oid in ELEMENTS.items()},
+    114: "json",
+    3802: "jsonb",
+    2950: "uuid",
+}
+_NAMES = """
+SELECT t.oid::bigint, b.typname::text, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE -1 END
+FROM pg_catalog.pg_type t
+JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+WHERE t.oid IN ({oids})
+"""
 
 
 def not_decoded(typname: str) -> str:
