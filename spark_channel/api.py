@@ -223,7 +223,7 @@ def replicate(
         ChannelError: the source or the target cannot be opened; no table was begun.
     """
     from spark_channel.replication import load_replication, replicate_on
-    from spark_channel.replication.progress import TablesProgress
+    from spark_channel.replication.report import TablesProgress
     from spark_channel.replication.run import RunSettings
 
     found = load_replication(file)

@@ -18,8 +18,7 @@ from spark_channel.local import cores
 from spark_channel.progress.report import short
 from spark_channel.replication.config import json_schema, load_replication
 from spark_channel.replication.convert import convert_jobs
-from spark_channel.replication.progress import TablesProgress
-from spark_channel.replication.report import PARKED, ReplicationReport
+from spark_channel.replication.report import PARKED, ReplicationReport, TablesProgress
 from spark_channel.replication.run import RunSettings, replicate_on
 from spark_channel.replication.status import (
     RunPlan,
