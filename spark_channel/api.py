@@ -195,7 +195,7 @@ def verify(
 
         return verify_by_spark(spark, spec, given, settings, repairs)
     from spark_channel.local import has_speed, local_engine
-    from spark_channel.verification.carry_out import verify_with
+    from spark_channel.verification import verify_with
 
     with local_engine(served=has_speed(spec, given)) as engine:
         return verify_with(engine, spec, given, settings, repairs)

@@ -479,7 +479,7 @@ def _engine(
     name = chosen_engine(options.engine, specs, master=options.master, conf=conf)
     if name == "local":
         from spark_channel.local import first_line, has_speed, local_engine
-        from spark_channel.verification.carry_out import verify_with
+        from spark_channel.verification import verify_with
 
         served = any(has_speed(spec, more) for spec in specs) or bool(more)
         with local_engine(served=served) as engine:

@@ -1,4 +1,4 @@
-"""replicate: many tables as one file describes them."""
+"""replicate: many tables as one file describes them; convert: job files of DataX as such a file."""
 
 import json
 import re
@@ -44,25 +44,6 @@ __all__ = ["Converted", "ReplicateOptions", "convert", "convert_jobs", "replicat
 
 _ACTIONS = ("status", "reset", "resume", "schema")
 _COLORS = {"done": "green", "unchanged": "green", "parked": "red", "not run": "yellow"}
-_EMPTIES = re.compile(r"\s*(?:truncate(?:\s+table)?|delete\s+from)\s+(\S+?)\s*;?\s*", re.IGNORECASE)
-_COMPATIBLE = frozenset(
-    [
-        "tinyint1isbit",
-        "zerodates",
-        "createtable",
-        "convert",
-        "ledger",
-        "user",
-        "password",
-        "url",
-        "dbtable",
-        "startsql",
-        "commit",
-        "batchsize",
-    ]
-)
-"""Options of a writer that a stream needs not, or has otherwise."""
-_DEFAULT_SCHEMA = {"postgresql": "public", "sqlite": "", "duckdb": "main"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,6 +298,30 @@ def _print(table: "Table", *lines: str) -> None:
     console.print(table)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
+
+
+# The jobs of DataX as a replication's file.
+
+
+_EMPTIES = re.compile(r"\s*(?:truncate(?:\s+table)?|delete\s+from)\s+(\S+?)\s*;?\s*", re.IGNORECASE)
+_COMPATIBLE = frozenset(
+    [
+        "tinyint1isbit",
+        "zerodates",
+        "createtable",
+        "convert",
+        "ledger",
+        "user",
+        "password",
+        "url",
+        "dbtable",
+        "startsql",
+        "commit",
+        "batchsize",
+    ]
+)
+"""Options of a writer that a stream needs not, or has otherwise."""
+_DEFAULT_SCHEMA = {"postgresql": "public", "sqlite": "", "duckdb": "main"}
 
 
 @dataclass

@@ -36,7 +36,7 @@ from spark_channel.transfers.options import JobOptions, job_options
 from spark_channel.transfers.plan import begin_transfer, first_reachable
 from spark_channel.transfers.task import TaskServiceClient
 from spark_channel.transform import Pipeline, prepare
-from spark_channel.verification.carry_out import verify_with
+from spark_channel.verification import verify_with
 from spark_channel.verification.report import RepairSettings, VerifyReport, VerifySettings
 from spark_channel.working_directory import relative_to
 
