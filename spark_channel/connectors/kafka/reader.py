@@ -262,7 +262,7 @@ class KafkaReader(RecordReader):
 class KafkaFeed(ChangeFeed):
     """A token is an offset: the next record to read. It also has the number of partitions that the topic had."""
 
-    def __init__(self, reader: "KafkaReader", options: FeedOptions) -> None:
+    def __init__(self, reader: KafkaReader, options: FeedOptions) -> None:
         if options.cursor_column is not None:
             raise OptionError(
                 "option 'cursorColumn' is for databases; a topic is streamed by its offsets",
