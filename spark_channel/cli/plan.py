@@ -315,14 +315,14 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
 
 
 def _check_replication(path: Path, *, connect: bool) -> Verdict:
-    from spark_channel.replication.check import check_replication
+    from spark_channel.replication.plan import check_replication
 
     faults, needs = check_replication(path)
     if faults or needs or not connect:
         return Verdict(_REFUSED if faults else _NEEDS if needs else _RUNS, tuple(faults or needs))
     from spark_channel.replication.config import load_replication
+    from spark_channel.replication.plan import plan_replication
     from spark_channel.replication.run import RunSettings
-    from spark_channel.replication.status import plan_replication
 
     try:
         made = plan_replication(load_replication(path), RunSettings(), parallelism=1)

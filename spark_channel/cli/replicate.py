@@ -22,13 +22,11 @@ from spark_channel.masking import without_login
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress.report import short
 from spark_channel.replication.config import json_schema, load_replication
+from spark_channel.replication.plan import RunPlan, TablePlan, plan_replication
 from spark_channel.replication.report import PARKED, ReplicationReport, TablesProgress
 from spark_channel.replication.run import RunSettings, replicate_on
 from spark_channel.replication.status import (
-    RunPlan,
-    TablePlan,
     TableStatus,
-    plan_replication,
     reset_tables,
     resume_tables,
     status_of,
