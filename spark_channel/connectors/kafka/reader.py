@@ -17,19 +17,22 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import FetchSize, Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
-from spark_channel.connectors.kafka.client import BrokerStatus, consumer, error_of, is_passing
-from spark_channel.connectors.kafka.options import KafkaReadOptions
-from spark_channel.connectors.kafka.ranges import (
+from spark_channel.connectors.kafka.client import (
+    BrokerStatus,
     Edges,
     Part,
     Range,
+    consumer,
     edges_at,
+    error_of,
+    is_passing,
     offsets_at,
     partitions,
     planned,
     splits_of,
     topic_of,
 )
+from spark_channel.connectors.kafka.options import KafkaReadOptions
 from spark_channel.connectors.kafka.serialization import (
     fields_of,
     own_batch,
