@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.errors import OptionError, SchemaError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "TEXT_LENGTH",

@@ -495,7 +495,7 @@ class CommonOptions(Options):
             )
         if self.shared_limit_token is not None and self.shared_limit is None:
             raise OptionError(
-                "option 'sharedLimitToken' needs 'sharedLimit': the token of which limit?",
+                "option 'sharedLimitToken' needs 'sharedLimit': give the limit's address and name too",
                 option="sharedLimit",
             )
         if self.shared_limit is not None and (

@@ -110,10 +110,12 @@ def run(
         EngineName,
         typer.Option(
             help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
-            "spark-submit runs the command, or one end is a Spark format."
+            "spark-submit runs the command, or source or target is a Spark format."
         ),
     ] = "auto",
-    parallel: Annotated[int, typer.Option(min=1, help="Most jobs that run at the same time.")] = 1,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Maximum number of jobs that run at the same time.")
+    ] = 1,
     rows_per_second: Annotated[
         str | None,
         typer.Option(
@@ -221,7 +223,11 @@ def check(
     parameters: Parameters = None,
     output: Output = "text",
     connect: Annotated[
-        bool, typer.Option("--connect", help="Open both ends: login, table, columns and rights.")
+        bool,
+        typer.Option(
+            "--connect",
+            help="Connect to source and target, and check login, table, columns and rights.",
+        ),
     ] = False,
 ) -> None:
     """Show for each job file, or YAML file of `replicate`, whether it runs, needs a driver, or is refused, and why.

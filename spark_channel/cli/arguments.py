@@ -35,7 +35,7 @@ Output = Annotated[
 ]
 Parameters = Annotated[
     list[str] | None,
-    typer.Option("-p", metavar='"-Dname=value"', help="Values of ${name} in the job."),
+    typer.Option("-p", metavar='"-Dname=value"', help="Values for ${name} in the job file."),
 ]
 Master = Annotated[
     str | None, typer.Option(help="Spark's master; default: spark-submit's, else this machine.")
@@ -73,7 +73,8 @@ Protect = Annotated[
     str | None,
     typer.Option(
         metavar="auto|AIM",
-        help="Follow what source and target say of their health, with an aim such as 'p99<1.25x'; default: off.",
+        help="Lower the speed while source or target is overloaded; AIM: how much slower it may be, "
+        "such as 'p99<1.25x'; default: off.",
     ),
 ]
 DirtyRowsPath = Annotated[
@@ -87,7 +88,7 @@ Windows = Annotated[
     typer.Option(
         "--window",
         metavar='"DAYS TIMES LIMIT"',
-        help="Another limit by the time: 'Mon-Fri 08:00-18:00 5k', '22:00-06:00 64MB', 'Sat-Sun unlimited', "
+        help="Limit at certain times: 'Mon-Fri 08:00-18:00 5k', '22:00-06:00 64MB', 'Sat-Sun unlimited', "
         "'12:00-13:00 pause'; may be given several times, and the first that holds counts.",
     ),
 ]

@@ -39,12 +39,12 @@ _Windows = Annotated[
     list[str] | None,
     typer.Option(
         metavar='"DAYS TIMES LIMIT"',
-        help="Another limit by the time: 'Mon-Fri 08:00-18:00 5k', '22:00-06:00 64MB', 'Sat-Sun unlimited', "
+        help="Limit at certain times: 'Mon-Fri 08:00-18:00 5k', '22:00-06:00 64MB', 'Sat-Sun unlimited', "
         "'12:00-13:00 pause'; may be given several times, and the first that holds counts.",
     ),
 ]
 _Timezone = Annotated[str, typer.Option(help="Time zone of --window, such as Europe/Berlin.")]
-_Name = Annotated[str, typer.Argument(help="The limit's name; of a job, its id.")]
+_Name = Annotated[str, typer.Argument(help="Name of a shared limit, or id of a job.")]
 _Rows = Annotated[str | None, typer.Option(help="Rows per second, such as 50k.")]
 _Bytes = Annotated[str | None, typer.Option(help="Arrow bytes per second, such as 64MB.")]
 
@@ -72,7 +72,8 @@ def serve(
     max_jobs: Annotated[
         int,
         typer.Option(
-            min=1, help="Most jobs that share the limit at the same time; more are refused."
+            min=1,
+            help="Maximum number of jobs that share the limit at the same time; more are refused.",
         ),
     ] = MOST_JOBS,
     probe_url: Annotated[
@@ -116,6 +117,8 @@ def serve(
     timezone: _Timezone = "UTC",
 ) -> None:
     """Serve a limit until interrupted."""
+    if rows_per_second is None and bytes_per_second is None and not window:
+        raise typer.BadParameter("give --rows-per-second, --bytes-per-second, or --window")
     probe = None
     windows, zone = parse_windows(window or (), timezone, "--window")
     if any(

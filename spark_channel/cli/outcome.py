@@ -273,7 +273,7 @@ def show_report(file: Path, picture: Path | None) -> None:
 
 
 def _refuse(why: str) -> NoReturn:
-    typer.echo(why, err=True)
+    typer.echo(f"spark-channel: {why}", err=True)
     raise typer.Exit(_BAD_INPUT)
 
 

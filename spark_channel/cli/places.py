@@ -64,6 +64,8 @@ _ARGUMENTS = {"reader": "SOURCE", "writer": "TARGET"}
 _PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 """At least two letters: one letter and a colon is a disk of Windows."""
 _OPTIONS = re.compile(r"(?P<place>.*?)\?(?P<options>\w+=.*)", re.DOTALL)
+_TABLE = frozenset({"dbtable", "query"})
+"""A parameter of a url that resembles one of these is a slip, and no parameter of a driver."""
 _FILE_STORES = frozenset({"file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs", "sftp", "ftp"})
 
 
@@ -193,6 +195,7 @@ def _connector_of(half: _Half, text: str, argument: str) -> tuple[Connector, str
                 return connector, "url", text
             key = next((each for each in ("path", "url", "dbtable") if each in names), "")
             return connector, key, _without_slashes(match[2]) if key == "path" else match[2]
+        raise _unknown(half, prefix, text, argument)
     found = _OPTIONS.fullmatch(text)
     place = found["place"] if found is not None else text
     try:
@@ -209,7 +212,11 @@ def _unknown(half: _Half, prefix: str, place: str, argument: str) -> OptionError
     if prefix and prefix not in _FILE_STORES:
         near = difflib.get_close_matches(prefix, sorted({*names, *schemes}), n=1)
         what = f"begins with {prefix + ':'!r}, which names no {half}"
-        hint = f"; did you mean {near[0] + ':'!r}?" if near else "."
+        hint = (
+            f"; did you mean {near[0] + ':'!r}?"
+            if near
+            else "; write ./ before a path that has a colon."
+        )
     else:
         what = f"{mask_text(place)!r} does not say its format by its ending"
         hint = f": put a name in front of it, as in parquet:{mask_text(place)}."
@@ -244,14 +251,14 @@ def _take_options(
         name = unquote(name)
         if name.lower() in known:
             add_option(options, name, unquote(value))
-        elif in_url:
+        elif in_url and not difflib.get_close_matches(name.lower(), known & _TABLE, cutoff=0.8):
             left.append(part)
         else:
             near = difflib.get_close_matches(name, [_spelled(model, each) for each in known], n=1)
+            path = "" if in_url else f" A path that has a '?' itself is given by -o {half}.path=..."
             raise OptionError(
                 f"{argument} has parameter {name!r}, which is not an option of {connector.name}"
-                f"{f'; did you mean {near[0]!r}?' if near else ''} A path that has a '?' itself is given by "
-                f"-o {half}.path=...",
+                f"{f'; did you mean {near[0]!r}?' if near else '.'}{path}",
                 option=name,
             )
     return "&".join(left)

@@ -362,7 +362,7 @@ def _shared_limit(options: RunOptions) -> Iterator[dict[str, Any]]:
     if options.shared_limit is not None:
         yield {"sharedLimit": options.shared_limit}
         return
-    if options.windows:
+    if options.windows or options.timezone != "UTC":
         from spark_channel.service.windows import parse_windows, speeds_of, windowed_limit
 
         windows, zone = parse_windows(options.windows, options.timezone, "--window")
@@ -463,7 +463,8 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
         from spark_channel.cli.outcome import print_summary
 
         print_summary(run)
-    print(closing_table(run, as_datax=options.datax_summary), flush=True)  # noqa: T201 - the command line talks
+    if options.datax_summary or any(each.reports for each in run.jobs):
+        print(closing_table(run, as_datax=options.datax_summary), flush=True)  # noqa: T201 - the command line talks
 
 
 @contextmanager

@@ -45,7 +45,12 @@ def copy(
         str | None, typer.Option(help="Copy these columns, separated by commas; default: all.")
     ] = None,
     mode: Annotated[
-        str, typer.Option(metavar="append|overwrite|errorIfExists", help="As Spark's save mode.")
+        str,
+        typer.Option(
+            metavar="append|overwrite|errorIfExists",
+            help="append keeps the rows of the target, overwrite replaces them, "
+            "errorIfExists refuses a table or folder that exists.",
+        ),
     ] = "append",
     options: EndOptions = None,
     rows_per_second: Annotated[
@@ -62,7 +67,9 @@ def copy(
     protect: Protect = None,
     channels: Annotated[
         int | None,
-        typer.Option(min=1, help="How many parts are copied at the same time; default: the cores."),
+        typer.Option(
+            min=1, help="How many parts are copied at the same time; default: the number of cores."
+        ),
     ] = None,
     commit: Annotated[
         str | None,
@@ -95,7 +102,7 @@ def copy(
     ] = None,
     output: Output = "text",
 ) -> None:
-    """Copy one table, folder or file to another place.
+    """Copy one table, folder or file from a source to a target.
 
     A parameter behind the '?' of SOURCE or TARGET is an option of its connector. Values are percent-encoded: write
     %26 for & and %25 for %. Exit codes are those of `run`.
@@ -168,7 +175,8 @@ def verify(
         ),
     ] = None,
     where: Annotated[
-        str | None, typer.Option(help="Compare the rows of both sides for which this is true.")
+        str | None,
+        typer.Option(help="Compare the rows of both sides for which this SQL condition is true."),
     ] = None,
     columns: Annotated[
         str | None, typer.Option(help="Compare these columns, separated by commas; default: all.")
@@ -188,7 +196,7 @@ def verify(
     ] = "exact",
     confirm: Annotated[
         int,
-        typer.Option(help="How often a differing row is looked at again, after growing waits."),
+        typer.Option(help="How many times a differing row is compared again, with growing pauses."),
     ] = 3,
     repair: Annotated[
         bool, typer.Option("--repair", help="Write the differing rows to the target again.")
@@ -219,7 +227,10 @@ def verify(
     protect: Protect = None,
     channels: Annotated[
         int | None,
-        typer.Option(min=1, help="Splits of a side read at a time; default: the cores."),
+        typer.Option(
+            min=1,
+            help="Splits of a side that are read at the same time; default: the number of cores.",
+        ),
     ] = None,
     engine: Engine = "auto",
     master: Master = None,

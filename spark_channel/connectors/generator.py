@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.base.contract import (
@@ -25,6 +24,7 @@ from spark_channel.connectors.base.contract import (
     Writer,
 )
 from spark_channel.errors import OptionError, SourceError
+from spark_channel.lazy import compute as pc
 from spark_channel.options import Amount, ByteAmount, ReadOptions, WriteOptions, parse_amount
 from spark_channel.planning import Split
 
@@ -83,7 +83,7 @@ class GeneratorOptions(ReadOptions):
         super().model_post_init(context)
         if self.where is not None:
             raise OptionError(
-                "the generator takes no 'where': ask for other 'rows'",
+                "option 'where' is not supported by the generator: omit it",
                 option="where",
                 got=self.where,
             )

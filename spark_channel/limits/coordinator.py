@@ -368,7 +368,7 @@ class Coordinator:
         jobs = self._pool.jobs
         if job_name not in jobs and self._max_jobs is not None and len(jobs) >= self._max_jobs:
             raise ServiceDeniedError(
-                f"limit {self.limit!r} is shared by {len(jobs)} jobs, as many as may share it: "
+                f"limit {self.limit!r} is shared by {len(jobs)} jobs, which is its maximum: "
                 "run this one when others have ended, "
                 "or serve the limit with a higher max_jobs (`limits serve --max-jobs`)"
             )

@@ -109,7 +109,7 @@ class AdaptiveLimit:
     ```
 
     Raises:
-        OptionError: there is no such policy.
+        OptionError: a policy that is not known.
     """
 
     def __init__(

@@ -490,7 +490,8 @@ def _warn_of_redirect(response: Any, **_: Any) -> None:
     """The exporter takes a redirect for a receipt."""
     if response.is_redirect:
         _log.warning(
-            "metrics are not taken: OTEL_EXPORTER_OTLP_ENDPOINT answered %d, a redirect: name the url that it leads to",
+            "metrics are not accepted: OTEL_EXPORTER_OTLP_ENDPOINT answered %d, a redirect: "
+            "set it to the url that this leads to",
             response.status_code,
         )
 

@@ -155,7 +155,7 @@ class Outbox:
             _log.warning(
                 "a notice to %s was %s: %s. The job is not affected; further ones are counted in /metrics",
                 self.what,
-                "dropped" if outcome == "dropped" else "not taken",
+                "dropped" if outcome == "dropped" else "not accepted",
                 why,
             )
 

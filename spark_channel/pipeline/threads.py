@@ -224,18 +224,23 @@ _T = TypeVar("_T")
 
 
 class HandoffSlot(Generic[_T]):
-    """Holds at most one object, so the giving thread is at most one ahead of the taking one."""
+    """Hands objects from one thread to another, in order. The giving one waits while what is held weighs 1.0 or more.
 
-    def __init__(self) -> None:
+    Args:
+        weight: of an object that is held, asked each time. By default one object fills the slot.
+    """
+
+    def __init__(self, weight: Callable[[_T], float] = lambda _: 1.0) -> None:
+        self._weight = weight
         self._changed = threading.Condition()
-        self._held: list[_T] = []
+        self._held: deque[_T] = deque()
         self._closed = False
         self._cancelled = False
 
     def give(self, thing: _T) -> bool:
         """Wait for the place to be free. False: cancelled, and `thing` was not taken."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._held or self._cancelled)
+            self._changed.wait_for(lambda: self._has_room or self._cancelled)
             if self._cancelled:
                 return False
             self._held.append(thing)
@@ -248,9 +253,13 @@ class HandoffSlot(Generic[_T]):
             self._changed.wait_for(lambda: bool(self._held) or self._closed or self._cancelled)
             if self._cancelled or not self._held:
                 return None
-            thing = self._held.pop()
+            thing = self._held.popleft()
             self._changed.notify_all()
             return thing
+
+    @property
+    def _has_room(self) -> bool:
+        return sum(self._weight(each) for each in self._held) < 1.0
 
     @property
     def holds(self) -> bool:

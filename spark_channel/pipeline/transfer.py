@@ -28,6 +28,9 @@ __all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "Tr
 
 _BLOCKED_SECONDS = 0.005
 """How long the end waits for reader threads: one that hangs in its source must not hang Spark."""
+_WAITING_PART = 1 / 8
+"""Tasks that are read and wait for the target have this part of a channel's capacity at most: the target adds the rows
+of one task slowly, and tasks without rows, as filters make them, must not keep the next one from being read."""
 _MANY_BEFORE = 2
 """After so many tasks of a lane, its last one ends as slowly as these did: the target does not feel it, and what waits
 for the transfer, such as the next table, waits for little longer."""
@@ -107,11 +110,17 @@ class _InFlight:
     task: Task
     channel: MemoryChannel
     counters: Counters
+    rows: int = 0
+    nbytes: int = 0
+    """What was read so far, paid or not."""
+    begun: float = 0.0
+    arrived_seconds: float = 0.0
 
     def push(self, batch: pa.RecordBatch, nbytes: int) -> None:
         self.channel.push(batch, nbytes=nbytes)
 
     def finish(self) -> None:
+        self.arrived_seconds = SYSTEM_CLOCK.now() - self.begun
         self.counters.pushed_all()
         self.channel.close()
 
@@ -175,7 +184,8 @@ class GroupTransfer:
         self._lock = threading.Lock()
         self._queue: deque[Task] = deque(group.tasks)
         self._lanes = [
-            HandoffSlot[_InFlight]() for _ in range(min(group.channels, len(group.tasks)))
+            HandoffSlot[_InFlight](self._weight)
+            for _ in range(min(group.channels, len(group.tasks)))
         ]
         self._open: dict[int, MemoryChannel] = {}
         self._outcomes: list[TaskOutcome] = []
@@ -232,9 +242,10 @@ class GroupTransfer:
                 since = SYSTEM_CLOCK.now()
                 if not lane.give(in_flight):
                     return
-                # The target is two tasks behind: their rows wait in memory, and no more are read.
+                # The target is behind: the rows of the next tasks wait in memory, and no more are read.
                 if (waited := SYSTEM_CLOCK.now() - since) > _BLOCKED_SECONDS:
                     in_flight.counters.waited("target:task", waited)
+                in_flight.begun = SYSTEM_CLOCK.now()
                 source, split = self._work.source_of(in_flight.task)
                 wanted = self._work.schema_of(in_flight.task)
                 counters = in_flight.counters
@@ -244,9 +255,16 @@ class GroupTransfer:
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
                     for batch in counters.trace.reading(batches):
                         fitting = conform(batch, wanted)
-                        payer.put(in_flight.push, fitting, arrow_bytes(fitting))
+                        nbytes = arrow_bytes(fitting)
+                        in_flight.rows += fitting.num_rows
+                        in_flight.nbytes += nbytes
+                        payer.put(in_flight.push, fitting, nbytes)
                 payer.then(in_flight.finish)  # meanwhile the next task's rows are fetched
         lane.close()
+
+    def _weight(self, waiting: _InFlight) -> float:
+        rows = waiting.rows / self._work.capacity_rows
+        return max(rows, waiting.nbytes / self._work.capacity_bytes) / _WAITING_PART
 
     def _next(self) -> _InFlight | None:
         with self._lock:
@@ -317,6 +335,7 @@ class GroupTransfer:
                 steps = self._work.source_of(task)[0].pipeline
                 drain(in_flight.channel, task_writer, steps, plan, log, counters)
                 task_writer.overlapped = lane.holds or ended >= _MANY_BEFORE
+                task_writer.arrived_seconds = in_flight.arrived_seconds
                 with counters.trace.timed("publish"):
                     receipt = task_writer.close()
                 part = log.finish()

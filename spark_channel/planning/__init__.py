@@ -20,26 +20,57 @@ assert made.rows == 1_000_000
 ```
 """
 
-from spark_channel.planning.tasks import (
-    Split,
-    Task,
-    TaskGroup,
-    assign_fairly,
-    channel_count,
-    merge_tasks,
-    plan_channels,
-    split_advice,
-)
-from spark_channel.planning.transfer import (
-    Endpoint,
-    EndpointOverrides,
-    Target,
-    TransferPlan,
-    TransferSpec,
-    advise,
-    deal,
-    plan,
-)
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.planning.tasks import (
+        Split,
+        Task,
+        TaskGroup,
+        assign_fairly,
+        channel_count,
+        merge_tasks,
+        plan_channels,
+        split_advice,
+    )
+    from spark_channel.planning.transfer import (
+        Endpoint,
+        EndpointOverrides,
+        Target,
+        TransferPlan,
+        TransferSpec,
+        advise,
+        deal,
+        plan,
+    )
+else:
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "tasks": [
+                "Split",
+                "Task",
+                "TaskGroup",
+                "assign_fairly",
+                "channel_count",
+                "merge_tasks",
+                "plan_channels",
+                "split_advice",
+            ],
+            "transfer": [
+                "Endpoint",
+                "EndpointOverrides",
+                "Target",
+                "TransferPlan",
+                "TransferSpec",
+                "advise",
+                "deal",
+                "plan",
+            ],
+        },
+    )
 
 __all__ = [
     "Endpoint",

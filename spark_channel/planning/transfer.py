@@ -74,8 +74,14 @@ class Endpoint:
         `half` ("reader" or "writer") names it in errors, and is a synonym of "name".
 
         Raises:
-            OptionError: both `name` and `format`, or one that is not a text.
+            OptionError: both `name` and `format`, one that is not a text, or `options` that are not a mapping.
         """
+        if not isinstance(options, Mapping):
+            raise OptionError(
+                f"the {half} is {type(options).__name__}; it takes a dict of options, "
+                "such as {'name': 'csv', 'path': 'orders.csv'}",
+                option=half,
+            )
         rest = dict(options)
         given = {key: rest.pop(key) for key in list(rest) if key in ("name", "format", half)}
         if len(given) > 1:

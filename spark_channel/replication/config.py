@@ -365,10 +365,15 @@ def _validated(found: Mapping[str, Any], where: str) -> Replication:
     try:
         return Replication.model_validate(found)
     except ValidationError as error:
-        faults = [f"{where}{_fault(dict(each), found)}" for each in error.errors()]
+        faults = [f"{where}{_fault(dict(each), found)}" for each in _by_cause(error.errors())]
         raised = JobFileError(faults[0])
         raised.others = tuple(faults[1:])
         raise raised from None
+
+
+def _by_cause(errors: list[Any]) -> list[Any]:
+    """Unknown names first: a missing one may be one of them, misspelt."""
+    return sorted(errors, key=lambda each: each["type"] == "missing")
 
 
 _NOISE = {"function-after", "function-before", "tuple", "dict", "[key]"}

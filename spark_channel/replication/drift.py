@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.feed import CLOSE_ALL, CLOSES, DELETES, OPERATION
 from spark_channel.errors import SchemaError
+from spark_channel.lazy import compute as pc
 from spark_channel.replication.config import Contract
 from spark_channel.transform.transformer import Flow, Transformer, TransformResult
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.errors import OptionError, SchemaError
+from spark_channel.lazy import compute as pc
 from spark_channel.option_types import is_reference, resolve_references
 from spark_channel.replication.patterns import matches
 from spark_channel.transform.transformer import Flow, Transformer, TransformResult

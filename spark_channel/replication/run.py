@@ -533,7 +533,7 @@ class TableRun:
             known = replace(known, position=None)
         if known is None and there and not self._settings.full_refresh:
             raise OptionError(
-                f"{copy.object} is there, and has no record of this stream: this is its first run, or its source, "
+                f"{copy.object} exists, and has no record of this stream: this is its first run, or its source, "
                 "update_key, primary_key, where or columns (also the key of a mask) were changed. To replace all rows "
                 f"of {copy.object}, run it once with --full-refresh --select '{copy.stream}'"
             )

@@ -239,17 +239,30 @@ def tables_of(replication: Replication) -> Sequence[SourceTable]:
     Raises:
         ChannelError: the source cannot be opened, or has no catalog.
     """
-    source = connector_of(replication.source, "reader")
-    reader, _ = source.reader_with(_probe(replication.source, source, "reader"))
-    return reader.tables()
+    return _probe(replication.source, connector_of(replication.source, "reader"), "reader").tables()
 
 
-def _probe(place: Place, connector: Connector, half: str) -> dict[str, Any]:
-    """Options that are complete, for a look at the connector's own."""
+def _probe(place: Place, connector: Connector, half: str) -> Any:
+    """The connector's reader or writer of no table, for a look at the source or the target.
+
+    Raises:
+        JobFileError: an option of the source or the target is unknown or wrong.
+    """
     given = resolve_references(batch_options(place))
-    if "dbtable" in connector.options_class(half).names():
+    known = connector.options_class(half).names()
+    name = "source" if half == "reader" else "target"
+    if misplaced := given.keys() & StreamOptions.model_fields.keys() - known.keys():
+        raise JobFileError(
+            f"{name}: {min(misplaced)!r} is not an option of connector {connector.name!r}: "
+            "write it into defaults or a stream"
+        )
+    if "dbtable" in known:
         given["dbtable"] = "no.table"  # Iceberg's have a namespace
-    return given
+    try:
+        made = connector.reader_with(given) if half == "reader" else connector.writer_with(given)
+    except OptionError as error:
+        raise JobFileError(f"{name}: {error}") from error
+    return made[0]
 
 
 class _Target:
@@ -260,9 +273,7 @@ class _Target:
         self._connector = connector_of(replication.target, "writer")
         names = self._connector.options_class("writer").names()
         self._by_table = "dbtable" in names
-        writer, _ = self._connector.writer_with(
-            _probe(replication.target, self._connector, "writer")
-        )
+        writer = _probe(replication.target, self._connector, "writer")
         self._dialect = getattr(writer, "dialect", None)
 
     def named(self, template: str, table: SourceTable) -> tuple[str, dict[str, Any]]:

@@ -471,11 +471,10 @@ class PermitLease:
             except ServiceUnavailableError as error:
                 if SYSTEM_CLOCK.now() - heard >= self._timeout:
                     raise ServiceUnavailableError(
-                        f"option {self._option!r}: "
-                        f"the service that counts connections has not answered for {self._timeout:g} s: "
-                        f"{error}. The work stops rather than open one connection too many. "
-                        f"Where Spark tasks cannot reach the driver's host, omit {self._option!r} and write "
-                        "df.coalesce(n) with that number, or let so many tasks run at once (spark.cores.max)"
+                        f"option {self._option!r}: no answer from the service that counts connections "
+                        f"for {self._timeout:g} s: {error}. The task stopped, since it could open one connection too "
+                        f"many. Open the service's port from the executors to the driver; or omit {self._option!r}, "
+                        "and limit the tasks with df.coalesce(n) or spark.cores.max"
                     ) from None
                 self._ended.wait(_RETRY)
                 continue

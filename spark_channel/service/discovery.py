@@ -435,5 +435,8 @@ def _program() -> str:
     """The text of `advert_remover`: as a text it is small to run, also where this package is inside a zip."""
     source = advert_remover.__loader__.get_source(advert_remover.__name__)  # type: ignore[union-attr] # files and zips
     if source is None:
-        raise ImportError(f"{advert_remover.__name__} is installed without its source")
+        raise ImportError(
+            f"{advert_remover.__name__} is installed without its .py file, which is read at run time: "
+            "install the wheel again, without removing the sources"
+        )
     return str(source)

@@ -194,7 +194,7 @@ def ensure_service(
     standing = rendezvous.read(name)
     if standing is None or not _answers(standing):
         raise ServiceUnavailableError(
-            "the service was started, and is gone again; the driver's log says why"
+            "the service started and ended again: see the driver's log for the reason, then run the job again"
         )
     return standing.address
 

@@ -387,7 +387,10 @@ def _check_scope(request: Request, scope: str) -> None:
         request.limit.partition("@")[0]
     )
     if scope != SERVICE_SCOPE and not spends:
-        raise PermissionError("this token does not open that limit")
+        raise PermissionError(
+            f"this token is not valid for limit {request.limit!r}: set 'sharedLimitToken' to the token "
+            "that was written for it (`limits serve --token-file`)"
+        )
 
 
 def _or_denied(handle: Callable[[_Given], Reply], given: _Given) -> Reply:

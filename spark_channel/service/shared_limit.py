@@ -63,7 +63,7 @@ class Probe:
     follows, by default `hold` (the speed stays).
 
     Raises:
-        OptionError: there is no such policy.
+        OptionError: `policy` is not known.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class _Signal:
         known = sorted([*sample.values, *sample.delays])
         missing = f"; not: {', '.join(sample.missing)}" if sample.missing else ""
         raise SourceError(
-            f"there is no signal {name!r}; the database reports {', '.join(known)}{missing}"
+            f"the database does not report signal {name!r}; it reports {', '.join(known)}{missing}"
         )
 
     def close(self) -> None:
@@ -174,8 +174,8 @@ def signal_value(options: Mapping[str, Any], name: str) -> _Signal:
 
     if name == WORK:
         raise OptionError(
-            f"{WORK!r} is what a job's own statements do: it is a bound of a job's option 'pressure', "
-            "and nothing that a probe can ask a database",
+            f"signal {WORK!r} is not available to a probe, since each job computes it from its own statements: "
+            f"name another signal, or set option 'pressure' of the job to '{WORK}<...'",
             option="pressure",
             got=name,
         )
@@ -184,7 +184,8 @@ def signal_value(options: Mapping[str, Any], name: str) -> _Signal:
     health = reader.health()
     if health is None:
         raise OptionError(
-            f"{given.get('url')!r} reports no health signals: give a query", option="pressure"
+            f"{given.get('url')!r} reports no health signals: give a query (--probe-query)",
+            option="pressure",
         )
     return _Signal(health, name)
 

@@ -145,7 +145,7 @@ def _speeds(text: str) -> Speeds:
             return Speeds(nbytes=parse_amount(text.upper().replace("I", "i"), bytes_=True))
         return Speeds(rows=parse_amount(text))
     except ValueError:
-        raise ValueError(_TAKES) from None
+        raise ValueError(f"{_TAKES}; {text!r} is not a limit") from None
 
 
 def speeds_at(
@@ -265,7 +265,7 @@ def parse_windows(
     """The windows and the zone of a command's options.
 
     Raises:
-        OptionError: one makes no sense; `option` is the name of the windows' option.
+        OptionError: one makes no sense, or a zone without windows; `option` is the name of the windows' option.
     """
     try:
         zone = zone_of(timezone)
@@ -273,6 +273,11 @@ def parse_windows(
         raise OptionError(
             f"option '--timezone' got {timezone!r}; it takes {error}", option="--timezone"
         ) from None
+    if timezone != "UTC" and not texts:
+        raise OptionError(
+            f"option '--timezone' is the zone of {option!r}, which is missing: give both, or omit it",
+            option="--timezone",
+        )
     found = []
     for text in texts:
         try:

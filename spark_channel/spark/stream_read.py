@@ -39,8 +39,7 @@ from spark_channel.spark.own_reads import note_origin
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.worker import HangupWatch, SessionFacts, portable, without_traceback
 from spark_channel.transfers.limits import JobLimits, static_of_spec, static_shares
-from spark_channel.tunnel.job import LagWatch
-from spark_channel.tunnel.positions import CheckpointPositions, Offset, StreamPositions
+from spark_channel.tunnel.positions import CheckpointPositions, LagWatch, Offset, StreamPositions
 from spark_channel.tunnel.source import StreamSource
 
 if TYPE_CHECKING:

@@ -184,8 +184,8 @@ def _warn_of_barriers(df: Any) -> None:
     for pattern, name in _BARRIERS.items():
         if re.search(pattern, plan):
             _log.warning(
-                "throttle: there is %s below it, which runs at full speed before the first row comes here; "
-                "throttle nearer to the source",
+                "throttle: the plan has %s below it, which reads its input at full speed. "
+                "Call throttle on the DataFrame of the source",
                 name,
             )
 

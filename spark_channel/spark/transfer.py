@@ -296,7 +296,7 @@ class _Run:
                 if _STRICT not in str(error):
                     raise
                 raise TargetError(
-                    f"table {table} has partitions, and this session takes no partitions that the rows name: set "
+                    f"table {table} is partitioned, and this session does not allow dynamic partitions: set "
                     f"{_STRICT} to nonstrict, such as by spark.conf.set"
                 ) from error
             return

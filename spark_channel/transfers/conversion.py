@@ -99,8 +99,8 @@ def by_wall_clock(
     }
     if mixed and warn:
         _log.warning(
-            "column %s: an instant at one end is not one at the other; times are copied as the sessions of both ends "
-            "show them, as in DataX",
+            "column %s: an instant in the source or the target, and a local time in the other; times are copied as "
+            "the sessions of both show them, as in DataX",
             ", ".join(sorted(mixed)),
         )
     if not mixed or not any(given for _, given, _, _ in pairs):

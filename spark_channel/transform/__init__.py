@@ -4,7 +4,7 @@
 
 ```python
 import pyarrow as pa
-import pyarrow.compute as pc
+from spark_channel.lazy import compute as pc
 from spark_channel.transform import DropRows, Pad, Substr, prepare
 
 def loud(batch):

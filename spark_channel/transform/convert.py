@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from zoneinfo import available_timezones
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from spark_channel.lazy import compute as pc
 from spark_channel.transform.time_patterns import formatted, parsed
 from spark_channel.transform.transformer import Flow, Refused, Transformer, TransformResult
 

@@ -8,10 +8,10 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Literal, get_args
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.arrow_schema import TEXT_LENGTH, length_in
 from spark_channel.errors import OptionError, SchemaError
+from spark_channel.lazy import compute as pc
 from spark_channel.transform.convert import cast_or_refuse, refusals
 from spark_channel.transform.text import as_text, has_text
 from spark_channel.transform.transformer import (

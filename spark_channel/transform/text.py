@@ -8,9 +8,9 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import ClassVar, Literal, get_args
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.lazy import compute as pc
 from spark_channel.transform.transformer import (
     Column,
     Flow,

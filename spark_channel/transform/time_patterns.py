@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.errors import OptionError
+from spark_channel.lazy import compute as pc
 
 __all__ = ["TimePattern", "formatted", "java_parts", "parsed", "strptime_pattern"]
 

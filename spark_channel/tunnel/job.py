@@ -6,31 +6,28 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag
 from spark_channel.errors import ChannelError
 from spark_channel.limits import LimitStatus, RateLimiter, StatusRequest
 from spark_channel.observe import is_wanted
-from spark_channel.progress import Counters, JobColumn, JobSpec, Phase, lag_text
+from spark_channel.progress import Counters, JobColumn, JobSpec, Phase
 from spark_channel.service.discovery import running_service
 from spark_channel.service.launch import serve_here
-from spark_channel.tunnel.positions import added_up, brief_words, lag_numbers
+from spark_channel.tunnel.positions import LagWatch, added_up
 from spark_channel.tunnel.records import Channel
 from spark_channel.tunnel.source import READ, StreamSource, base_split
 
 if TYPE_CHECKING:
     from spark_channel.service import ServiceServer
 
-__all__ = ["ConsumerJob", "LagWatch", "lag_of"]
+__all__ = ["ConsumerJob", "lag_of"]
 
 _log = logging.getLogger(__name__)
 
-_EVERY_SECONDS = 10.0
-_SHARE = 100
-"""Measuring the lag takes at most 1/100 of the time."""
-_FRESH_SECONDS = 1.0
-"""A lag that was measured longer ago is shown with its age."""
+_FIRST_LAG_SECONDS = 10.0
+"""A consumer that ends sooner does not measure its lag."""
 _REPORT_SECONDS = 0.5
 _BEAT_SECONDS = 60.0
 """A service closes a job of which it hears nothing for an hour."""
@@ -212,7 +209,7 @@ class ConsumerJob:
 
     def _watch_lag(self) -> None:
         """Measure the lag while a service shows it. In a separate thread, since a source may not answer."""
-        watch = LagWatch(self._waits_seconds, first_after=_EVERY_SECONDS)
+        watch = LagWatch(self._waits_seconds, first_after=_FIRST_LAG_SECONDS)
         source: list[StreamSource] = []
 
         def ask() -> FeedLag:
@@ -259,51 +256,3 @@ def lag_of(source: StreamSource, positions: Iterable[tuple[Channel, Token]]) -> 
             split = base_split(channel)
             lags.append(FeedLag(split.rows, split.nbytes))
     return added_up(lags) if lags else FeedLag()
-
-
-class LagWatch:
-    """Keeps the last lag; measures it again after 10 s, or after 100 times as long as the last measurement took.
-
-    `waits_seconds`: for so long the newest changes wait for late ones, which the text says. `first_after`: seconds
-    until the first measurement.
-    """
-
-    def __init__(
-        self, waits_seconds: float = 0.0, clock: Clock | None = None, *, first_after: float = 0.0
-    ) -> None:
-        self._waits = waits_seconds
-        self._clock: Clock = clock or SYSTEM_CLOCK
-        self._heard = self._clock.now()
-        self._due = self._heard + first_after
-        self._text = ""
-        self._numbers: Mapping[str, int | float] = {}
-
-    def look(self, ask: Callable[[], FeedLag]) -> tuple[str, Mapping[str, int | float]]:
-        """As people read it, and as numbers; empty when it is not known. A source that does not answer fails no
-        stream.
-        """
-        began = self._clock.now()
-        if began >= self._due:
-            self._ask(ask)
-            self._heard = self._clock.now()
-            self._due = self._heard + max(_EVERY_SECONDS, _SHARE * (self._heard - began))
-        ago = self._clock.now() - self._heard
-        text = (
-            f"{self._text} ({ago:.0f} s ago)"
-            if self._text and ago >= _FRESH_SECONDS
-            else self._text
-        )
-        return text, {**self._numbers, "seconds_ago": round(ago, 1)} if self._numbers else {}
-
-    def _ask(self, ask: Callable[[], FeedLag]) -> None:
-        try:
-            lag = ask()
-        except Exception as error:
-            _log.debug("the lag of the stream cannot be measured: %s", error)
-            self._text, self._numbers = "", {}
-            return
-        text = lag_text(lag.rows, lag.nbytes, lag.seconds)
-        if self._waits and (lag.rows or lag.nbytes):
-            text += f", new rows wait {self._waits:g} s for late ones"
-        self._text = ", ".join(each for each in (text, brief_words(lag)) if each)
-        self._numbers = lag_numbers(lag)

@@ -7,17 +7,19 @@ is one of its clients.
 """
 
 import json
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spark_channel import serialization
-from spark_channel.clock import Clock
+from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag, FeedLimit, has_base
 from spark_channel.errors import OptionError, SourceError, TunnelError, UnsupportedError
 from spark_channel.planning import Split
+from spark_channel.progress.render import lag_text
 from spark_channel.progress.report import short
 from spark_channel.retry import RetryingCalls
 from spark_channel.tunnel.records import Channel
@@ -25,6 +27,7 @@ from spark_channel.tunnel.source import READ, StreamSource, base_split, paused_b
 
 __all__ = [
     "CheckpointPositions",
+    "LagWatch",
     "Offset",
     "OffsetRange",
     "StreamPositions",
@@ -41,8 +44,15 @@ __all__ = [
 ]
 
 
+_log = logging.getLogger(__name__)
+
 Offset = dict[str, Any]
 _VERSION = 1
+_LAG_EVERY_SECONDS = 10.0
+_LAG_SHARE = 100
+"""Measuring the lag takes at most 1/100 of the time."""
+_FRESH_SECONDS = 1.0
+"""A lag that was measured longer ago is shown with its age."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +362,54 @@ class CheckpointPositions(StreamPositions):
     def _offset(self, channels: Mapping[str, Any], base: Mapping[str, Any]) -> Offset:
         more = {"base": dict(base)} if base else {}
         return make_offset("", self.source.about, self.source.schema_text(), channels, **more)
+
+
+class LagWatch:
+    """Keeps the last lag; measures it again after 10 s, or after 100 times as long as the last measurement took.
+
+    `waits_seconds`: for so long the newest changes wait for late ones, which the text says. `first_after`: seconds
+    until the first measurement.
+    """
+
+    def __init__(
+        self, waits_seconds: float = 0.0, clock: Clock | None = None, *, first_after: float = 0.0
+    ) -> None:
+        self._waits = waits_seconds
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._heard = self._clock.now()
+        self._due = self._heard + first_after
+        self._text = ""
+        self._numbers: Mapping[str, int | float] = {}
+
+    def look(self, ask: Callable[[], FeedLag]) -> tuple[str, Mapping[str, int | float]]:
+        """As people read it, and as numbers; empty when it is not known. A source that does not answer fails no
+        stream.
+        """
+        began = self._clock.now()
+        if began >= self._due:
+            self._ask(ask)
+            self._heard = self._clock.now()
+            self._due = self._heard + max(_LAG_EVERY_SECONDS, _LAG_SHARE * (self._heard - began))
+        ago = self._clock.now() - self._heard
+        text = (
+            f"{self._text} ({ago:.0f} s ago)"
+            if self._text and ago >= _FRESH_SECONDS
+            else self._text
+        )
+        return text, {**self._numbers, "seconds_ago": round(ago, 1)} if self._numbers else {}
+
+    def _ask(self, ask: Callable[[], FeedLag]) -> None:
+        try:
+            lag = ask()
+        except Exception as error:
+            _log.debug("the lag of the stream cannot be measured: %s", error)
+            self._text, self._numbers = "", {}
+            return
+        text = lag_text(lag.rows, lag.nbytes, lag.seconds)
+        if self._waits and (lag.rows or lag.nbytes):
+            text += f", new rows wait {self._waits:g} s for late ones"
+        self._text = ", ".join(each for each in (text, brief_words(lag)) if each)
+        self._numbers = lag_numbers(lag)
 
 
 class BatchAdmission:

@@ -149,8 +149,8 @@ class TunnelReader:
             if out is None or out.delivery is not delivery:
                 raise FlowError(
                     f"{what}() got range {delivery.sequence} of channel {delivery.channel}, "
-                    "which this reader does not wait for: each delivery takes one call, "
-                    "of the reader that it came from, before that is closed"
+                    "which this reader does not hold: call checkpoint() or fail() once for each delivery, "
+                    "on the reader that returned it, before you close that"
                 )
             del self._out[delivery.channel, delivery.sequence]
             return out

@@ -137,7 +137,7 @@ class Tunnel:
         made = self.store.reset(self.name, source.record(self.name), new)
         if slot and slot != slot_of(made):
             _log.warning(
-                "tunnel %r does not read slot %r any more, which keeps its server's log until it is dropped: "
+                "tunnel %r no longer reads slot %r, which keeps its server's log until it is dropped: "
                 "SELECT pg_drop_replication_slot('%s')",
                 self.name,
                 slot,
@@ -146,7 +146,7 @@ class Tunnel:
         left = sorted(_tables(source.feed, old) - _tables(source.feed, new))
         if left:
             _log.warning(
-                "tunnel %r does not follow %s any more, which option 'tables' does not name: `spark-channel tunnel "
+                "tunnel %r no longer follows %s, which option 'tables' does not name: `spark-channel tunnel "
                 "add-table` adds a table again",
                 self.name,
                 ", ".join(left),

@@ -16,10 +16,10 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.arrow_schema import is_binary, is_number, is_text, plain_type
 from spark_channel.errors import SchemaError
+from spark_channel.lazy import compute as pc
 from spark_channel.verification.report import TextForm
 
 __all__ = [

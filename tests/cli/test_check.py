@@ -117,7 +117,7 @@ def test_a_variable_that_is_not_set_is_a_note(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("definition", "why"),
-    [("id INTEGER, name TEXT", ""), ("id INTEGER", "name"), ("", "there is no table")],
+    [("id INTEGER, name TEXT", ""), ("id INTEGER", "name"), ("", "does not exist")],
 )
 def test_connect_looks_at_the_target(tmp_path: Path, definition: str, why: str) -> None:
     path = tmp_path / "t.db"

@@ -60,7 +60,7 @@ def test_a_limit_that_is_not_there_is_named(command: list[str]) -> None:
 
 
 def test_a_limit_without_a_speed_is_refused() -> None:
-    assert "a limit has a speed" in run("limits", "serve", "orders-db", code=2)
+    assert "give --rows-per-second" in run("limits", "serve", "orders-db", code=2)
 
 
 def test_an_unknown_command_ends_with_2() -> None:

@@ -88,6 +88,13 @@ def test_a_place(text: str, name: str, options: dict[str, Any]) -> None:
             "x.csv?delimitr=,",
             "'delimitr', which is not an option of csv; did you mean 'delimiter'",
         ),
+        (
+            "writer",
+            "sqlite:x.db?dbtabel=t",
+            "'dbtabel', which is not .* sqlite; did you mean 'dbtable'",
+        ),
+        ("writer", "sqlit:x.db?dbtable=t", "TARGET begins with 'sqlit:'.*did you mean 'sqlite:'"),
+        ("writer", "day-10:00.db?dbtable=t", "write ./ before a path that has a colon"),
         ("reader", "x.csv?header=true&Header=false", "option 'Header' is given twice"),
         (
             "reader",

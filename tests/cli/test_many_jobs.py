@@ -71,7 +71,7 @@ def test_a_job_that_fails_or_cannot_be_read_keeps_no_other_from_running(tmp_path
         ("not run", 2),
         ("done", 0),
     ]
-    assert "there is no directory" in report["jobs"][0]["error"]
+    assert "does not exist; make it" in report["jobs"][0]["error"]
     assert "not JSON" in report["jobs"][1]["error"]
     assert (report["jobs_done"], report["jobs_failed"], report["rows_written"]) == (1, 2, 5)
 

@@ -137,7 +137,7 @@ def test_fetch_size_bounds_a_batch() -> None:
         ({"schema": "tags ARRAY<INT>"}, "column 'tags' has type ARRAY<INT>"),
         ({"schema": "a INT, A STRING"}, "names column 'A' twice"),
         ({"schema": ""}, "'schema' got"),
-        ({"where": "id > 5"}, "takes no 'where'"),
+        ({"where": "id > 5"}, "'where' is not supported"),
         ({"url": "generator:x"}, "'url' got 'generator:x'; it takes generator:"),
         ({"sed": "1"}, "did you mean 'seed'"),
     ],

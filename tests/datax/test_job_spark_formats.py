@@ -151,7 +151,7 @@ def test_tables_of_hive(hive: SparkSession, tmp_path: Path) -> None:
         ).collect()
         return list(map(tuple, found))
 
-    with pytest.raises(TargetError, match=r"has partitions, .*partition\.mode to nonstrict"):
+    with pytest.raises(TargetError, match=r"is partitioned, .*partition\.mode to nonstrict"):
         run("id < 9")
     hive.conf.set("hive.exec.dynamic.partition.mode", "nonstrict")
     assert run("id < 9") == 2

@@ -197,6 +197,71 @@ def test_the_next_task_is_read_while_the_last_rows_of_the_one_before_are_paid() 
     assert not thread.is_alive()
 
 
+class Uneven(MemoryReader):
+    """Its first and its last task have rows."""
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        if split.params["number"] in (0, 4):
+            yield from super().read(split)
+
+
+def test_tasks_without_rows_do_not_keep_the_next_one_from_being_read() -> None:
+    """While the target adds a task's rows slowly, the limit is used by the next one that has rows."""
+    read = threading.Event()
+
+    def note(split: Split, _number: int) -> None:
+        if split.params["number"] == 4:
+            read.set()
+
+    def write(task: int) -> None:
+        assert task == 4 or read.wait(60), "the last task waited for those without rows"
+
+    writer = Table(before=write)
+    outcome = transfer(Uneven(1, before=note), writer, group(5, 1)).run()
+    assert receipts(outcome) == [(0, 10), (1, 0), (2, 0), (3, 0), (4, 10)]
+
+
+def test_a_task_with_rows_that_waits_for_the_target_keeps_the_next_one_from_being_read() -> None:
+    begun = [threading.Event() for _ in range(3)]
+
+    def note(split: Split, _number: int) -> None:
+        begun[split.params["number"]].set()
+
+    def write(task: int) -> None:
+        if task == 0:
+            assert begun[1].wait(60)
+            assert not begun[2].wait(0.2), "the rows of two tasks waited in memory"
+
+    transfer(MemoryReader(2, before=note), Table(before=write), group(3, 1)).run()
+    assert begun[2].is_set()
+
+
+def test_a_task_that_was_read_before_its_turn_came_is_told_how_long_its_rows_took() -> None:
+    """A limited target spreads its work over a part of that time."""
+    arrived: dict[int, float] = {}
+    read = threading.Event()
+
+    class ObservedTask(TableTask):
+        def close(self) -> Receipt:
+            if self.task == 0:
+                assert read.wait(60)
+            arrived[self.task] = self.arrived_seconds
+            return super().close()
+
+    class Telling(Table):
+        def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+            super().open(plan, task, attempt)
+            return ObservedTask(self, task, attempt)
+
+    def wait(split: Split, number: int) -> None:
+        if split.params["number"] == 1 and number == 1:
+            threading.Event().wait(0.1)
+            read.set()
+
+    transfer(MemoryReader(2, before=wait), Telling(), group(2, 1)).run()
+    assert 0 <= arrived[0] < 0.1 <= arrived[1]
+
+
 def test_an_error_of_a_source_ends_all_lanes() -> None:
     def broken(split: Split, number: int) -> None:
         if split.params["number"] == 2 and number == 1:

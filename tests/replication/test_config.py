@@ -139,7 +139,7 @@ def test_a_full_name_counts_most_and_a_later_pattern_more() -> None:
         ("mode: full", "mode: full\n  late_seconds: inf", r"late_seconds got 'inf'; it takes"),
         ('"Sat-Sun unlimited"', "Sun 5k/s", r"limit.windows\[1\] got 'Sun 5k/s'; it takes days"),
         ("source:", "source: [", r"line \d+, column \d+: "),
-        ("streams:", "stream:", r"streams is missing"),
+        ("streams:", "stream:", r"stream is not known; did you mean 'streams'"),
         ("  shop.*:\n", "\tshop.*:\n", r"line \d+, column 1: .*indented by spaces, not by tabs"),
     ],
 )

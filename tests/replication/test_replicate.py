@@ -179,6 +179,12 @@ def test_what_no_table_can_be_read_from(shop: Shop) -> None:
         )
     with pytest.raises(JobFileError, match=r"target: .*parqet"):
         shop.replicate({"*": {}}, {"path": "x", "writer": "parqet"})
+    with pytest.raises(
+        JobFileError, match=r"target: 'object' is not an option.*defaults or a stream"
+    ):
+        shop.replicate({"*": {}}, {"url": "sqlite:dw.db", "object": "x"})
+    with pytest.raises(JobFileError, match=r"target: unknown option 'lokTimeout'"):
+        shop.replicate({"*": {}}, {"url": "sqlite:dw.db", "lokTimeout": "1"})
 
 
 EVENTS = {"events": {"mode": "incremental", "update_key": "n"}}

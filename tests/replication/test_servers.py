@@ -150,7 +150,7 @@ def test_the_tables_of_postgresql(pg: PostgresServer, tmp_path: Path, writer: st
             "streams": {"rep_a.plain": {"object": "é" * 31 + "{table}"}},
         }
         parked = spark_channel.replicate(None, file).parked
-        assert "whose name is cut after 63 bytes" in parked[0].why
+        assert "would cut its name after 63 bytes" in parked[0].why
     if writer == "postgresql":
         same = "SELECT count(*) FROM (SELECT * FROM rep_a.plain EXCEPT ALL SELECT * FROM rep_dw.rep_a_plain) x"
         assert pg.psql(same).strip() == "0"

@@ -90,7 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
         loads = self.server.loads
         if self.server.name == "fe":
             if self.headers.get("Expect") != "100-continue":
-                self._answer(200, {"Status": "Fail", "Message": "There is no 100-continue header"})
+                self._answer(
+                    200, {"Status": "Fail", "Message": "The 100-continue header is missing"}
+                )
             else:
                 self._answer(307, {}, Location=loads.redirect + self.path)
             return

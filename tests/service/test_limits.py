@@ -201,7 +201,7 @@ def test_the_token_of_a_limit_spends_it_and_nothing_else(
     ):
         with (
             caplog.at_level(logging.DEBUG),
-            pytest.raises(ServiceDeniedError, match="does not open"),
+            pytest.raises(ServiceDeniedError, match="is not valid for limit"),
         ):
             ask(address, request)
     assert limit_status(server, "orders").rows_per_second == 100

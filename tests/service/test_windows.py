@@ -242,6 +242,7 @@ def test_a_shared_limit_follows_the_windows() -> None:
     [
         (["Mon 5 k"], "UTC", "'--window' got 'Mon 5 k'; it takes days"),
         ([], "Mars", "'--timezone' got 'Mars'"),
+        ([], "Europe/Berlin", "'--timezone' is the zone of '--window', which is missing"),
     ],
 )
 def test_an_option_that_is_no_window(texts: list[str], zone: str, why: str) -> None:

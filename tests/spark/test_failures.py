@@ -55,7 +55,7 @@ def test_planning_a_read(database: Path) -> None:
     drop(database)
     for step in (source(database).schema, reader.partitions):
         assert sent(step).startswith(
-            f"spark_channel.errors.SourceError: there is no table 'orders' in {database}"
+            f"spark_channel.errors.SourceError: table 'orders' does not exist in {database}"
         )
 
 

@@ -12,8 +12,7 @@ from spark_channel.errors import SourceError
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.spark import session as sessions
 from spark_channel.testing import VirtualClock
-from spark_channel.tunnel.job import LagWatch
-from spark_channel.tunnel.positions import base_words, brief_words, kept_words
+from spark_channel.tunnel.positions import LagWatch, base_words, brief_words, kept_words
 from tests.spark.test_stream_read import fill, run
 from tests.tunnel.children import ADMISSION
 

@@ -357,7 +357,7 @@ def test_a_pair_that_was_published_writes_nothing_again(
             {"name": "sqlite", "path": "/no/such/x.db", "dbtable": "t"},
             {},
             TargetError,
-            "no directory",
+            "does not exist; make it",
         ),
         (
             {"name": "generator"},

@@ -648,7 +648,7 @@ def test_a_mysql_session_that_is_killed_passes(place: Place) -> None:
         with pytest.raises(SourceError) as lost:
             look.highest("id")
     assert feed.is_passing(lost.value)
-    assert not feed.is_passing(SourceError("there is no table"))
+    assert not feed.is_passing(SourceError("table 't' does not exist"))
     assert feed.latest({"cursor": None}, NO_LIMIT) == {"cursor": ROWS}
 
 

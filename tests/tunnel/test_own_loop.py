@@ -56,7 +56,7 @@ def test_what_has_no_checkpoint_is_delivered_again(shop: Path) -> None:
         taken = ids(first)
         reader.checkpoint(first)
         given = ids(second)
-    with pytest.raises(FlowError, match="this reader does not wait for"):
+    with pytest.raises(FlowError, match="this reader does not hold"):
         reader.checkpoint(second)
     with pytest.raises(FlowError, match="was closed"):
         reader.read()

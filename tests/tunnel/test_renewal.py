@@ -254,7 +254,7 @@ def test_a_lost_connection_is_told_from_what_stays_wrong(
     lost = SourceError("x: PostgreSQL says: server closed the connection unexpectedly")
     lost.__cause__ = OSError("server closed the connection unexpectedly")
     assert feed.is_passing(lost)
-    assert not feed.is_passing(SourceError("there is no table"))
+    assert not feed.is_passing(SourceError("table 't' does not exist"))
     assert not feed.is_passing(RuntimeError("server closed the connection"))
 
 

@@ -65,7 +65,7 @@ def check(tunnel: Tunnel, before: list[Row], missing: str) -> None:
         tunnel.reset()
 
 
-MISSING = r"there is no table .*t'.*handed out before are delivered.*tunnel delete"
+MISSING = r"table .*t' does not exist.*assigned before are delivered.*tunnel delete"
 
 
 @pytest.mark.parametrize("mode", ["fail", "evolve"])

@@ -62,7 +62,7 @@ GONE = {
 }
 MESSAGES = {
     "renamed": r"items' of the tunnel is '\S+others' now.*tunnel remove-table.*add-table --table \S+others",
-    "left": r"does not hold \S+items any more.*tunnel resnapshot.*tunnel remove-table",
+    "left": r"no longer holds \S+items.*tunnel resnapshot.*tunnel remove-table",
     "made again": r"items' of the tunnel was dropped, and made again.*tunnel resnapshot.*tunnel remove-table",
 }
 

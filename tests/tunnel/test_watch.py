@@ -276,7 +276,7 @@ def test_why_the_lag_is_not_known(
     assert "stream-0 (lag) is not known: replication slot" in watched.shown()
     channel = watched.plain()["channels"][0]
     assert channel["lag"] is None
-    assert "is not in" in channel["no_lag"]
+    assert "does not exist in" in channel["no_lag"]
     assert channel["tables"] == []
     watched.tunnel.delete()
 
@@ -303,7 +303,7 @@ def test_a_slot_that_a_tunnel_leaves_is_told_and_found(
     assert shop.name not in {each.slot for each in watched.tunnel.orphans()}
     other = Tunnel("shop", {**watched.options, "slot": f"{shop.name}_new"}, store=watched.store)
     other.reset()
-    assert f"does not read slot '{shop.name}' any more" in caplog.text
+    assert f"no longer reads slot '{shop.name}'" in caplog.text
     found = {each.slot: each.named_by for each in other.orphans()}
     assert found.get(shop.name) == ""
     assert f"{shop.name}_new" not in found

@@ -205,8 +205,8 @@ def take(
     if found is None:
         if resume is not None:
             raise TargetError(
-                f"{identity.shown} cannot be continued: its claim on {identity.target} is missing. "
-                "Run the job again"
+                f"{identity.shown} cannot be continued: its claim on {identity.target} was removed. "
+                "Run the job again; if rows of the earlier run are in the target, delete them first"
             )
         return _taken(Claim(identity, owner, process=process, beat_at=now), position, follows)
     if found.has_published(position):

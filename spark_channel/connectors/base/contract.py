@@ -426,6 +426,9 @@ class TaskWriter(ABC):
     overlapped: bool = False
     """The host reads the next task's rows while `close` runs, or this is the last task of many. Under a limit it may
     then spread its work."""
+    arrived_seconds: float = 0.0
+    """How long the host read and paid for this task's rows, maybe before the writer was opened; 0.0 = not known. Set
+    before `close`."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:

@@ -477,7 +477,7 @@ def new_columns_advice(*, goes_on: bool) -> str:
 def missing_source(error: SourceError, advice: str = "") -> SourceError:
     """Return the error that ends a stream whose table was dropped. `error` names the table; `advice`: a remedy."""
     return SourceError(
-        f"{error}. Ranges of its stream that were handed out before are delivered from the log, and nothing else. "
+        f"{error}. Ranges of its stream that were assigned before are delivered from the log. "
         f"{advice}Remove the tunnel (`spark-channel tunnel delete`); or reset it, or begin with a new checkpoint "
         "directory, when there is a new table of that name"
     )

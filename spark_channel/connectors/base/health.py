@@ -129,7 +129,7 @@ class StatementLatency:
     `mean` is in terms of the mean that their kind of statement had when it was first seen, so another mixture of
     statements changes nothing. It is kept when the server counts from zero again, or counts a kind again that it had
     dropped: learned then, it would be the latency beside the job. Sums of squares would show one stall in a second
-    and nothing else, so there is no tail.
+    and nothing else, so no tail is computed.
     """
 
     def __init__(self) -> None:

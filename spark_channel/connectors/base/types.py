@@ -11,10 +11,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel import lazy
 from spark_channel.errors import OptionError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "SMALL_INT",

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.base.stored import Stored
@@ -28,6 +27,7 @@ from spark_channel.connectors.sql.session import split_script
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.stored import stored_table
 from spark_channel.errors import SchemaError, TargetError
+from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions
 
 __all__ = ["ClickhouseWriter"]

@@ -220,7 +220,7 @@ class DeltaFeed(ChangeFeed):
                     lines = bytes(opened.read()).splitlines()
             except FileNotFoundError as error:
                 raise SourceError(
-                    f"version {version} is not in the log of {place.show()} any more "
+                    f"version {version} was removed from the log of {place.show()} "
                     f"(delta.logRetentionDuration). {_AGAIN}"
                 ) from error
         found, folders = [], self._reader.partition_columns()

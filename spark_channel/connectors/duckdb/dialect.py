@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
@@ -27,6 +26,7 @@ from spark_channel.connectors.sql.encode import first_outside
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import identifier, name_readings
 from spark_channel.errors import SchemaError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "DuckdbDialect",

@@ -163,10 +163,10 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
         with path.open("rb") as file:
             start = file.read(_MAGIC_AT + len(_MAGIC))
     except FileNotFoundError:
-        hint = ""
+        hint = "; correct the path in option 'url'"
         if path.is_absolute() and Path(str(path).lstrip("/")).exists():
-            hint = f"; a relative file is written duckdb:{str(path).lstrip('/')}"
-        raise failure(f"there is no database file {path}{hint}") from None
+            hint = f"; a relative path is written duckdb:{str(path).lstrip('/')}"
+        raise failure(f"database file {path} does not exist{hint}") from None
     except IsADirectoryError:
         raise failure(f"{path} is a directory; name the database file in it") from None
     except OSError as error:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.contract import TaskWriter, WriteContext
 from spark_channel.connectors.base.feed import OPERATION
@@ -27,6 +26,7 @@ from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.connectors.sql.write_protocol import WriteTarget
 from spark_channel.errors import OptionError, TargetError
+from spark_channel.lazy import compute as pc
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.retry import Retry
 

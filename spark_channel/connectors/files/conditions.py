@@ -16,10 +16,10 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.arrow_schema import is_text
 from spark_channel.errors import OptionError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "FLIPPED",
@@ -42,13 +42,13 @@ __all__ = [
 
 NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 FLIPPED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
-_KERNELS = {
-    "eq": pc.equal,
-    "ne": pc.not_equal,
-    "lt": pc.less,
-    "le": pc.less_equal,
-    "gt": pc.greater,
-    "ge": pc.greater_equal,
+_FUNCTIONS = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
 }
 
 
@@ -159,7 +159,7 @@ class Compare(_OnColumn):
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         values = _typed(batch.column(self.column), self.type)
-        found = _KERNELS[self.op](values, pa.scalar(self.value, self.type))
+        found = getattr(pc, _FUNCTIONS[self.op])(values, pa.scalar(self.value, self.type))
         if pa.types.is_floating(self.type) and self.op in ("gt", "ge"):
             found = pc.or_(found, pc.is_nan(values))
         return found
@@ -202,7 +202,7 @@ class CompareColumns(Condition):
         return frozenset((self.left, self.right))
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
-        return _KERNELS[self.op](batch.column(self.left), batch.column(self.right))
+        return getattr(pc, _FUNCTIONS[self.op])(batch.column(self.left), batch.column(self.right))
 
     def negated(self) -> Condition:
         return replace(self, op=NEGATED[self.op])

@@ -564,4 +564,7 @@ def partition_value(name: str, text: str | None, kind: pa.DataType) -> pa.Scalar
             return pa.scalar(text, pa.string()).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             pass
-    raise SourceError(f"partition {name}={text} does not fit type {kind}")
+    raise SourceError(
+        f"folder {name}={text}: the value is not of the partition column's type {kind}. "
+        f"Rename the folder, or give {name!r} another type in the schema"
+    )

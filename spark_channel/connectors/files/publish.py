@@ -369,8 +369,9 @@ class TargetDirectory:
             else:
                 self.fence(held)
                 raise CommitError(
-                    f"the staged file {file.name} is missing or incomplete: was the job's folder removed, "
-                    "or is the directory not shared by all executors and the driver? The target is unchanged"
+                    f"the staged file {file.name} is missing or incomplete: the job's folder was removed, "
+                    "or the directory is not shared by all executors and the driver. The target is unchanged; "
+                    "run the job again"
                 )
 
     def _show(self, files: Iterable[StagedFile], moved: list[StagedFile]) -> None:

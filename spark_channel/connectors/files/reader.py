@@ -250,7 +250,8 @@ def _result(
         values = batch.column(batch.schema.get_field_index(name))
         if not field.nullable and values.null_count:
             raise SourceError(
-                f"{shown}: column {field.name!r} holds NULL, and its schema promises none"
+                f"{shown}: column {field.name!r} holds NULL, and its schema is NOT NULL. "
+                "The file is damaged; write it again"
             )
         if values.type.equals(field.type):
             return values

@@ -61,7 +61,9 @@ def parse_where(text: str, schema: pa.Schema) -> Condition:
         parsed = sqlglot.parse(text, read="sqlite")
     except sqlglot.errors.SqlglotError as error:
         detail = re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()[0]
-        detail = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", detail)
+        detail = re.sub(
+            r"Required keyword: '\w+' missing for <class '[\w.]+'>", "an operand is missing", detail
+        )
         raise OptionError(
             f"option 'where' got {text!r}, which is not a SQL condition: {detail}",
             option="where",

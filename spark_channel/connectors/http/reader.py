@@ -69,8 +69,8 @@ class WebService:
                     return
                 raise SourceError(
                     f"{options.address}: page {number} has the same rows as the page before it, "
-                    f"so the server does not go by parameter {options.page_param!r}, and rows "
-                    "would be missing or doubled: check 'pageParam', or omit it if the server has one page"
+                    f"so the server ignores parameter {options.page_param!r}, and rows "
+                    "would be missing or duplicated: check 'pageParam', or omit it if the server has one page"
                 )
             yield page
             full = full or len(page)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
@@ -32,6 +31,7 @@ from spark_channel.errors import (
     TargetError,
     UnsupportedError,
 )
+from spark_channel.lazy import compute as pc
 from spark_channel.masking import without_login
 from spark_channel.option_types import Instant
 from spark_channel.options import ByteAmount, Options, ReadOptions, Secret, Trait

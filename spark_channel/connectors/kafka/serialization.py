@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from spark_channel.connectors.files.formats.json import JsonEncoder, JsonFormat
@@ -17,6 +16,7 @@ from spark_channel.connectors.files.options import JsonWriteOptions
 from spark_channel.connectors.kafka.options import KafkaReadOptions, KafkaWriteOptions
 from spark_channel.connectors.records import Columns
 from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.lazy import compute as pc
 from spark_channel.serialization import Number
 
 __all__ = [

@@ -214,8 +214,9 @@ class Deliveries:
         unknown = len(made) - confirmed - len(failed) - len(undelivered)
         if unknown:
             raise TargetError(
-                f"{self._options.address}: {len(made)} records were sent, "
-                f"and what became of {unknown} of them is not known: run again"
+                f"{self._options.address}: {unknown} of {len(made)} records have no confirmation, so they may or may "
+                "not have been written. Check the brokers and 'deliveryTimeout'; a task that runs again "
+                "writes its records again"
             )
         if undelivered and self._transaction is not None:
             raise self._unconfirmed(

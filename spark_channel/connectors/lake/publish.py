@@ -318,9 +318,9 @@ class LakePublisher(Writer):
         protocol.check(found, held)
         raise CommitError(
             f"{len(lost)} data files of job {plan.job}, such as {lost[0]}, "
-            f"are missing or incomplete in {lake.shown}: was the table vacuumed without retention, "
-            "or is its directory not shared by all executors and the driver? The table has the rows "
-            "that it had before"
+            f"are missing or incomplete in {lake.shown}: the table was vacuumed without retention, "
+            "or its directory is not shared by all executors and the driver. The table has the rows "
+            "that it had before; run the job again"
         )
 
     def _warn_published(self, plan: LakePlan) -> None:

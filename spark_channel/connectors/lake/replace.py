@@ -11,7 +11,6 @@ from dataclasses import field as dataclass_field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import fs as pafs
 
 from spark_channel.arrow_schema import InexactError, cast_exactly, spell
@@ -23,6 +22,7 @@ from spark_channel.connectors.files.listing import partition_value
 from spark_channel.connectors.lake.table import NewFile, TableFile
 from spark_channel.connectors.lake.task_writer import FileSet
 from spark_channel.errors import TargetError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "KeyMatch",
@@ -86,8 +86,8 @@ class KeyMatch(RowMatcher):
         if twice.num_rows:
             shown = {name: twice[name][0].as_py() for name in names}
             raise TargetError(
-                f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the key {shown}, and nothing says which "
-                "of them should stay; keep one row of each key, or name more 'keyColumns'"
+                f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the key {shown}: "
+                "keep one row of each key, or name more 'keyColumns'"
             )
         self._keys = keys.combine_chunks()
         self._bounds = {name: _bounds(self._keys[name]) for name in names}

@@ -11,7 +11,6 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import fs as pafs
 
 from spark_channel.clock import utc_now
@@ -23,6 +22,7 @@ from spark_channel.connectors.files.formats.parquet import RowGroupEncoder
 from spark_channel.connectors.files.store import Store
 from spark_channel.connectors.lake.table import LakeWriteOptions, NewFile, Partition, conform
 from spark_channel.errors import ChannelError, TargetError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "DataFileEncoder",

@@ -204,8 +204,8 @@ class LakeWriter(LakePublisher):
             raise SchemaError(f"{error}{''.join(f', or: {each}' for each in advices)}") from None
         if not names and mode == "ignore":
             raise SchemaError(
-                f"{lake.shown} has none of the rows' columns, which are {', '.join(schema.names)}: is it the right "
-                "table?"
+                f"{lake.shown} has none of the rows' columns, which are {', '.join(schema.names)}: name another table, "
+                "or rename the columns"
             )
         return names, [] if mode == "ignore" else new, wider
 

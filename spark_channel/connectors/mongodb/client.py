@@ -248,7 +248,7 @@ class MongoWriteOptions(MongoAddress, DirectOptions):
         super().model_post_init(context)
         if "." in self.collection and self.collection.startswith("system."):
             raise OptionError(
-                f"option 'collection' got {self.collection!r}; MongoDB's own collections are not written",
+                f"option 'collection' got {self.collection!r}; MongoDB's own collections are not written: name another",
                 option="collection",
                 got=self.collection,
             )

@@ -95,7 +95,7 @@ def _explained(session: MysqlSession, after: GtidSet, error: Exception) -> Sourc
     lowered = said.lower()
     if "purged" in lowered or "too old" in lowered:
         return SourceError(
-            f"{session.place} does not have the changes after {str(after) or 'the beginning'} any more, "
+            f"{session.place} no longer has the changes after {str(after) or 'the beginning'}, "
             f"since its binary logs were purged; the server says: {said}. {RESET}, and have the server keep "
             "its logs for longer than a stream may be stopped (binlog_expire_logs_seconds)"
         )

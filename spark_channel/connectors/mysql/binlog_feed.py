@@ -245,7 +245,7 @@ class BinlogFeed(ChangeFeed):
             purged = self._gtids.parse(str(session.value("SELECT @@global.gtid_purged") or ""))
             if not start.covers(purged):
                 raise SourceError(
-                    f"{session.place} does not have the changes after {start} any more, "
+                    f"{session.place} no longer has the changes after {start}, "
                     f"since its binary logs were purged up to {purged}. {RESET}, and have the server keep "
                     "its logs for longer than a stream may be stopped (binlog_expire_logs_seconds)"
                 )

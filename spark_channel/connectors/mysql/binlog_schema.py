@@ -219,7 +219,7 @@ def find_one(session: MysqlSession, dialect: Dialect, name: str) -> tuple[str, s
     table = dialect.find_table(session, name)
     if table is None:
         raise OptionError(
-            f"there is no table {name!r} in {session.place}: name it as database.table",
+            f"table {name!r} does not exist in {session.place}: name it as database.table",
             option="tables",
             got=name,
         )
@@ -272,6 +272,6 @@ def _of_pattern(session: MysqlSession, item: str) -> list[tuple[str, str]]:
         )
     if not found:
         raise SourceError(
-            f"there is no table in {session.place} that {item!r} names: correct the name, or create the table"
+            f"option 'tables' got {item!r}, which matches no table in {session.place}: correct it, or create the table"
         )
     return found

@@ -214,10 +214,9 @@ class BinlogWatermarks:
             position = self._position(session)
         if not position.covers(self._since):
             raise _BehindError(
-                f"a chunk of {source.label} would be read from a server "
-                f"that has {str(position) or 'nothing'} of the binary log, "
-                f"and the stream began at {self._since}: changes between would be lost. "
-                "It is a replica that lags, behind one name with others: name one server in 'url'"
+                f"{session.place} is a replica that lags: it has the binary log up to {str(position) or 'its start'}, "
+                f"and this stream began at {self._since}. Reading {source.label} there would lose the changes between. "
+                "Set 'url' to one server, not to a name that several servers share"
             )
         self._table.look(session)
         raw = self._table.read(session, lower, upper, rows)

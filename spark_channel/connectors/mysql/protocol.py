@@ -249,10 +249,10 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             self._force_close()
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
-                "the server wants the password encrypted for a key that it sends, "
-                "and the connection has no TLS: who answers in its place could read it. "
-                "Switch TLS on in the server and omit option 'sslmode', or name the server's key "
-                "by 'serverRsaPublicKeyFile', or accept it with 'allowPublicKeyRetrieval=true'",
+                "the server wants the password encrypted with a key that it sent itself, over a connection without "
+                "TLS. An attacker who impersonates the server could read the password, so it was not sent. "
+                "Enable TLS on the server and omit option 'sslmode'; or set 'serverRsaPublicKeyFile' to the file of "
+                "the server's key; or accept the risk with 'allowPublicKeyRetrieval=true'",
             )
         self._public_key = key
 

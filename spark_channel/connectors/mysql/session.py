@@ -269,9 +269,9 @@ class MysqlSession(BoundSession):
             raise self._failure(f"{self.place}: {_missing_library(str(error))}") from None
         except _NOT_MYSQL as error:
             raise self._failure(
-                f"{self.place}: what answers there does not speak MySQL's protocol, "
-                f"or asks for a login that is not known here ({type(error).__name__}: {options.hidden(error)}); "
-                "see host and port of 'url', and the plugin of the user"
+                f"{self.place}: the server does not speak MySQL's protocol, or asks for an authentication plugin that "
+                f"spark-channel does not have ({type(error).__name__}: {options.hidden(error)}); "
+                "check host and port of 'url', and the plugin of the user"
             ) from None
 
     @property
@@ -447,29 +447,29 @@ class MysqlSession(BoundSession):
         hint = _UNTRUSTED if _is_untrusted(error) else _HINTS.get(code, "")
         if _is_silence(error):
             hint = "the server said nothing for 'socketTimeout'. "
-        return (
-            f"{self.place}: {hint}the server says: {text} ({code})"
-            if code
-            else f"{self.place}: {hint}{text}"
-        )
+        if not code:
+            return f"{self.place}: {hint}{text}"
+        says = "The server says: " if hint.endswith(". ") else "the server says: "
+        is_client = 2000 <= code < 3000  # PyMySQL's own text, of a server that did not answer
+        return f"{self.place}: {hint}{'' if is_client else says}{text} ({code})"
 
 
 _UNTRUSTED = "the server's certificate is not trusted; name the CA's file with 'sslrootcert', or see 'sslmode'. "
 _HINTS = {
     1040: "all its connections are taken; lower 'maxConnections' or 'channels'. ",
-    1044: "this user may not use the database. ",
+    1044: "this user may not use the database: GRANT it a right there. ",
     1045: "the login was refused; see 'user' and 'password'. ",
-    1049: "the database does not exist. ",
+    1049: "the database does not exist: see 'url'. ",
     1114: "the server's disk or table space is full; free space on it and run again. ",
     1021: "the server's disk is full; free space on it and run again. ",
     1142: "this user lacks a right: ",
     1153: "a row is longer than the server's max_allowed_packet; raise that setting. ",
-    1317: "the statement was ended by KILL QUERY. ",
-    1927: "the connection was ended by KILL. ",
-    1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement. ",
-    3024: "the server's setting max_execution_time, or option 'queryTimeout', ended the statement. ",
-    1205: "another session holds a lock for too long. ",
-    2003: "no server answers there. ",
+    1317: "the statement was ended by KILL QUERY: run again. ",
+    1927: "the connection was ended by KILL: run again. ",
+    1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement: raise it. ",
+    3024: "the server's setting max_execution_time, or option 'queryTimeout', ended the statement: raise it. ",
+    1205: "another session holds a lock for too long: end that, or run again later. ",
+    2003: "no server answers there: see 'url', and whether the server runs. ",
 }
 
 

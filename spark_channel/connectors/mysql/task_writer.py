@@ -512,7 +512,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
     def _bring_in(self, session: MysqlWriteSession, rows: int) -> None:
         stages = [(self._temporary, rows)]
         room = self._options.capacity_rows / max(1, rows)
-        took = self._clock.now() - self._opened_at
+        took = max(self.arrived_seconds, self._clock.now() - self._opened_at)
         insert_staged(
             session,
             self._plan.target,

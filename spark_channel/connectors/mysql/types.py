@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from spark_channel.arrow_schema import is_text
@@ -20,6 +19,7 @@ from spark_channel.connectors.sql.encode import (
     storage,
 )
 from spark_channel.errors import SchemaError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "arrow_type",

@@ -13,12 +13,12 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.clock import Clock
 from spark_channel.connectors.base.health import RowCost, way_seconds
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.errors import TargetError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "ELEMENT",

@@ -102,7 +102,7 @@ class PgCopySession(PgSession):
         """asyncpg 0.32 drops rows that precede another message: what a function says with RAISE INFO."""
         if rows != sent:
             raise self._failure(
-                f"{self.place}: the server sent {sent} rows, and {rows} were taken: "
+                f"{self.place}: the server sent {sent} rows, and {rows} were received: "
                 "a function in the query sends messages (RAISE INFO) or changes a setting, which this fast path "
                 "cannot read. Leave the function out, or read through Arrow, with a transformer or 'customSchema'"
             )

@@ -59,22 +59,24 @@ _HINTS = {
     "42501": "this user lacks a privilege: GRANT it",
     "53100": "the disk of the server is full: free space on it and run again",
     "53300": "the server has no connection left: lower 'channels' or 'maxConnections'",
-    "53200": "the server is out of memory",
+    "53200": "the server is out of memory: lower 'channels', or run again later",
     "55P03": "a lock is held by another session: end that, or run again later",
     "22021": "a text holds the character U+0000, which PostgreSQL cannot hold: replace it",
-    "57014": "the statement was cancelled by another session",
-    "25P03": "the server's setting idle_in_transaction_session_timeout ended the session, whose transaction had waited",
-    "57P05": "the server's setting idle_session_timeout ended the session",
+    "57014": "the statement was cancelled by another session: run again",
+    "25P03": "the server's setting idle_in_transaction_session_timeout ended the session, whose transaction had "
+    "waited: raise it for this role",
+    "57P05": "the server's setting idle_session_timeout ended the session: raise it for this role",
 }
 _FULL_TEXTS = ("too many clients", "too many connections for", "remaining connection slots")
 _UNTRUSTED = "the server's certificate is not trusted, or names another host: see 'sslrootcert', 'url' and 'sslmode'"
 _HINT_TEXTS = {
-    "due to statement timeout": "the setting statement_timeout, or option 'queryTimeout', ended the statement",
+    "due to statement timeout": "the setting statement_timeout, or option 'queryTimeout', ended the statement: "
+    "raise it",
     "due to lock timeout": "the setting lock_timeout ended the statement, which had waited for a lock: end the session "
     "that holds it, or run again later",
     "invalid snapshot identifier": "the transaction that held option 'snapshot' has ended, as by the setting "
     "idle_in_transaction_session_timeout: raise that for this role, or omit 'snapshot'",
-    "could not import the requested snapshot": "the transaction that held option 'snapshot' has ended",
+    "could not import the requested snapshot": "the transaction that held option 'snapshot' has ended: run again",
     "conflict with recovery": "the standby ended the statement, whose rows its replay had to remove "
     "(max_standby_streaming_delay)",
     "password authentication failed": _HINTS["28P01"],
@@ -96,8 +98,8 @@ _HINT_TEXTS = {
     "transactions: set pool_mode=transaction or session for this database, or name the server itself in 'url'",
     "query_wait_timeout": "the connection pooler had no free session for as long as its query_wait_timeout: raise its "
     "default_pool_size, or lower 'channels' or 'maxConnections'",
-    "cannot connect to server": "the connection pooler does not reach its server",
-    "server login has been failing": "the connection pooler does not reach its server",
+    "cannot connect to server": "the connection pooler does not reach its server: see the pooler's log",
+    "server login has been failing": "the connection pooler does not reach its server: see the pooler's log",
     "max_client_conn": "the connection pooler takes no more clients: raise its max_client_conn, or lower 'channels' or "
     "'maxConnections'",
 }

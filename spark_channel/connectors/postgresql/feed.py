@@ -567,7 +567,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         name = quoted(self._publication)
         if not session.value(f"SELECT count(*) FROM pg_publication WHERE pubname = {name}"):  # noqa: S608 - quoted
             raise SourceError(
-                f"there is no publication {self._publication!r} in {session.place}; "
+                f"publication {self._publication!r} does not exist in {session.place}; "
                 f"make it with CREATE PUBLICATION {self._publication} FOR TABLE {table.label}"
             )
         if table.kind == "p" and not self._is_by_root(session):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.contract import TaskWriter, native_data
 from spark_channel.connectors.base.feed import (
@@ -48,6 +47,7 @@ from spark_channel.connectors.sql.task_writer import (
 )
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, SupersededError, TargetError
+from spark_channel.lazy import compute as pc
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -490,7 +490,7 @@ class LimitedTaskWriter(PostgresStagedWriter):
 
     def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
         """In pieces, over a part of the time in which they came."""
-        paced, took = self._paced(), self._clock.now() - self._begun
+        paced, took = self._paced(), max(self.arrived_seconds, self._clock.now() - self._begun)
         count = sum(rows.num_rows for rows in self._held)
         room = self._options.capacity_rows / max(1, count)
         spread = adding_seconds(took, room, overlapped=self.overlapped)

@@ -11,11 +11,11 @@ from datetime import time
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.feed import change_schema, new_columns_advice
 from spark_channel.connectors.sql.incremental_snapshot import ChunkWindow
 from spark_channel.errors import ChannelError, SchemaError, SourceError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "ChangeDecoder",

@@ -146,7 +146,7 @@ def check_published(
     if left:
         raise _about(
             left,
-            f"publication {publication!r} does not hold {', '.join(left)} any more, "
+            f"publication {publication!r} no longer holds {', '.join(left)}, "
             "so that later changes are not in the log. "
             f"First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}",
         )
@@ -155,9 +155,9 @@ def check_published(
     if again:
         raise _about(
             again,
-            f"publication {publication!r} does not hold {', '.join(again)} by the entry that it had "
-            "when the log was last read: it was made again, or altered by SET (...), or the table was dropped from it "
-            f"and added, or got another row filter or column list. Changes between may not be in the log. {advice}",
+            f"the entry of {', '.join(again)} in publication {publication!r} was changed since the log was last read: "
+            "the publication was made again, or altered by SET (...), or the table was dropped from it and added, "
+            f"or got another row filter or column list. Changes between may not be in the log. {advice}",
         )
 
 
@@ -287,7 +287,7 @@ def find_one(session: Session, name: str) -> Found:
     table = find_table(session, name)
     if table is None:
         raise OptionError(
-            f"there is no table {name!r} in {session.place}: name it as schema.table",
+            f"table {name!r} does not exist in {session.place}: name it as schema.table",
             option="tables",
             got=name,
         )

@@ -123,7 +123,7 @@ class ReplicationSlot:
         rows = session.rows(self._slot_query())
         if not rows:
             raise SourceError(
-                f"replication slot {self._slot!r} is not in {session.place}: "
+                f"replication slot {self._slot!r} does not exist in {session.place}: "
                 "changes since it was dropped are lost to the stream. "
                 "Reset the tunnel, or begin with a new checkpoint directory"
             )

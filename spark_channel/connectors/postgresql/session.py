@@ -606,7 +606,7 @@ class PgWriteSession(PgSession):
                 self.close()
                 raise self._failure(
                     f"{self.place}: the server ended a COPY, since this process stood still and sent no data. "
-                    "Spark runs the task again. See whether its host was suspended, or out of memory"
+                    "Spark runs the task again. Check whether its host was suspended, or out of memory"
                 ) from ConnectionError("the connection is lost")
             raise
         self.rows(f"SET LOCAL statement_timeout = {self._timeout}")
@@ -627,9 +627,10 @@ class PgWriteSession(PgSession):
         """A statement that no transaction may hold, such as VACUUM; settings that it needs are the session's then."""
         if self._settings.chosen and self._is_shared():
             raise self._failure(
-                f"{self.place} is a connection pooler (such as PgBouncer), and {sql[:200]!r} cannot run in a "
-                "transaction, for which alone 'currentSchema', 'sessionTimeZone' and 'sessionInitStatement' hold "
-                "there. Omit these and write names with their schema, or name the server itself in 'url'"
+                f"{self.place} is a connection pooler (such as PgBouncer), behind which 'currentSchema', "
+                "'sessionTimeZone' and 'sessionInitStatement' hold in transactions only, and "
+                f"{sql[:200]!r} cannot run in one. "
+                "Omit these options and write names with their schema, or name the server itself in 'url'"
             ) from error.__cause__
         if self._settings.chosen:
             self._script(self._settings.of_session)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.arrow_schema import first_failure, is_list, is_text
 from spark_channel.connectors.base.contract import NativeRows
@@ -26,6 +25,7 @@ from spark_channel.connectors.sql.encode import (
 )
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "ELEMENTS",
@@ -513,12 +513,12 @@ def _refuse_what_would_change(array: pa.Array, column: PgWriteColumn) -> None:
     elif base == "numeric" and typmod >= 4 and pa.types.is_string(array.type):
         scale = max(0, numeric_digits(typmod)[1])
         long = pc.match_substring_regex(array, rf"\.[0-9]{{{scale}}}[0-9]*[1-9]|[eE]")
-        refuse_where(long, array, column, f"{about.declared} keeps fewer digits and would round it")
+        refuse_where(long, array, column, f"{about.declared} keeps fewer digits than the value has")
     elif base in ("time", "timestamp", "timestamptz") and 0 <= typmod < 6:
         unit = 10 ** (6 - typmod)
         plain = pc.cast(array, pa.int64())
         rest = pc.not_equal(pc.multiply(pc.divide(plain, unit), unit), plain)
-        refuse_where(rest, array, column, f"{about.declared} keeps fewer digits and would round it")
+        refuse_where(rest, array, column, f"{about.declared} keeps fewer digits than the value has")
     elif pa.types.is_interval(array.type):
         finer = [value is not None and value.nanoseconds % 1000 != 0 for value in array.to_pylist()]
         refuse_where(

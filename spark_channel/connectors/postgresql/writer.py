@@ -128,8 +128,9 @@ class PostgresWriter(SqlWriter):
             known = None
         if known is None:
             raise OptionError(
-                f"option 'dbtable' got {self.options.dbtable!r}, and there is no schema "
-                f"{'on the search path' if space is None else repr(space)}: create it, or name another",
+                f"option 'dbtable' got {self.options.dbtable!r}, and "
+                f"{'no schema of the search path exists' if space is None else f'schema {space!r} does not exist'}"
+                ": create it, or name another",
                 option="dbtable",
                 got=self.options.dbtable,
             )

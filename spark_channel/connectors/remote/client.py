@@ -335,7 +335,7 @@ def _listed(remote: Remote, folder: str, recursive: bool) -> Iterator[Entry]:
                 if depth == _DEEPEST:
                     raise OSError(
                         f"{entry.path} is {depth + 1} folders below {folder}: "
-                        "is a folder linked into itself? Read its files by a pattern, such as folder/*.csv"
+                        "a folder may be linked into itself. Read its files by a pattern, such as folder/*.csv"
                     )
                 waiting.append((entry.path, depth + 1))
 

@@ -56,8 +56,8 @@ def _as_os(path: str) -> Iterator[None]:
     except ssl.SSLCertVerificationError as error:
         raise ConnectionError(
             f"{path}: the server's certificate is not trusted: {error.verify_message}; "
-            "name the CA's file with sslrootcert in option 'storageOptions', or set sslmode=require, "
-            "which keeps listeners out, but no one who answers in the server's place"
+            "name the CA's file with sslrootcert in option 'storageOptions'. Or set sslmode=require there: "
+            "the connection is then encrypted, but another server could impersonate this one"
         ) from error
     except UnicodeDecodeError as error:
         raise OSError(f"{path}: the server names files in another encoding than UTF-8") from error

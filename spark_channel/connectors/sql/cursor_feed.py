@@ -356,8 +356,8 @@ class CursorFeed(ChangeFeed):
         position = cursor_of(token, self._column)
         if self._by is None:
             raise UnsupportedError(
-                f"a channel of {self._label} cannot be split: its rows would be dealt by a whole number in the primary "
-                "key, so that each row has one channel, and the key has none that is never NULL. "
+                f"a channel of {self._label} cannot be split: its rows are divided by a whole number in the primary "
+                "key that is never NULL, and the table has no such column. "
                 "Make a tunnel for each part instead, each with its own 'where'"
             )
         part = part_of(token) or {"by": self._by, "part": 0, "parts": 1}

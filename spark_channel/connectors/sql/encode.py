@@ -4,10 +4,10 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.arrow_schema import first_failure
 from spark_channel.connectors.sql.catalog import WriteColumn
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "DAYS",

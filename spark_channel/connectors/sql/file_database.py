@@ -373,7 +373,7 @@ def _hold_writable(path: Path, product: str, beside: str) -> None:
     directory = path.absolute().parent
     if not directory.is_dir():
         raise TargetError(
-            f"there is no directory {directory}; make it, or name the database in another one"
+            f"directory {directory} does not exist; make it, or name the database in another one"
         )
     for each in (directory, *([path] if path.exists() else [])):
         if not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):

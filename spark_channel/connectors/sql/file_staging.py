@@ -170,7 +170,7 @@ def target_errors(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise TargetError(
-            f"there is no directory {_missing(path)}; make it, or name the database in another one"
+            f"directory {_missing(path)} does not exist; make it, or name the database in another one"
         ) from error
     except PermissionError as error:
         raise TargetError(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.feed import change_schema, new_columns_advice
 from spark_channel.connectors.sql.catalog import Column, MisfitError
@@ -16,6 +15,7 @@ from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource, check_same_columns
 from spark_channel.errors import SourceError
+from spark_channel.lazy import compute as pc
 from spark_channel.planning import Split
 
 __all__ = [

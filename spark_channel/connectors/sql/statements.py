@@ -40,6 +40,8 @@ __all__ = [
 
 # SQL text, built and checked with sqlglot: users' SQL is parsed, and identifiers are quoted.
 
+_LACKS = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]+'>")
+
 
 @cache
 def _forbidden() -> tuple[type[Any], ...]:
@@ -248,9 +250,8 @@ def _kind(tree: Node) -> str:
 def _first_line(error: Exception) -> str:
     details = getattr(error, "errors", None)
     if details:
-        return (
-            f"{details[0]['description']} at line {details[0]['line']}, column {details[0]['col']}"
-        )
+        what = _LACKS.sub("an operand is missing", details[0]["description"])
+        return f"{what} at line {details[0]['line']}, column {details[0]['col']}"
     return str(error).splitlines()[0]
 
 
@@ -336,7 +337,7 @@ def missing_table(dbtable: str, names: Sequence[str], place: object) -> SourceEr
     more = ", ..." if len(names) > _SHOWN else ""
     theirs = [name for name in names if not name.rpartition(".")[2].startswith("spark_channel_")]
     there = ", ".join(theirs[:_SHOWN]) + more if theirs else "none"
-    return SourceError(f"there is no table {dbtable!r} in {place}; its tables: {there}")
+    return SourceError(f"table {dbtable!r} does not exist in {place}; its tables: {there}")
 
 
 def only_name(name: str, names: Sequence[str]) -> str | None:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt, RowTally, TaskWriter
@@ -24,6 +23,7 @@ from spark_channel.connectors.sql.pacing import spread_of
 from spark_channel.connectors.sql.publish import PLACE, hold_stored
 from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan, WriteProtocol
 from spark_channel.errors import BatchRefusedError, TargetError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "ATTEMPT",

@@ -60,8 +60,8 @@ _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _TAKES = 5
 """How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
 WAYS = (
-    "Grant the right, or name another schema with 'stagingSchema' or a table with 'ledgerTable'; 'ledger' none writes "
-    "without them, at least once"
+    "Grant the right; or set 'stagingSchema' or 'ledgerTable' to where this role may create tables; or set 'ledger' to "
+    "none, which writes without these tables, at least once"
 )
 _JOIN_SECONDS = 5.0
 _OWN = {
@@ -624,9 +624,7 @@ class _Pulse:
             try:
                 self._show()
             except Exception as error:  # whatever a driver raises, the next beat may do
-                _log.warning(
-                    "could not show that the job lives; again in %d s: %s", self._seconds, error
-                )
+                _log.warning("heartbeat of the job failed, again in %d s: %s", self._seconds, error)
 
     def end(self) -> None:
         with self._condition:

@@ -103,8 +103,8 @@ class SqlWriter(WriteProtocol):
             def run(session: Any) -> None:
                 if sent:
                     raise TargetError(
-                        f"the connection was lost while 'startSql' ran {sent[-1]!r}, "
-                        "so whether that was done is not known: look, and run the job again"
+                        f"the connection was lost while 'startSql' ran {sent[-1]!r}, so it may or may not have run: "
+                        "check the database, and run the job again"
                     )
                 for statement in statements:
                     sent.append(statement)
@@ -424,13 +424,13 @@ class SqlWriter(WriteProtocol):
         longest = self.dialect.cuts_names_at
         if place.table is None and longest is not None and len(place.name.encode()) > longest:
             raise TargetError(
-                f"there is no table {place.name!r}, and {self.dialect.product} would make one whose name is cut after "
-                f"{longest} bytes: name a table with a shorter name"
+                f"table {place.name!r} does not exist, and {self.dialect.product} would cut its name after "
+                f"{longest} bytes: choose a shorter name"
             )
         if place.table is None and not self.options.create_table:
             raise TargetError(
-                f"there is no table {self.options.dbtable!r} in {self.shown}, and 'createTable' is false; create it, "
-                "or omit the option. A DataX job creates no table, except in preSql"
+                f"table {self.options.dbtable!r} does not exist in {self.shown}, and 'createTable' is false; create "
+                "it, or omit the option. A DataX job creates no table, except in preSql"
             )
 
     def _what_is_there(self, plan: SqlPlan) -> str:

@@ -161,10 +161,10 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
     if path.is_dir():
         raise failure(f"{path} is a directory; name the database file in it")
     if not path.exists():
-        hint = ""
+        hint = "; correct the path in option 'url'"
         if path.is_absolute() and Path(str(path).lstrip("/")).exists():
-            hint = f"; a relative file is written sqlite:{str(path).lstrip('/')}"
-        raise failure(f"there is no database file {path}{hint}")
+            hint = f"; a relative path is written sqlite:{str(path).lstrip('/')}"
+        raise failure(f"database file {path} does not exist{hint}")
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise failure(f"{path}: Permission denied; let this user read the file")
 

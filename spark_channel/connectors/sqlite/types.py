@@ -11,7 +11,6 @@ from functools import partial
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.arrow_schema import first_failure, is_text
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, WriteColumn
@@ -24,6 +23,7 @@ from spark_channel.connectors.sql.encode import (
     refuse_where,
     storage,
 )
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "SHOWN",

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.contract import Receipt, TaskWriter, bisect_refused
 from spark_channel.connectors.base.feed import OPERATION
@@ -28,6 +27,7 @@ from spark_channel.connectors.sqlite.session import (
 )
 from spark_channel.connectors.sqlite.types import encode
 from spark_channel.errors import BatchRefusedError, OptionError, TargetError
+from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions
 
 __all__ = [
@@ -186,8 +186,7 @@ class BatchValidator:
             if not refuses_data(error):
                 raise
             raise BatchRefusedError(
-                f"another row before it has the key ({', '.join(self._target.key)}): which of them is meant? "
-                "Keep one row per key"
+                f"an earlier row of this write has the same key ({', '.join(self._target.key)}): keep one row per key"
             ) from error
 
 

@@ -343,7 +343,7 @@ class Load:
                 target.port  # noqa: B018 - it is parsed here
             except ValueError:  # its text has the login that a frontend puts into the url
                 raise TargetError(
-                    f"{self._options.address}: the server redirects the load to something that is not a url"
+                    f"{self._options.address}: the server redirects the load to what is not a url; check 'url'"
                 ) from None
             self._check_redirect(first, target)
         raise TargetError(

@@ -10,7 +10,6 @@ from typing import IO, Any, ClassVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.contract import (
     Receipt,
@@ -30,6 +29,7 @@ from spark_channel.connectors.stream_load.client import (
     table_columns,
 )
 from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions
 from spark_channel.retry import Retry
 

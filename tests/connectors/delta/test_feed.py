@@ -136,7 +136,7 @@ def test_versions_that_are_gone(tmp_path: Path) -> None:
     table = DeltaTable(str(path))
     table.create_checkpoint()
     (path / "_delta_log" / f"{at['version'] + 1:020d}.json").unlink()
-    with pytest.raises(SourceError, match=r"is not in the log of .* any more"):
+    with pytest.raises(SourceError, match="was removed from the log of"):
         feed.latest(at, FeedLimit())
     with pytest.raises(SourceError, match="was created again"):
         feed.latest({"version": 99}, FeedLimit())

@@ -263,5 +263,5 @@ def test_names_are_those_that_are_not_quoted(shop: Shop) -> None:
     assert shop.read(where='"ID" = 2').to_pylist() == [{"id": 1, "ID": 2, "My Id": 3}]
     shop.write(pa.table({"id": [4], "my id": [5]}))
     assert shop.read(columns='id,"My Id"', where="id = 4").to_pylist() == [{"id": 4, "My Id": 5}]
-    with pytest.raises(SourceError, match="there is no table 'x'"):
+    with pytest.raises(SourceError, match="table 'x' does not exist"):
         shop.read("x")

@@ -827,7 +827,7 @@ def test_purged_logs_are_told(logged: Shop) -> None:
         assert time.monotonic() < until, "the server still uses its older logs"
         time.sleep(0.1)
     with pytest.raises(
-        SourceError, match=r"does not have the changes after .* any more.*purged.*Reset the tunnel"
+        SourceError, match=r"no longer has the changes after .*purged.*Reset the tunnel"
     ):
         feed.latest(token, NO_LIMIT)
     with pytest.raises(SourceError, match="purged"):

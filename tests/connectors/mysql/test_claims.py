@@ -404,7 +404,7 @@ def test_exists_asks_the_catalog(heap: Shop) -> None:
         (
             ["USAGE ON *.* TO `u`@`%`", "`boss` TO `u`@`%`"],
             "",
-        ),  # what the role may do is not listed
+        ),  # the rights of the role are not listed
     ],
 )
 def test_rights_are_those_of_show_grants(grants: list[str], lacks: str) -> None:

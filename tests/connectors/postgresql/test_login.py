@@ -267,7 +267,7 @@ def test_the_server_sees_no_password_in_its_statements(pg: Pg) -> None:
 
 def test_what_is_not_there_is_told(pg: Pg) -> None:
     pg.psql("CREATE TABLE there (a int)")
-    with pytest.raises(SourceError, match=r"there is no table 'nowhere'.*its tables: .*there"):
+    with pytest.raises(SourceError, match=r"table 'nowhere' does not exist.*its tables: .*there"):
         pg.read("nowhere")
     with pytest.raises(SourceError, match="database does not exist"):
         pg.reader("t", url=pg.server.url.replace("/postgres", "/nowhere")).schema()

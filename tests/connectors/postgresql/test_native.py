@@ -432,7 +432,7 @@ def test_a_function_that_says_something_loses_no_row(pg: Pg, level: str) -> None
         "CREATE VIEW a AS SELECT loud(v) AS v FROM plain; CREATE TABLE b (v int)"
     )
     if level == "INFO":
-        with pytest.raises(SourceError, match=r"sent 1000 rows, and \d+ were taken.*RAISE INFO"):
+        with pytest.raises(SourceError, match=r"sent 1000 rows, and \d+ were received.*RAISE INFO"):
             _move(pg)
         assert pg.psql("SELECT count(*) FROM b") == "0"
     else:

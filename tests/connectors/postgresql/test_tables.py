@@ -416,7 +416,7 @@ def test_a_table_that_cannot_be_followed_is_refused_by_name_and_leaves_no_slot(
         (
             "ALTER PUBLICATION $s SET TABLE $s.orders",
             SourceError,
-            r"does not hold \S+\.items any more, .* resnapshot",
+            r"no longer holds \S+\.items, .* resnapshot",
         ),
     ],
 )
@@ -440,9 +440,9 @@ def test_a_table_that_came_back_to_the_publication_is_read_again(shop: Shop) -> 
         "ALTER PUBLICATION $s DROP TABLE $s.items; UPDATE $s.items SET item = 'lost' WHERE id = 1; "
         "ALTER PUBLICATION $s ADD TABLE $s.items; INSERT INTO $s.orders VALUES (1, 'new')"
     )
-    with pytest.raises(SourceError, match=r"does not hold \S+\.items by the entry .* resnapshot"):
+    with pytest.raises(SourceError, match=r"the entry of \S+\.items in publication .* resnapshot"):
         feed.latest(at, NO_LIMIT)
-    with pytest.raises(SourceError, match="by the entry"):
+    with pytest.raises(SourceError, match="the entry of"):
         shop.feed().latest(at, NO_LIMIT)
     at = feed.joining(f"{shop.name}.items", again=True)(at)
     at, found = follow(feed, at)
@@ -457,7 +457,7 @@ def test_a_name_that_the_tunnel_does_not_have_is_told(shop: Shop) -> None:
         OptionError, match=r"'\S+\.items', which the tunnel does not follow: .*add-table --table"
     ):
         shop.feed("$s.orders, $s.items").latest(at, NO_LIMIT)
-    with pytest.raises(OptionError, match="there is no table 'nowhere'"):
+    with pytest.raises(OptionError, match="table 'nowhere' does not exist"):
         shop.feed("nowhere").now()
     with pytest.raises(SourceError, match=r"no table that 'absent\.\*' names"):
         shop.feed("absent.*").now()

@@ -129,7 +129,7 @@ def test_create_table_false_and_bad_options_are_told(pg: Pg) -> None:
     for text in ("; DROP TABLE x", "AS SELECT 1", "WITH (a=1); DROP TABLE x"):
         with pytest.raises(OptionError, match="createTableOptions"):
             pg.writer("t", createTableOptions=text).prepare(pg.context(), schema)
-    with pytest.raises(OptionError, match="no schema 'nowhere'"):
+    with pytest.raises(OptionError, match="schema 'nowhere' does not exist"):
         pg.writer("nowhere.t").prepare(pg.context(), schema)
 
 

@@ -186,7 +186,7 @@ def test_what_is_not_there_is_told_by_name(place: Place) -> None:
 def test_a_table_that_is_not_there_is_told_with_those_that_are(place: Place) -> None:
     people(place, 3)
     with pytest.raises(
-        SourceError, match=r"there is no table 'x\"; drop table t; --' in .*; its tables: t"
+        SourceError, match=r"table 'x\"; drop table t; --' does not exist in .*; its tables: t"
     ):
         place.read('x"; drop table t; --')
     with pytest.raises(OptionError, match="'customSchema' names column 'nope', which is not there"):

@@ -132,7 +132,9 @@ def test_names_and_conditions_are_checked(path: Path) -> None:
         OptionError, match="'where' names column 'nope', which is not there; columns: a, b, c"
     ):
         reader(path, where="nope = 1").schema()
-    with pytest.raises(SourceError, match=r"there is no table 'u' in .*plain\.db; its tables: t"):
+    with pytest.raises(
+        SourceError, match=r"table 'u' does not exist in .*plain\.db; its tables: t"
+    ):
         reader(path, dbtable="u").schema()
 
 

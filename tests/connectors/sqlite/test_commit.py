@@ -31,7 +31,7 @@ def test_the_writer_keeps_its_contract(db: Db) -> None:
         try:
             return db.read()
         except SourceError as error:
-            if "there is no" in str(error):
+            if "does not exist" in str(error):
                 return None
             raise
 
@@ -239,7 +239,7 @@ def test_nothing_is_written_where_this_user_may_not(db: Db, as_nobody: AsNobody)
 def test_a_missing_directory_is_told(tmp_path: Path) -> None:
     writer, _ = load_writer({"path": str(tmp_path / "no" / "such" / "a.db"), "dbtable": "t"})
     with pytest.raises(
-        TargetError, match=f"there is no directory {tmp_path / 'no' / 'such'}; make it"
+        TargetError, match=f"directory {tmp_path / 'no' / 'such'} does not exist; make it"
     ):
         writer.prepare(Db(tmp_path).context(), ROWS.schema)
     assert list(tmp_path.iterdir()) == []

@@ -405,5 +405,5 @@ def test_another_file_in_its_place_is_looked_at_anew(shop: Path, tmp_path: Path)
 def test_a_file_that_went_is_named(shop: Path) -> None:
     feed = feed_of(shop)
     shop.unlink()
-    with pytest.raises(SourceError, match=f"there is no database file {shop}"):
+    with pytest.raises(SourceError, match=f"database file {shop} does not exist"):
         feed.now()

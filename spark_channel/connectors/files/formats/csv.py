@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from spark_channel.connectors.base.types import exact_type
@@ -23,6 +22,7 @@ from spark_channel.connectors.files.formats.text import (
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import CsvReadOptions, CsvWriteOptions
 from spark_channel.errors import SchemaError, SourceError, TargetError
+from spark_channel.lazy import compute as pc
 from spark_channel.transform.time_patterns import TimePattern
 
 __all__ = [

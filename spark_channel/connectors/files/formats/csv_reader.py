@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from spark_channel.arrow_schema import is_number
@@ -24,6 +23,7 @@ from spark_channel.connectors.files.formats.text import (
 )
 from spark_channel.connectors.files.options import CsvReadOptions
 from spark_channel.errors import SourceError
+from spark_channel.lazy import compute as pc
 from spark_channel.transform.select import marked
 
 __all__ = [

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from spark_channel.connectors.base.types import SMALL_INT
@@ -31,6 +30,7 @@ from spark_channel.connectors.files.formats.types import Notes, map_leaves
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import JsonReadOptions, JsonWriteOptions
 from spark_channel.errors import SourceError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "JsonEncoder",

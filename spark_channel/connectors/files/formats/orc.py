@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import orc
 
 from spark_channel.connectors.files.formats.base import (
@@ -35,6 +34,7 @@ from spark_channel.connectors.files.formats.types import (
 )
 from spark_channel.connectors.files.options import OrcWriteOptions
 from spark_channel.errors import SourceError, TargetError
+from spark_channel.lazy import compute as pc
 
 __all__ = ["OrcFooter", "OrcFormat", "read_footer"]
 

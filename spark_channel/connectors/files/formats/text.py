@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.connectors.base.types import SMALL_INT, merge_numbers
 from spark_channel.connectors.files.formats.base import (
@@ -28,6 +27,7 @@ from spark_channel.connectors.files.formats.types import Notes, map_type
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import TextReadOptions
 from spark_channel.errors import SourceError
+from spark_channel.lazy import compute as pc
 from spark_channel.transform.time_patterns import TimePattern
 
 __all__ = [
@@ -222,7 +222,7 @@ class TextFile:
                 if not cut and len(pending) > _LARGEST_RECORD:
                     raise SourceError(
                         f"{self._shown} holds a line of more than {_LARGEST_RECORD >> 20} MiB after byte "
-                        f"{position}; is it a text file, and are the quotes closed?"
+                        f"{position}: it is not a text file, or a quote is not closed. Correct it, or name another"
                     )
             if end is not None and position + cut > end:
                 # A record behind a byte order mark belongs to the range of byte 0, which may end inside the mark.

@@ -10,11 +10,11 @@ from datetime import date, timedelta
 from itertools import pairwise
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.arrow_schema import is_list
 from spark_channel.connectors.files.formats.base import ReadRequest, inner_types
 from spark_channel.errors import SchemaError, SourceError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "INSTANT",
