@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from spark_channel.api import replicate, run, transfer, verify
     from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
-    from spark_channel.spark.explain import explain
     from spark_channel.spark.session import last_report, register
-    from spark_channel.spark.source import ChannelDataSource
+    from spark_channel.spark.source import ChannelDataSource, explain
     from spark_channel.spark.throttle import throttle
     from spark_channel.verification.report import VerifyReport
 else:
@@ -28,8 +27,7 @@ else:
             "progress": ["TransferReport"],
             "service": ["SharedLimit"],
             "spark.session": ["last_report", "register"],
-            "spark.explain": ["explain"],
-            "spark.source": ["ChannelDataSource"],
+            "spark.source": ["ChannelDataSource", "explain"],
             "spark.throttle": ["throttle"],
             "verification.report": ["VerifyReport"],
         },

@@ -179,7 +179,7 @@ def verify(
         "sharedLimit": shared_limit,
         "protect": protect,
     }
-    from spark_channel.verification.settings import RepairSettings, VerifySettings
+    from spark_channel.verification.report import RepairSettings, VerifySettings
 
     settings = VerifySettings(key, exclude, json, text, confirm)
     repairs = RepairSettings(max_repairs, delete, dry_run) if repair else None
@@ -195,7 +195,7 @@ def verify(
 
         return verify_by_spark(spark, spec, given, settings, repairs)
     from spark_channel.local import has_speed, local_engine
-    from spark_channel.verification.carry_out import verify_with
+    from spark_channel.verification import verify_with
 
     with local_engine(served=has_speed(spec, given)) as engine:
         return verify_with(engine, spec, given, settings, repairs)
@@ -223,7 +223,7 @@ def replicate(
         ChannelError: the source or the target cannot be opened; no table was begun.
     """
     from spark_channel.replication import load_replication, replicate_on
-    from spark_channel.replication.progress import TablesProgress
+    from spark_channel.replication.report import TablesProgress
     from spark_channel.replication.run import RunSettings
 
     found = load_replication(file)

@@ -17,7 +17,7 @@ from spark_channel.planning import TaskGroup, TransferSpec
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer
 from spark_channel.signals import ending_on_sigterm
-from spark_channel.transfers.carry_out import carry_out
+from spark_channel.transfers.fan_out import carry_out
 from spark_channel.transfers.task import Runner, TaskGroupAttempt
 
 if TYPE_CHECKING:

@@ -1,13 +1,16 @@
-"""Types of option values: amounts, secrets, columns, paths, bounds; and references in them, such as `${env:NAME}`."""
+"""Types of option values: amounts, secrets, columns, paths, texts, times; and references, such as `${env:NAME}`."""
 
+import codecs
 import json
 import os
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator, SecretStr
 
@@ -23,22 +26,29 @@ __all__ = [
     "Bounds",
     "ByteAmount",
     "CertificateFile",
+    "Character",
     "ColumnList",
     "CommitMode",
     "DirtyAmount",
     "DiskPath",
+    "Encoding",
     "FilePath",
+    "Instant",
     "JobId",
+    "OptionalCharacter",
     "Protection",
     "Secret",
     "Trait",
     "Url",
     "WriteMode",
+    "Zone",
     "certificate_file",
     "has_reference",
     "has_utf8",
     "is_reference",
+    "known_encoding",
     "parse_amount",
+    "path_list",
     "protection_aims",
     "resolve_references",
     "resolve_secret",
@@ -53,6 +63,7 @@ LARGEST_AMOUNT = 10**18
 _DECIMAL_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _AMOUNT = re.compile(r"\s*([0-9]+(?:[._][0-9]+)*)\s*([kmgt]?i?)(b?)\s*", re.IGNORECASE)
+_SEPARATORS = {"\\t": "\t", "\\0": "\0", "\\\\": "\\"}
 _ROWS_TAKES = "a whole number of 1 or more, such as 50000 or 50k"
 _BYTES_TAKES = "a size of 1 byte or more, such as 64MB, 64MiB or 67108864"
 
@@ -324,6 +335,62 @@ Bounds = Annotated[Mapping[str, float], BeforeValidator(_bounds)]
 """What signals may be, by their names; times in seconds, sizes in bytes."""
 CommitMode = Literal["job", "task"]
 WriteMode = Literal["insert", "upsert", "skipExisting", "apply"]
+
+
+def path_list(value: object) -> tuple[str, ...]:
+    takes = "a JSON list of paths"
+    if isinstance(value, (list, tuple)):
+        found = list(value)
+    else:
+        try:
+            found = json.loads(str(value))
+        except (ValueError, RecursionError):
+            raise ValueError(takes) from None
+    if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
+        raise ValueError(takes)
+    return tuple(absolute_path(path) for path in found)
+
+
+def _instant(value: object) -> datetime:
+    text = str(value)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("a time such as 2020-06-01T13:00:00") from None
+    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo("UTC"))
+
+
+def _character(value: object) -> str:
+    text = _SEPARATORS.get(str(value), str(value))
+    if len(text) != 1 or not text.isascii() or text in "\r\n":
+        raise ValueError(r"one ASCII character, or \t")
+    return text
+
+
+def _character_or_none(value: object) -> str:
+    return "" if str(value) in ("", "\0", "\\u0000") else _character(value)
+
+
+def known_encoding(value: object) -> str:
+    try:
+        return codecs.lookup(str(value)).name
+    except LookupError:
+        raise ValueError("an encoding that Python knows, such as UTF-8 or ISO-8859-1") from None
+
+
+def _zone(value: object) -> str:
+    try:
+        ZoneInfo(str(value))
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ValueError("a time zone such as UTC or Europe/Berlin") from None
+    return str(value)
+
+
+Character = Annotated[str, BeforeValidator(_character)]
+OptionalCharacter = Annotated[str, BeforeValidator(_character_or_none)]
+Encoding = Annotated[str, BeforeValidator(known_encoding)]
+Zone = Annotated[str, BeforeValidator(_zone)]
+Instant = Annotated[datetime, BeforeValidator(_instant)]
 
 
 def resolve_references(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Processes as the system names them: the owner of a job, and whether a process has ended, here or elsewhere."""
+"""Processes as the system names them: the owner of a job, whether one has ended, and what this one keeps loaded."""
 
+import gc
 import os
 import select
 import socket
@@ -13,6 +14,7 @@ __all__ = [
     "driver_pid",
     "has_ended",
     "host_name",
+    "keep_loaded",
     "owner_is_gone",
     "pid_namespace",
     "process_name",
@@ -168,3 +170,14 @@ def has_ended(host: str, process: str) -> bool:
         return False
     pid, _, since = process.partition("@")
     return not alive(int(pid), since)
+
+
+@cache
+def keep_loaded() -> None:
+    """Leave what is loaded by now out of the collection of garbage that pyspark makes after each task.
+
+    80 000 objects of libraries take it 45 ms, on the cores that other tasks want. Once per process; garbage that
+    waits to be collected at that moment stays.
+    """
+    if os.environ.get("SPARK_REUSE_WORKER"):
+        gc.freeze()

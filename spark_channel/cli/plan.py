@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from spark_channel.connectors import find_connector, load_reader, load_writer
 from spark_channel.connectors.base.registry import has_third_parties, take_schema
 from spark_channel.datax import LoadedJob, load_job, parse_parameters
-from spark_channel.datax.check import check_job_file
+from spark_channel.datax.load import check_job_file
 from spark_channel.errors import ChannelError, MissingPackageError, OptionError
 from spark_channel.option_types import has_reference, without_references
 from spark_channel.planning import Endpoint, TransferSpec
@@ -315,14 +315,14 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
 
 
 def _check_replication(path: Path, *, connect: bool) -> Verdict:
-    from spark_channel.replication.check import check_replication
+    from spark_channel.replication.plan import check_replication
 
     faults, needs = check_replication(path)
     if faults or needs or not connect:
         return Verdict(_REFUSED if faults else _NEEDS if needs else _RUNS, tuple(faults or needs))
     from spark_channel.replication.config import load_replication
+    from spark_channel.replication.plan import plan_replication
     from spark_channel.replication.run import RunSettings
-    from spark_channel.replication.status import plan_replication
 
     try:
         made = plan_replication(load_replication(path), RunSettings(), parallelism=1)

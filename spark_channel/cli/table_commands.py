@@ -107,8 +107,8 @@ def copy(
     A parameter behind the '?' of SOURCE or TARGET is an option of its connector. Values are percent-encoded: write
     %26 for & and %25 for %. Exit codes are those of `run`.
     """
-    from spark_channel.cli.copy_places import CopyOptions
-    from spark_channel.cli.copy_places import copy as copy_places
+    from spark_channel.cli.places import CopyOptions
+    from spark_channel.cli.places import copy as copy_places
     from spark_channel.cli.run import RunOptions
 
     wanted = CopyOptions(
@@ -249,9 +249,9 @@ def verify(
 
     Exit codes: 0 equal, 3 different, 1 not known, 2 bad input, 130 interrupted, 143 ended by SIGTERM.
     """
-    from spark_channel.cli.verify_places import VerifyOptions, column_list
-    from spark_channel.cli.verify_places import verify as verify_places
-    from spark_channel.verification.settings import RepairSettings, VerifySettings
+    from spark_channel.cli.places import VerifyOptions, column_list
+    from spark_channel.cli.places import verify as verify_places
+    from spark_channel.verification.report import RepairSettings, VerifySettings
 
     for name, given in (("--delete", delete), ("--dry-run", dry_run)):
         if given and not repair:

@@ -1,6 +1,7 @@
-"""Job file to TransferSpecs."""
+"""Job file to TransferSpecs, and all that keeps one from running."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,14 @@ from typing import Any, Literal, cast
 from pydantic.alias_generators import to_camel
 
 from spark_channel.datax.columns import job_transformers, time_patterns
-from spark_channel.datax.document import Content, JobFile, Plugin, expand_data, parse_text
+from spark_channel.datax.document import (
+    Content,
+    JobFile,
+    Plugin,
+    expand_data,
+    parse_text,
+    unset_names,
+)
 from spark_channel.datax.place import (
     CommitSetting,
     ParsedPlugin,
@@ -17,14 +25,16 @@ from spark_channel.datax.place import (
     at,
     parse_transaction,
 )
-from spark_channel.datax.plugins import find_plugin
+from spark_channel.datax.plugins import UnknownPluginError, find_plugin
 from spark_channel.datax.plugins.connectors import is_database, with_local_times
 from spark_channel.datax.values import ineffective_keys, parse_section, refusal, refused
-from spark_channel.errors import JobFileError, OptionError
+from spark_channel.errors import ChannelError, JobFileError, OptionError
 from spark_channel.planning import Endpoint, Target, TransferSpec, channel_count
 
 __all__ = [
+    "JobFileCheck",
     "LoadedJob",
+    "check_job_file",
     "dirty_limit",
     "load_job",
     "loaded_of",
@@ -32,7 +42,6 @@ __all__ = [
     "settings_of",
     "with_end",
 ]
-
 
 # What the options of a reader and a writer say of the whole job, beside the job's own settings.
 
@@ -387,3 +396,158 @@ def _writers(
         write = find_plugin(plugin.name, "writer", f"{path}.{half}.name")
         made.append((f"{path}.{half}.parameter", write(plugin.parameter, place(half, plugin))))
     return made
+
+
+# All that keeps a job file from running, not only the first of it. Opens nothing but the file.
+
+
+_STANDS_FOR_ANY = "2718281"
+"""In place of a variable that is not set: a number as well as a part of a text."""
+_PATH = re.compile(r"\w+(?:\.\w+|\[\d+\])*")
+_PART = re.compile(r"(\w+)|\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFileCheck:
+    """`loaded` is None when there are `faults`; `missing` are the names of plugins that are not here."""
+
+    loaded: LoadedJob | None
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+class _Faults:
+    def __init__(self) -> None:
+        self.found: dict[str, None] = {}
+        self.missing: dict[str, None] = {}
+
+    def of(self, work: Callable[[], object]) -> None:
+        """Do `work`, and keep what it raises."""
+        try:
+            work()
+        except UnknownPluginError as error:
+            self.missing[error.plugin] = None
+            self.found[str(error)] = None
+        except JobFileError as error:
+            self.found.update(dict.fromkeys((str(error), *error.others)))
+        except ChannelError as error:
+            self.found[str(error)] = None
+        except RecursionError:
+            self.found["job: nested too deeply"] = None
+
+
+def check_job_file(path: Path, variables: Mapping[str, str]) -> JobFileCheck:
+    """Whether the first content of the job in a file runs, as far as its text shows.
+
+    A variable that is not set is a note, and so is what is at fault with it alone.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        return JobFileCheck(None, (f"cannot be read: {reason}",))
+    unset = unset_names(text, variables)
+    faults = _Faults()
+    values = {**variables, **dict.fromkeys(unset, _STANDS_FOR_ANY)}
+    data: Any = None
+    loaded: LoadedJob | None = None
+
+    def parse() -> None:
+        nonlocal data
+        data = parse_text(text, values, str(path))
+
+    def load() -> None:
+        nonlocal loaded
+        loaded = loaded_of(parse_section(JobFile, data, ""), path.stem, False, CommitSetting())
+
+    faults.of(parse)
+    if not faults.found:
+        faults.of(load)
+        if faults.found:  # with the first fault: all others are looked for
+            _look_at_all(data, faults)
+    names = ", ".join(f"${{{name}}}" for name in unset)
+    notes = (f"{names} not set: give -p",) if unset else ()
+    own = [fault for fault in faults.found if not (unset and _depends(fault, data))]
+    left = tuple(f"depends on {names}: {fault}" for fault in faults.found if fault not in own)
+    more = loaded.warnings if loaded is not None else ()
+    return JobFileCheck(loaded, tuple(own), (*notes, *left, *more), tuple(faults.missing))
+
+
+def _look_at_all(data: Any, faults: _Faults) -> None:
+    """Each part by itself, so that a fault of one hides none of another."""
+    job: JobFile | None = None
+
+    def parse() -> None:
+        nonlocal job
+        job = parse_section(JobFile, data, "")
+
+    faults.of(parse)
+    if job is None:
+        content = _first_content(data)
+        if content is None:
+            return
+        # Its frame is broken somewhere: the readable part of the first content is checked all the same.
+        job = _frame(content)
+        if job is None:
+            return
+    content, path, left = job.job.content[0], "job.content[0]", list[str]()
+    settings = settings_of(job, [])
+    place = places(job, path, settings, [], left, CommitSetting())
+    reader = content.reader
+    faults.of(
+        lambda: find_plugin(reader.name, "reader", f"{path}.reader.name")(
+            reader.parameter, place("reader", reader)
+        )
+    )
+    for number, step in enumerate(content.transformer):
+        faults.of(lambda step=step, number=number: _one_step(step, number, path, left))  # type: ignore[misc] # mypy infers no lambda with a default
+    for number, plugin in enumerate(content.writers):
+        half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
+        faults.of(
+            lambda plugin=plugin, half=half: find_plugin(
+                plugin.name, "writer", f"{path}.{half}.name"
+            )(  # type: ignore[misc] # mypy infers no lambda with a default
+                plugin.parameter, place(half, plugin)
+            )
+        )
+
+
+def _one_step(step: Any, number: int, path: str, left: list[str]) -> None:
+    """As the step at its own place of the list."""
+    try:
+        job_transformers((step,), f"{path}.transformer", left)
+    except JobFileError as error:
+        place = f"{path}.transformer[{number}]"
+        raise JobFileError(str(error).replace(f"{path}.transformer[0]", place)) from None
+
+
+def _first_content(data: Any) -> Content | None:
+    try:
+        content = data["job"]["content"]
+        return parse_section(
+            Content, content[0] if isinstance(content, list) else content, "job.content[0]"
+        )
+    except (JobFileError, KeyError, IndexError, TypeError):
+        return None
+
+
+def _frame(content: Content) -> JobFile | None:
+    try:
+        return parse_section(JobFile, {"job": {"content": [content]}}, "")
+    except JobFileError:
+        return None
+
+
+def _depends(fault: str, data: Any) -> bool:
+    """Whether the value at the path that a fault names contains a variable that is not set."""
+    match = _PATH.match(fault)
+    if match is None or data is None:
+        return _STANDS_FOR_ANY in fault
+    value = data
+    for name, number in _PART.findall(match.group()):
+        try:
+            value = value[name] if name else value[int(number)]
+        except (KeyError, IndexError, TypeError):
+            break
+    return _STANDS_FOR_ANY in str(value)

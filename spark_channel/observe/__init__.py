@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from spark_channel.observe.outbox import Outbox
 from spark_channel.progress import JobProgress
 
 if TYPE_CHECKING:
     from spark_channel.observe.metrics import JobMetrics, MetricPush
+    from spark_channel.observe.notices import Outbox
 
 __all__ = ["Observer", "close_together", "is_wanted", "observers", "pushed"]
 
@@ -17,7 +17,7 @@ __all__ = ["Observer", "close_together", "is_wanted", "observers", "pushed"]
 class Observer(Protocol):
     """A `JobListener` that reports jobs to another system, through `outbox`."""
 
-    outbox: Outbox
+    outbox: "Outbox"
 
     def job_opened(self, progress: JobProgress) -> None: ...
 
@@ -40,7 +40,7 @@ def observers() -> list[Observer]:
     """
     found: list[Observer] = []
     if target := os.environ.get("SPARK_CHANNEL_ON_FINISH"):
-        from spark_channel.observe.on_finish import FinishNotice
+        from spark_channel.observe.notices import FinishNotice
 
         found.append(FinishNotice(target))
     from spark_channel.observe.lineage import LineageEvents, is_configured

@@ -1,10 +1,12 @@
-"""Refused rows: counted against the job's limit, and kept with the reason."""
+"""Refused rows of a job: counted against its limit, kept with the reason, and judged before rows are published."""
 
 import base64
 import json
+import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -33,7 +35,11 @@ __all__ = [
     "DirtyStore",
     "TaskDirtyRows",
     "dirty_limit_of",
+    "dirty_row_totals",
+    "prepare_write",
     "row_text",
+    "tell_refused",
+    "too_many",
 ]
 
 DIRTY_SCHEMA = pa.schema(
@@ -51,6 +57,9 @@ DIRTY_SCHEMA = pa.schema(
 _SAMPLES = 10
 _LONGEST_SAMPLE = 2_000
 _KEPT_BACK = 1_000
+_TOLD = 10
+"""Refused rows that the log shows."""
+_log = logging.getLogger(__name__)
 
 
 def dirty_limit_of(options: WriteOptions) -> DirtyLimit:
@@ -261,3 +270,54 @@ def _as_text(value: Any) -> str:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(bytes(value)).decode("ascii")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def prepare_write(
+    writer: Writer, context: WriteContext, schema: pa.Schema, target: str
+) -> tuple[WritePlan, DirtyStore | None]:
+    """Driver: the writer's plan, and where refused rows go when `dirtyRowsPath` names a place.
+
+    Raises:
+        ChannelError: what `Writer.prepare` raises, for either of the two.
+    """
+    path = writer.options.dirty_rows_path
+    store = None if path is None else DirtyStore.prepare(path, context.job, target)
+    try:
+        writer.begin()
+        plan = writer.prepare(context, schema)
+    except BaseException:
+        if store is not None:
+            store.drop()
+        raise
+    if plan.published_at is not None and store is not None:
+        store.drop()
+        store = None
+    return plan, store
+
+
+def too_many(options: WriteOptions, dirty: int, receipts: Sequence[Receipt]) -> str:
+    """Driver, at the end: why `dirty` refused rows are too many; empty when they are not."""
+    rows = sum(receipt.rows for receipt in receipts)
+    return dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True)
+
+
+def tell_refused(job: str, samples: Iterable[DirtyRow], rows: int, place: str) -> None:
+    """Driver: log the first refused rows, each with its reason, and how many there are; nothing without any."""
+    if not rows:
+        return
+    shown = list(islice(samples, _TOLD))
+    for sample in shown:
+        _log.warning("job %s: refused row %s: %s", job, sample.row, sample.reason)
+    where = (
+        f"they are in {place}" if place else "option dirtyRowsPath (--dirty-rows-path) keeps them"
+    )
+    more = f", of which the first {len(shown)} are shown above" if rows > len(shown) else ""
+    _log.warning("job %s: %d rows were refused%s; %s", job, rows, more, where)
+
+
+def dirty_row_totals(plan: WritePlan, target: str, receipts: Sequence[Receipt]) -> str:
+    """Return the state of the target of a job that refused too many rows."""
+    rows = sum(receipt.rows for receipt in receipts)
+    if plan.commit == "task" and rows:
+        return f"{rows} rows of the tasks that had committed (commit=task) stay in {target}"
+    return f"{target} contains nothing of this job"

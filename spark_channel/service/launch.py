@@ -16,6 +16,7 @@ from typing import Any, Self
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import (
     ChannelError,
+    LimitError,
     OptionError,
     ServiceDeniedError,
     ServiceUnavailableError,
@@ -43,6 +44,7 @@ from spark_channel.service.discovery import (
 from spark_channel.service.protocol import ServiceAddress, TlsFiles
 
 __all__ = [
+    "JobReporter",
     "LimitControl",
     "ServiceControl",
     "ServiceSettings",
@@ -50,8 +52,10 @@ __all__ = [
     "ask_limit",
     "ensure_service",
     "find_service",
+    "reason_of",
     "serve_here",
 ]
+
 
 _log = logging.getLogger(__name__)
 
@@ -412,3 +416,47 @@ def ask_limit(service: ServiceAddress, request: Request) -> LimitStatus:
         raise ServiceDeniedError(reply.message)
     assert isinstance(reply, LimitStatus)
     return reply
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a job failed, for its summary."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return str(error) or type(error).__name__
+
+
+class JobReporter:
+    """Reports a job that this process owns to the service. A failed report never fails the job: errors are logged."""
+
+    def __init__(self, address: ServiceAddress | None, job: str) -> None:
+        self._address = address
+        self._job = job
+
+    def open(self, spec: JobSpec) -> None:
+        with self._control() as control:
+            if control is not None:
+                control.open_job(spec, self._job)
+
+    def enter(
+        self,
+        phase: Phase,
+        *,
+        error: str = "",
+        where: str = "",
+        rows: int | None = None,
+        limit: str = "",
+    ) -> None:
+        with self._control() as control:
+            if control is not None:
+                control.enter(self._job, phase, error=error, where=where, rows=rows, limit=limit)
+
+    @contextlib.contextmanager
+    def _control(self) -> Iterator[ServiceControl | None]:
+        if self._address is None:
+            yield None
+            return
+        try:
+            with ServiceControl(self._address) as control:
+                yield control
+        except LimitError as error:
+            _log.warning("job %s: its progress is not shown: %s", self._job, error)

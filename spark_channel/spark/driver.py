@@ -25,8 +25,8 @@ from spark_channel.service import (
     ensure_service,
     find_service,
 )
+from spark_channel.service.launch import JobReporter
 from spark_channel.transfers.limits import is_limited
-from spark_channel.transfers.reporter import JobReporter
 from spark_channel.working_directory import WorkingDirectory, absolute_path
 
 __all__ = [

@@ -15,6 +15,7 @@ from spark_channel.connectors.base.registry import experiment_remark
 from spark_channel.errors import ChannelError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split, TaskGroup, assign_fairly
+from spark_channel.processes import keep_loaded
 from spark_channel.progress import JobColumn, JobSpec
 from spark_channel.service import run_id
 from spark_channel.spark.schema import as_arrow
@@ -26,7 +27,6 @@ from spark_channel.spark.worker import (
     without_traceback,
 )
 from spark_channel.transfers.limits import is_limited
-from spark_channel.transfers.worker import keep_loaded
 
 if TYPE_CHECKING:
     from spark_channel.connectors.base.stored import Stored

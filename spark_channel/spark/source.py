@@ -1,4 +1,4 @@
-"""`format("channel")`: Spark's data source, on top of the connectors.
+"""`format("channel")`: Spark's data source, on top of the connectors; and `explain`, which shows its reads.
 
 `schema`, `reader` and `writer` run in short planner processes on the driver's host; Spark pickles their results, and
 uses them in executors. The docstring of each class names the process of each method.
@@ -9,10 +9,11 @@ dependencies.
 
 import importlib.util
 import logging
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource
 
@@ -22,6 +23,7 @@ from spark_channel.working_directory import WorkingDirectory, relative_to
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from spark_channel.spark.already_published import AlreadyPublishedWriter
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from spark_channel.spark.stream_write import ChannelStreamWriter
     from spark_channel.spark.write import ChannelWriter
 
-__all__ = ["ChannelDataSource"]
+__all__ = ["ChannelDataSource", "explain", "scan_lines"]
 
 
 _log = logging.getLogger(__name__)
@@ -167,3 +169,59 @@ def _refuse_catalog(options: Mapping[str, str]) -> None:
         "CREATE TEMPORARY VIEW name USING channel OPTIONS (path '...', dbtable '...'), "
         "or df.createOrReplaceTempView('name'). INSERT INTO such a view writes"
     )
+
+
+def explain(df: "DataFrame", mode: str | None = None) -> None:
+    """Print what `df` reads through `format("channel")`, then Spark's plan, as `df.explain(mode=mode)` does.
+
+    Of each scan: connector, place and table; the columns and the condition that the source is asked for; the limit.
+    A `filter` in Spark's plan runs in Spark: to run it in the source, give it as option `where`.
+
+    Raises:
+        UnsupportedError: `df` is of Spark Connect, which shows no plan on this side.
+    """
+    for options in _scans(df):
+        sys.stdout.write("\n".join([*scan_lines(options), "", ""]))
+    if mode is None:
+        df.explain()
+    else:
+        df.explain(mode=mode)
+
+
+def scan_lines(options: Mapping[str, str]) -> list[str]:
+    """Return lines that describe the source queries of a read with `options`, and its limit."""
+    from spark_channel.connectors import find_connector
+    from spark_channel.connectors.base.registry import describe
+    from spark_channel.progress import JobSpec, before_lines
+    from spark_channel.transfers.limits import JobLimits
+    from spark_channel.tunnel.options import split_options
+
+    reads = split_options(options)[1]
+    connector = find_connector(reads, "reader")
+    reader, _ = connector.reader_with(reads)
+    asked = reader.options
+    source = f"{connector.name} {describe(asked)}"
+    limits = JobLimits.of(asked).of_spec(per_mark=asked.limit_per_mark)
+    return [
+        f"channel: {source}",
+        f"  columns: {', '.join(asked.columns) if asked.columns else 'all'}",
+        f"  where: {asked.where or 'all rows'}",
+        f"  {before_lines('', JobSpec('read', source=source, **limits))[-1]}",
+    ]
+
+
+def _scans(df: Any) -> Iterator[dict[str, str]]:
+    """The options of each scan of this format below `df`."""
+    if not hasattr(df, "_jdf"):
+        raise UnsupportedError(
+            "explain reads the plan of a classic session, and this DataFrame is of Spark Connect: df.explain() shows "
+            "Spark's part of it"
+        )
+    leaves = df._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - no public road
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        kind = leaf.getClass().getSimpleName()
+        if kind == "DataSourceV2Relation" and leaf.table().name() == ChannelDataSource.name():
+            yield dict(leaf.options().asCaseSensitiveMap())
+        elif kind == "StreamingRelationV2" and leaf.sourceName() == ChannelDataSource.name():
+            yield dict(leaf.extraOptions().asCaseSensitiveMap())

@@ -23,22 +23,21 @@ from spark_channel.pipeline import DirtyBudget, DirtyLog, dirty_limit_of
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl, new_job_id
+from spark_channel.service.launch import reason_of
 from spark_channel.spark.driver import JobReporter
 from spark_channel.spark.engine import SparkEngine, described
 from spark_channel.spark.schema import as_arrow, as_spark
 from spark_channel.spark.session import context_of, directory_of, register, service_of
 from spark_channel.spark.throttle import by_number, throttle
 from spark_channel.spark.worker import own_error
-from spark_channel.transfers.carry_out import carry_out as carry_out_on
+from spark_channel.transfers.fan_out import carry_out as carry_out_on
 from spark_channel.transfers.limits import is_limited, limit_scope_of
 from spark_channel.transfers.options import JobOptions, job_options
 from spark_channel.transfers.plan import begin_transfer, first_reachable
-from spark_channel.transfers.reporter import reason_of
 from spark_channel.transfers.task import TaskServiceClient
 from spark_channel.transform import Pipeline, prepare
-from spark_channel.verification.carry_out import verify_with
-from spark_channel.verification.report import VerifyReport
-from spark_channel.verification.settings import RepairSettings, VerifySettings
+from spark_channel.verification import verify_with
+from spark_channel.verification.report import RepairSettings, VerifyReport, VerifySettings
 from spark_channel.working_directory import relative_to
 
 __all__ = ["carry_out", "verify"]

@@ -19,6 +19,7 @@ from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.errors import ChannelError, DirtyRowsError, OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TaskDirtyRows
+from spark_channel.pipeline.dirty import dirty_row_totals, prepare_write, too_many
 from spark_channel.progress import JobColumn, JobSpec, Phase
 from spark_channel.spark.already_published import AlreadyPublishedWriter
 from spark_channel.spark.driver import (
@@ -32,7 +33,6 @@ from spark_channel.spark.own_reads import planned_reads, reads_of_task
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.worker import SessionFacts, portable, without_traceback
 from spark_channel.transfers.conversion import conversion_to
-from spark_channel.transfers.dirty import dirty_budget, dirty_row_totals, prepare_write, too_many
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec, told_static
 
 __all__ = [
@@ -183,7 +183,7 @@ class ChannelWriter(DataSourceArrowWriter):
             link.permit(),
         ):
             counters = link.counters(partition, attempt)
-            budget = dirty_budget(link, self._options)
+            budget = link.dirty_budget(self._options)
             write = TaskWrite(
                 self._writer,
                 self._plan,

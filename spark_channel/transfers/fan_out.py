@@ -1,4 +1,4 @@
-"""A transfer to several targets: the source is read once, and each target is claimed and published by itself."""
+"""Carries out a transfer: to one target, or fanned out to several."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,38 @@ from spark_channel.pipeline import FanOutOutcome, FanOutTarget, FanOutWork
 from spark_channel.planning import Target, TransferSpec
 from spark_channel.progress import JobSpec, TransferReport
 from spark_channel.progress.report import combined_report
-from spark_channel.transfers.options import target_options
-from spark_channel.transfers.plan import OpenedTransfer, open_targets, tell_experiments
+from spark_channel.transfers.options import job_options, target_options
+from spark_channel.transfers.plan import (
+    OpenedTransfer,
+    begin_transfer,
+    open_targets,
+    open_transfer,
+    tell_experiments,
+)
 from spark_channel.transfers.resume import job_of
 from spark_channel.transfers.run import Transfer, job_name
 from spark_channel.transfers.task import Engine, FanOutRunner, TargetJob
 from spark_channel.transform import prepare
 
-__all__ = ["fan_out"]
+__all__ = ["carry_out", "fan_out"]
 
 _log = logging.getLogger(__name__)
+
+
+def carry_out(
+    engine: Engine, spec: TransferSpec, more: Mapping[str, Any] | None = None
+) -> TransferReport:
+    """Run a transfer between two connectors; `more` are options of the whole job beside those of `spec`.
+
+    Raises:
+        ChannelError: as `spark_channel.transfer`.
+    """
+    if spec.targets:
+        return fan_out(engine, spec, more or {})
+    job = begin_transfer(job_options(spec, more or {}))
+    tell_experiments(spec)
+    with ExitStack() as held:
+        return Transfer(engine, open_transfer(job, engine.parallelism(), held)).run()
 
 
 def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:

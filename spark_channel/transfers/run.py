@@ -11,15 +11,15 @@ from spark_channel.connectors.base.claims import Follows
 from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError
 from spark_channel.limits import StaticShare
 from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
+from spark_channel.pipeline.dirty import dirty_row_totals, tell_refused, too_many
 from spark_channel.progress import JobColumn, JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl
-from spark_channel.transfers.dirty import dirty_row_totals, tell_refused, too_many
+from spark_channel.service.launch import JobReporter, reason_of
 from spark_channel.transfers.limits import is_limited, static_of_spec, static_shares, told_static
 from spark_channel.transfers.plan import (
     OpenedTransfer,
     refuse_existing,
 )
-from spark_channel.transfers.reporter import JobReporter, reason_of
 from spark_channel.transfers.resume import job_of, plan_text, transaction_of
 from spark_channel.transfers.task import Engine, GroupRunner
 

@@ -20,13 +20,13 @@ from spark_channel.pipeline import (
     GroupTransfer,
     TransferWork,
 )
+from spark_channel.pipeline.dirty import DirtyBudget, dirty_limit_of
 from spark_channel.pipeline.threads import StallWatch
 from spark_channel.planning import Task, TaskGroup
+from spark_channel.processes import keep_loaded
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
-from spark_channel.transfers.dirty import dirty_budget
 from spark_channel.transfers.limits import is_limited
-from spark_channel.transfers.worker import keep_loaded
 
 if TYPE_CHECKING:
     from spark_channel.connectors import Health
@@ -186,6 +186,17 @@ class TaskServiceClient:
         """Why the whole job should stop, as last heard; empty while it should not."""
         return "" if self._client is None else self._client.stop_reason
 
+    def dirty_budget(self, options: WriteOptions) -> DirtyBudget:
+        """What the task's attempts may refuse; its first `check` knows what the job has refused before."""
+        limit = dirty_limit_of(options)
+        place = options.dirty_rows_path
+        budget = DirtyBudget(
+            limit, self.stop_reason, hint=f". The refused rows are in {place}" if place else ""
+        )
+        if limit.tolerant and limit.limited:
+            self.hear()
+        return budget
+
     def permit(self) -> AbstractContextManager[object]:
         """One of the job's `maxConnections`, for a `with` block; waits while others hold them all."""
         return nullcontext() if self._client is None else self._client.permit(self._permit_option)
@@ -267,7 +278,7 @@ class GroupRunner:
                 self._work,
                 group,
                 attempt.number,
-                budget=dirty_budget(link, self._options),
+                budget=link.dirty_budget(self._options),
                 limiter=link.limiter,
                 counters=counters,
                 permit=link.permit,
@@ -348,7 +359,7 @@ class FanOutRunner:
 
     def _run(self, number: int, link: TaskServiceClient, attempt: int) -> FanOutTargetRun:
         run = FanOutTargetRun(
-            dirty_budget(link, self._options(number)), link.limiter, permit=link.permit
+            link.dirty_budget(self._options(number)), link.limiter, permit=link.permit
         )
         return replace(run, counters=_counters(link, attempt, run.watches))
 

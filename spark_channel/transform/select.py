@@ -2,7 +2,6 @@
 
 import random
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
@@ -13,7 +12,7 @@ import pyarrow as pa
 from spark_channel.arrow_schema import TEXT_LENGTH, length_in
 from spark_channel.errors import OptionError, SchemaError
 from spark_channel.lazy import compute as pc
-from spark_channel.transform.cast import cast_or_refuse
+from spark_channel.transform.convert import cast_or_refuse, refusals
 from spark_channel.transform.text import as_text, has_text
 from spark_channel.transform.transformer import (
     Column,
@@ -33,7 +32,6 @@ __all__ = [
     "Rename",
     "Select",
     "marked",
-    "refusals",
 ]
 
 
@@ -234,20 +232,6 @@ def _without_source(output: Output, kind: pa.DataType, batch: pa.RecordBatch) ->
     if output.random is not None:
         return output.random.make(batch, kind)
     return pa.repeat(constant_of(output), batch.num_rows)
-
-
-def refusals(
-    batch: pa.RecordBatch, reasons: Sequence[tuple[pa.BooleanArray, str]]
-) -> tuple[Refused, ...]:
-    """Each guilty row once, under the first reason that it met."""
-    refused = []
-    seen = pa.repeat(pa.scalar(False), batch.num_rows)
-    for bad, reason in reasons:
-        new = pc.and_not(bad, seen)
-        if pc.any(new, min_count=0).as_py():
-            refused.append(Refused(batch.filter(new), reason))
-        seen = pc.or_(seen, bad)
-    return tuple(refused)
 
 
 @dataclass(frozen=True, slots=True)

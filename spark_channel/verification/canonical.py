@@ -20,7 +20,7 @@ import pyarrow as pa
 from spark_channel.arrow_schema import is_binary, is_number, is_text, plain_type
 from spark_channel.errors import SchemaError
 from spark_channel.lazy import compute as pc
-from spark_channel.verification.settings import TextForm
+from spark_channel.verification.report import TextForm
 
 __all__ = [
     "Form",

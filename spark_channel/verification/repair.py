@@ -23,8 +23,8 @@ from spark_channel.transfers.run import Transfer
 from spark_channel.transform import Pipeline, prepare
 from spark_channel.verification.canonical import Form, Hashes, hash_columns
 from spark_channel.verification.compare import Differences, among
+from spark_channel.verification.report import RepairSettings
 from spark_channel.verification.run import Verification
-from spark_channel.verification.settings import RepairSettings
 from spark_channel.verification.tasks import OwnKeys
 
 __all__ = ["refuse_impossible", "repair"]

@@ -17,9 +17,9 @@ from spark_channel.planning import Endpoint, Split, Task, TaskGroup, TransferSpe
 from spark_channel.planning.tasks import assign_fairly
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress
+from spark_channel.service.launch import JobReporter, reason_of
 from spark_channel.transfers.limits import JobLimits, is_limited
 from spark_channel.transfers.options import JobOptions
-from spark_channel.transfers.reporter import JobReporter, reason_of
 from spark_channel.transfers.run import job_name
 from spark_channel.transfers.task import Engine
 from spark_channel.verification.canonical import Hashes
@@ -36,6 +36,7 @@ from spark_channel.verification.compare import (
     rounds,
     rows_of,
 )
+from spark_channel.verification.differing import DifferingKeys, differing_rows
 from spark_channel.verification.in_database import (
     DatabaseSums,
     Run,
@@ -44,10 +45,7 @@ from spark_channel.verification.in_database import (
     same_hashes,
     sums_of_runs,
 )
-from spark_channel.verification.keys import DifferingKeys
-from spark_channel.verification.report import VerifyReport
-from spark_channel.verification.samples import differing_rows
-from spark_channel.verification.settings import VerifySettings
+from spark_channel.verification.report import VerifyReport, VerifySettings
 from spark_channel.verification.sides import (
     MOST_KEYS,
     ROWS_PER_KEY,

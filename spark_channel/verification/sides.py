@@ -25,9 +25,8 @@ from spark_channel.verification.canonical import (
     common_form,
     has_ordinals,
 )
-from spark_channel.verification.compare import Buckets, Mask, Places, near, runs_of
-from spark_channel.verification.settings import TextForm
-from spark_channel.verification.values import TextOf
+from spark_channel.verification.compare import Buckets, Mask, Places, TextOf, near, runs_of
+from spark_channel.verification.report import TextForm
 
 __all__ = [
     "MOST_KEYS",

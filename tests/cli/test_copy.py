@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.cli.copy_places import parse_place
+from spark_channel.cli.places import parse_place
 from spark_channel.errors import OptionError
 from tests.cli.test_run import CLI, ROOT, environment, run
 from tests.connectors.postgresql.conftest import Pg, own_schema

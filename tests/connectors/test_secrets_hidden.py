@@ -30,7 +30,7 @@ from spark_channel.errors import OptionError, SourceError
 from spark_channel.masking import is_secret_name
 from spark_channel.options import ReadOptions, Secret, Trait, Url
 from spark_channel.planning import Endpoint, EndpointOverrides, Split, TransferSpec
-from spark_channel.spark.explain import scan_lines
+from spark_channel.spark.source import scan_lines
 
 
 def _quoting(value: object) -> str:

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import OptionError
-from spark_channel.observe import close_together, on_finish
+from spark_channel.observe import close_together, notices
 from spark_channel.observe.metrics import prometheus_text
-from spark_channel.observe.on_finish import VARIABLE, FinishNotice
-from spark_channel.observe.outbox import Outbox
+from spark_channel.observe.notices import VARIABLE, FinishNotice, Outbox
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceServer
 
@@ -123,7 +122,7 @@ def test_a_url_may_have_quotes_and_a_login(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_receiver_that_answers_bit_by_bit_has_no_more_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(on_finish, "_URL_SECONDS", 0.3)
+    monkeypatch.setattr(notices, "_URL_SECONDS", 0.3)
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 

@@ -26,7 +26,7 @@ from spark_channel.progress import JobSpec, Phase, Snapshot, TransferReport
 from spark_channel.service import ServiceAddress, ServiceServer, SharedLimit
 from spark_channel.service.http_server import Caller
 from spark_channel.service.protocol import READ_SCOPE, RequestError
-from spark_channel.transfers.carry_out import carry_out
+from spark_channel.transfers.fan_out import carry_out
 from tests.servers.browser import Browser
 from tests.service.helpers import wait_for
 

@@ -8,7 +8,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from spark_channel.errors import JobFileError
-from spark_channel.replication.check import check_replication
 from spark_channel.replication.config import (
     Replication,
     StreamOptions,
@@ -16,6 +15,7 @@ from spark_channel.replication.config import (
     load_replication,
     parse_replication,
 )
+from spark_channel.replication.plan import check_replication
 
 SHOP = """
 source: {url: postgresql://replica/shop, user: etl, password: "${env:PW}", protect: auto}

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from spark_channel.cli.replicate import convert_jobs
 from spark_channel.datax import load_job
 from spark_channel.planning import TransferSpec
 from spark_channel.replication.config import parse_replication
-from spark_channel.replication.convert import convert_jobs
 
 
 def job(

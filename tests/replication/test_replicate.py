@@ -24,7 +24,7 @@ from spark_channel.errors import (
 from spark_channel.local import carry_out_here, local_engine
 from spark_channel.progress import JobProgress, JobSpec
 from spark_channel.replication import ReplicationReport, TableOutcome, load_replication
-from spark_channel.replication.progress import TablesProgress
+from spark_channel.replication.report import TablesProgress
 from spark_channel.replication.run import RunSettings, TableRun, _Run, replicate_on, writer_of
 from spark_channel.replication.tables import find_tables
 from spark_channel.testing.clock import VirtualClock

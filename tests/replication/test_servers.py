@@ -253,8 +253,8 @@ def test_what_mariadb_says_of_a_masked_value_is_hidden_and_the_rest_is_shown(
 
 def test_a_plan_moves_nothing_and_names_what_is_missing(pg: PostgresServer) -> None:
     from spark_channel.replication.config import load_replication
+    from spark_channel.replication.plan import plan_replication
     from spark_channel.replication.run import RunSettings
-    from spark_channel.replication.status import plan_replication
 
     pg.psql(
         "DROP ROLE IF EXISTS rep_reader; CREATE ROLE rep_reader LOGIN PASSWORD 'rep';"

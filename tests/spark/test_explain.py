@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_channel
 from spark_channel.errors import UnsupportedError
-from spark_channel.spark.explain import scan_lines
+from spark_channel.spark.source import scan_lines
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from spark_channel.connectors.base.contract import DirtyRow
-from spark_channel.transfers.dirty import tell_refused
+from spark_channel.pipeline.dirty import tell_refused
 
 
 def test_the_first_ten_are_told_with_row_and_reason(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 _TWICE = """
 import gc
 import spark_channel.spark.read, spark_channel.transfers.task
-from spark_channel.transfers.worker import keep_loaded
+from spark_channel.processes import keep_loaded
 before, begun = len(gc.get_objects()), gc.get_freeze_count()  # Python 3.12 begins with some
 keep_loaded()
 frozen = gc.get_freeze_count()

@@ -15,7 +15,7 @@ from spark_channel.transform import (
     TimesAsText,
     strptime_pattern,
 )
-from spark_channel.transform.cast import cast_or_refuse
+from spark_channel.transform.convert import cast_or_refuse
 
 ROWS = pa.record_batch(
     {"a": ["1", "x", " 3 ", None], "b": ["2024.01.02", "2024.02.03", "soon", "x"]}

@@ -17,9 +17,8 @@ import spark_channel
 from spark_channel.clock import SystemClock
 from spark_channel.local import local_engine
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.verification.carry_out import verify_with
-from spark_channel.verification.report import VerifyReport
-from spark_channel.verification.settings import VerifySettings
+from spark_channel.verification import verify_with
+from spark_channel.verification.report import VerifyReport, VerifySettings
 from tests.cli.test_run import environment
 from tests.servers.postgres import PostgresServer, programs
 

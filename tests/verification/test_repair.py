@@ -15,9 +15,9 @@ from spark_channel.errors import UnsupportedError
 from spark_channel.local import local_engine
 from spark_channel.planning import Endpoint, Split, TransferSpec
 from spark_channel.verification import run as run_module
+from spark_channel.verification import verify_with
 from spark_channel.verification.canonical import Form
-from spark_channel.verification.carry_out import verify_with
-from spark_channel.verification.settings import RepairSettings, VerifySettings
+from spark_channel.verification.report import RepairSettings, VerifySettings
 from spark_channel.verification.tasks import OwnKeys
 from tests.pipeline.fakes import MemoryReader
 

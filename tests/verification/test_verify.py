@@ -29,10 +29,9 @@ from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.verification import compare as compare_module
 from spark_channel.verification import run as run_module
 from spark_channel.verification import tasks as tasks_module
-from spark_channel.verification.carry_out import verify_with
+from spark_channel.verification import verify_with
 from spark_channel.verification.compare import SampledRow, without_equal
-from spark_channel.verification.report import VerifyReport
-from spark_channel.verification.settings import RepairSettings, VerifySettings
+from spark_channel.verification.report import RepairSettings, VerifyReport, VerifySettings
 from tests.cli.test_run import environment
 from tests.cli.typed import typed
 

@@ -12,7 +12,7 @@ import sqlglot
 from sqlglot import exp
 
 from spark_channel.connectors.adbc.session import AdbcSession
-from spark_channel.connectors.sql import postgresql_claims as postgresql
+from spark_channel.connectors.sql import postgresql
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect

@@ -21,7 +21,6 @@ from spark_channel.connectors.files.filesystem import (
     locate,
     read_settings,
 )
-from spark_channel.connectors.files.option_types import Instant
 from spark_channel.connectors.lake.table import LakeWriteOptions
 from spark_channel.errors import (
     ChannelError,
@@ -31,6 +30,7 @@ from spark_channel.errors import (
     UnsupportedError,
 )
 from spark_channel.masking import without_login
+from spark_channel.option_types import Instant
 from spark_channel.options import ByteAmount, FilePath, Options, ReadOptions, Trait
 
 if TYPE_CHECKING:

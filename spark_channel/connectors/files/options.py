@@ -15,18 +15,17 @@ from spark_channel.connectors.files.filesystem import (
     StorageSettings,
     read_settings,
 )
-from spark_channel.connectors.files.option_types import (
+from spark_channel.connectors.remote import is_remote
+from spark_channel.errors import OptionError
+from spark_channel.option_types import (
     Character,
     Encoding,
     Instant,
     OptionalCharacter,
-    Pattern,
     Zone,
     known_encoding,
     path_list,
 )
-from spark_channel.connectors.remote import is_remote
-from spark_channel.errors import OptionError
 from spark_channel.options import (
     Amount,
     ByteAmount,
@@ -36,6 +35,7 @@ from spark_channel.options import (
     Trait,
     WriteOptions,
 )
+from spark_channel.transform.time_patterns import TimePattern
 
 __all__ = [
     "ArrowReadOptions",
@@ -54,6 +54,11 @@ __all__ = [
 ]
 
 
+def _pattern(value: object) -> str:
+    return TimePattern.of(str(value)).text
+
+
+_Pattern = Annotated[str, BeforeValidator(_pattern)]
 _LOSES_ROWS = (
     "a copy must not lose rows silently; name the files to read with 'path', a glob or 'paths'"
 )
@@ -188,8 +193,8 @@ class TextReadOptions(FileReadOptions):
         description="a row that does not fit: `FAILFAST` fails, `DROPMALFORMED` drops it and logs the count; `MARK` is "
         "set by DataX jobs, where it becomes a refused row",
     )
-    date_format: Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
-    timestamp_format: Pattern | None = Field(
+    date_format: _Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
+    timestamp_format: _Pattern | None = Field(
         None, description="pattern of timestamps; default: ISO 8601"
     )
     time_zone: Zone = Field(
@@ -516,8 +521,8 @@ class _TextWriteOptions(_Levelled):
     codecs: ClassVar[tuple[str, ...]] = ("none", "gzip", "bz2", "zstd", "lz4")
 
     encoding: Literal["utf-8"] = Field("utf-8", description="character encoding: only UTF-8")
-    date_format: Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
-    timestamp_format: Pattern | None = Field(
+    date_format: _Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
+    timestamp_format: _Pattern | None = Field(
         None, description="pattern of timestamps; default: ISO 8601"
     )
 

@@ -21,7 +21,6 @@ from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import Location
 from spark_channel.connectors.files.formats.parquet import ParquetFormat
 from spark_channel.connectors.files.formats.types import check_values, map_leaves
-from spark_channel.connectors.files.option_types import Instant
 from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
 from spark_channel.connectors.lake.table import LakeWriteOptions, exact_columns
 from spark_channel.errors import (
@@ -34,6 +33,7 @@ from spark_channel.errors import (
 )
 from spark_channel.lazy import compute as pc
 from spark_channel.masking import without_login
+from spark_channel.option_types import Instant
 from spark_channel.options import ByteAmount, Options, ReadOptions, Secret, Trait
 from spark_channel.working_directory import absolute_path
 

@@ -195,7 +195,7 @@ class MysqlReader(SqlReader):
             )
         if not self.options.binlog:
             return super().feed(options)
-        from spark_channel.connectors.mysql.binlog_one_table import OneTableFeed
+        from spark_channel.connectors.mysql.binlog_tables import OneTableFeed
 
         return OneTableFeed(self, options)
 

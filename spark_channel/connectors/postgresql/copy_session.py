@@ -15,10 +15,9 @@ from spark_channel.connectors.postgresql.copy import (
     Bounds,
     row_bounds,
 )
-from spark_channel.connectors.postgresql.copy_address import connect_arguments
-from spark_channel.connectors.postgresql.options import PostgresOptions
+from spark_channel.connectors.postgresql.options import PostgresOptions, asyncpg_arguments
 from spark_channel.connectors.postgresql.session import PgSession
-from spark_channel.connectors.sql.postgresql_pooler import joined
+from spark_channel.connectors.sql.postgresql import joined
 from spark_channel.errors import ChannelError
 
 __all__ = ["PgCopySession"]
@@ -164,7 +163,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 async def _connected(parameters: Mapping[str, str]) -> asyncpg.Connection:
     try:
-        return await asyncpg.connect(**connect_arguments(parameters, os.environ))
+        return await asyncpg.connect(**asyncpg_arguments(parameters, os.environ))
     except TimeoutError as error:
         raise TimeoutError("timeout expired") from error
 

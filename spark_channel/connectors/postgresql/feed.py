@@ -27,7 +27,6 @@ from spark_channel.connectors.base.feed import (
 )
 from spark_channel.connectors.postgresql.catalog import PgTable, kept_bytes
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
-from spark_channel.connectors.postgresql.log_columns import check_decodable, row_key
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
     LogColumn,
@@ -39,8 +38,10 @@ from spark_channel.connectors.postgresql.pgoutput import (
 from spark_channel.connectors.postgresql.publication import (
     Part,
     Published,
+    check_decodable,
     check_operations,
     read_published,
+    row_key,
 )
 from spark_channel.connectors.postgresql.replication import (
     BUSY,

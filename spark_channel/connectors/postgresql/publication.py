@@ -1,24 +1,32 @@
-"""Which tables a publication or list has."""
+"""Which tables a publication or list has, and the columns of a followed table as the log has them."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+import pyarrow as pa
 
 from spark_channel.connectors.base.feed import LogFacts
-from spark_channel.connectors.postgresql.catalog import find_table, name_parts
+from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, find_table, name_parts
+from spark_channel.connectors.postgresql.pgoutput import LogColumn
 from spark_channel.connectors.postgresql.publish import table_sql
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
 from spark_channel.connectors.postgresql.tokens import Entries, differ
+from spark_channel.connectors.postgresql.types import ELEMENTS, OF_SESSION, read_type
 from spark_channel.connectors.sql.log_tables import is_pattern
 from spark_channel.connectors.sql.session import Session
-from spark_channel.errors import OptionError, SourceError
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.errors import OptionError, SchemaError, SourceError
 
 __all__ = [
     "Followed",
     "Found",
+    "LogTypes",
     "Part",
     "Published",
+    "check_decodable",
     "check_operations",
     "check_published",
     "find_listed",
@@ -28,8 +36,9 @@ __all__ = [
     "look_up",
     "named",
     "read_published",
+    "row_columns",
+    "row_key",
 ]
-
 
 # Which tables a publication has, and by which entries: see `tokens.Entries`.
 
@@ -345,3 +354,96 @@ def _schema_of(item: str) -> str | None:
 
 def _quoted(text: str) -> str:
     return literal_sql(text)
+
+
+# The columns of a followed table: their Arrow types as the log has them, and those that identify a row.
+
+
+_BUILTIN = {
+    **{oid: name for name, oid in ELEMENTS.items()},
+    114: "json",
+    3802: "jsonb",
+    2950: "uuid",
+}
+_NAMES = """
+SELECT t.oid::bigint, b.typname::text, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE -1 END
+FROM pg_catalog.pg_type t
+JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+WHERE t.oid IN ({oids})
+"""
+
+
+def not_decoded(typname: str) -> str:
+    """Why the change feed does not decode a column of this type; "" where it does."""
+    if read_type(typname).is_array:
+        return "is an array, which the change feed does not decode"
+    if typname in OF_SESSION:
+        setting = "lc_monetary" if typname == "money" else "search_path"
+        return f"is {typname}, whose text in the log is another value where {setting} differs"
+    return ""
+
+
+class LogTypes:
+    """Asks the catalog once for each type that is not the server's own. One that was dropped is read as text."""
+
+    def __init__(self, session: Callable[[], AbstractContextManager[Session]]) -> None:
+        self._session = session
+        self._known: dict[int, tuple[str, int]] = {}
+
+    def schema(self, columns: Sequence[LogColumn]) -> pa.Schema:
+        """
+        Raises:
+            SchemaError: a type whose text in the log is not decoded.
+        """
+        unknown = {each.oid for each in columns} - _BUILTIN.keys() - self._known.keys()
+        if unknown:
+            with self._session() as session:
+                found = session.rows(_NAMES.format(oids=", ".join(map(str, sorted(unknown)))))
+            self._known.update(dict.fromkeys(unknown, ("text", -1)))
+            self._known.update({int(oid): (str(name), int(typmod)) for oid, name, typmod in found})
+        return pa.schema([pa.field(each.name, self._kind(each)) for each in columns])
+
+    def _kind(self, column: LogColumn) -> pa.DataType:
+        name, typmod = self._known.get(column.oid) or (_BUILTIN[column.oid], -1)
+        if why := not_decoded(name):
+            raise SchemaError(f"column {column.name!r} {why}")
+        return read_type(name, typmod if column.typmod == -1 else column.typmod).kind
+
+
+def row_key(source: ReadSource) -> tuple[str, ...]:
+    """The key of the rows that are read; () where it is not read, or there is none."""
+    key = cast(PgTable, source.table).key
+    return key if set(key) <= set(source.schema.names) else ()
+
+
+def row_columns(source: ReadSource) -> tuple[str, ...]:
+    """The columns that may identify a row in a target: those of unique indexes, or all without such an index.
+
+    Empty: `row_key`.
+    """
+    read = source.schema.names
+    sets = [each for each in cast(PgTable, source.table).unique if set(each) <= set(read)]
+    found = tuple(dict.fromkeys(name for each in sets for name in each)) or tuple(read)
+    return () if found == row_key(source) else found
+
+
+def check_decodable(
+    source: ReadSource, left_out: Callable[[str], bool] = lambda _name: False
+) -> None:
+    """
+    Raises:
+        SchemaError: the log lacks the values of a column, or has them in a form that is not decoded.
+    """
+    for column in source.columns:
+        about = cast(PgColumn, source.about(column.name))
+        if left_out(column.name):
+            continue
+        if about.generated:
+            raise SchemaError(
+                f"column {column.name!r} of {source.label} is generated, and its values are not in the log: leave "
+                "it out with option 'columns'"
+            )
+        if why := not_decoded(about.base):
+            raise SchemaError(
+                f"column {column.name!r} of {source.label} {why}: omit it with option 'columns'"
+            )

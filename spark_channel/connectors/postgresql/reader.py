@@ -24,10 +24,9 @@ from spark_channel.connectors.base.contract import (
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, HeldLog, LogFacts
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
-from spark_channel.connectors.postgresql.copy_address import can_use
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
-from spark_channel.connectors.postgresql.options import PostgresReadOptions
+from spark_channel.connectors.postgresql.options import PostgresReadOptions, asyncpg_can_use
 from spark_channel.connectors.postgresql.publication import Part
 from spark_channel.connectors.postgresql.publish import table_sql
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
@@ -387,7 +386,7 @@ class PostgresReader(SqlReader):
         if (
             source is None
             or not self._is_native
-            or not can_use(self.options.parameters(""), os.environ)
+            or not asyncpg_can_use(self.options.parameters(""), os.environ)
         ):
             return None
         if any(self._rows_at_once(split) is not None for split in splits):

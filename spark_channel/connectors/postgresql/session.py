@@ -32,7 +32,7 @@ from spark_channel.connectors.postgresql.failures import explain, is_ended, is_f
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.settings import Settings, SharedDatabase
 from spark_channel.connectors.sql.dialect import marked
-from spark_channel.connectors.sql.postgresql_pooler import (
+from spark_channel.connectors.sql.postgresql import (
     QUOTES,
     escaped_text,
     is_pooler,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from spark_channel.connectors.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql_pooler import SETTINGS, for_transaction, set_config
+from spark_channel.connectors.sql.postgresql import SETTINGS, for_transaction, set_config
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import quoted_name
 

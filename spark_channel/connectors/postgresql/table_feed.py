@@ -17,7 +17,6 @@ from spark_channel.connectors.base.feed import (
 )
 from spark_channel.connectors.postgresql.catalog import PgTable, find_table
 from spark_channel.connectors.postgresql.feed import FollowedTable, ReplicationFeed
-from spark_channel.connectors.postgresql.log_columns import LogTypes, row_columns, row_key
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
     TableColumns,
@@ -26,9 +25,12 @@ from spark_channel.connectors.postgresql.pgoutput import (
 )
 from spark_channel.connectors.postgresql.publication import (
     Followed,
+    LogTypes,
     Part,
     Published,
     check_published,
+    row_columns,
+    row_key,
 )
 from spark_channel.connectors.postgresql.replication import flushed_lsn
 from spark_channel.connectors.postgresql.session import PgReadSession

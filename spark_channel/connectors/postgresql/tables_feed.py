@@ -19,12 +19,6 @@ from spark_channel.connectors.base.feed import (
 )
 from spark_channel.connectors.postgresql.catalog import find_table, oldest_of
 from spark_channel.connectors.postgresql.feed import FollowedTable, ReplicationFeed
-from spark_channel.connectors.postgresql.log_columns import (
-    LogTypes,
-    check_decodable,
-    row_columns,
-    row_key,
-)
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
     TableColumns,
@@ -34,14 +28,18 @@ from spark_channel.connectors.postgresql.pgoutput import (
 from spark_channel.connectors.postgresql.publication import (
     Followed,
     Found,
+    LogTypes,
     Part,
     Published,
+    check_decodable,
     check_published,
     find_listed,
     find_one,
     left_out,
     look_up,
     named,
+    row_columns,
+    row_key,
 )
 from spark_channel.connectors.postgresql.replication import flushed_lsn
 from spark_channel.connectors.postgresql.session import PgReadSession

@@ -39,7 +39,7 @@ from spark_channel.connectors.postgresql.publish import (
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
-from spark_channel.connectors.sql.postgresql_claims import claim_dialect
+from spark_channel.connectors.sql.postgresql import claim_dialect
 from spark_channel.connectors.sql.session_pool import KeptSession
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter

@@ -12,8 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.kafka import client as kafka_client
-from spark_channel.connectors.kafka.client import BrokerStatus
-from spark_channel.connectors.kafka.ranges import Edges, Range, offsets_at, splits_of
+from spark_channel.connectors.kafka.client import BrokerStatus, Edges, Range, offsets_at, splits_of
 from spark_channel.connectors.kafka.reader import _prefetch
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.testing import reader_conformance

@@ -7,7 +7,7 @@ import pytest
 
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.transfers.carry_out import carry_out
+from spark_channel.transfers.fan_out import carry_out
 from tests.connectors.files.helpers import read
 from tests.connectors.protocol.targets import LAKES, Target, open_target
 

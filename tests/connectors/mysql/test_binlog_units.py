@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
 from spark_channel.connectors.mysql.binlog_events import events, inflated
-from spark_channel.connectors.mysql.binlog_one_table import OneTableFeed
 from spark_channel.connectors.mysql.binlog_position import MariadbGtids, MysqlGtids
 from spark_channel.connectors.mysql.binlog_rows import Field, json_text
 from spark_channel.connectors.mysql.binlog_statements import (
@@ -28,6 +27,7 @@ from spark_channel.connectors.mysql.binlog_statements import (
     effects_of,
 )
 from spark_channel.connectors.mysql.binlog_table import FollowedTable, WindowReporter, becomes
+from spark_channel.connectors.mysql.binlog_tables import OneTableFeed
 from spark_channel.connectors.mysql.binlog_values import LogColumn
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.incremental_snapshot import ChunkWindow

@@ -13,9 +13,9 @@ import pytest
 from spark_channel.connectors import FetchSize, Receipt, WritePlan, load_reader
 from spark_channel.connectors.base.contract import NATIVE, native_data
 from spark_channel.connectors.postgresql import PostgresReader, copy_session
-from spark_channel.connectors.postgresql.copy_address import can_use, connect_arguments
 from spark_channel.connectors.postgresql.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.failures import is_gone
+from spark_channel.connectors.postgresql.options import asyncpg_arguments, asyncpg_can_use
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg, run_task
@@ -387,14 +387,14 @@ def test_a_server_that_does_not_answer_is_told_in_time(pg: Pg) -> None:
 )
 def test_which_addresses_it_knows(url: str, can: bool) -> None:
     reader, _ = load_reader({"url": url, "dbtable": "t"})
-    assert can_use(reader.options.parameters("x"), {}) is can
+    assert asyncpg_can_use(reader.options.parameters("x"), {}) is can
 
 
 def test_an_environment_that_libpq_alone_heeds() -> None:
     reader, _ = load_reader({"url": "postgresql://u:p@db/shop", "dbtable": "t"})
-    assert can_use(reader.options.parameters("x"), {"PGOPTIONS": "-c role=r", "HOME": "/"})
-    assert not can_use(reader.options.parameters("x"), {"PGHOSTADDR": "10.0.0.1"})
-    assert not can_use(reader.options.parameters("x"), {"PGSSLROOTCERT": "system"})
+    assert asyncpg_can_use(reader.options.parameters("x"), {"PGOPTIONS": "-c role=r", "HOME": "/"})
+    assert not asyncpg_can_use(reader.options.parameters("x"), {"PGHOSTADDR": "10.0.0.1"})
+    assert not asyncpg_can_use(reader.options.parameters("x"), {"PGSSLROOTCERT": "system"})
 
 
 def test_what_asyncpg_is_told() -> None:
@@ -412,13 +412,13 @@ def test_what_asyncpg_is_told() -> None:
         "server_settings": {"application_name": "spark-channel"},
         "statement_cache_size": 0,
     }
-    assert connect_arguments(parameters, {}) == expected
-    arguments = connect_arguments(
+    assert asyncpg_arguments(parameters, {}) == expected
+    arguments = asyncpg_arguments(
         {**parameters, "connect_timeout": "0"}, {"PGOPTIONS": "-c role=r"}
     )
     assert arguments["timeout"] is None, "to libpq 0 is as long as it takes"
     assert arguments["server_settings"]["options"] == "-c role=r"
-    arguments = connect_arguments({**parameters, "options": "-c a=b"}, {"PGOPTIONS": "-c role=r"})
+    arguments = asyncpg_arguments({**parameters, "options": "-c a=b"}, {"PGOPTIONS": "-c role=r"})
     assert arguments["server_settings"]["options"] == "-c a=b"
 
 

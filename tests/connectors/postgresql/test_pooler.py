@@ -18,7 +18,7 @@ from spark_channel.connectors import Receipt, load_reader, load_writer
 from spark_channel.connectors.base.contract import FetchSize
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.postgresql.copy_session import PgCopySession
-from spark_channel.connectors.sql.postgresql_pooler import SETTINGS
+from spark_channel.connectors.sql.postgresql import SETTINGS
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.service import signal_value, sql_value
 from spark_channel.tunnel import Tunnel

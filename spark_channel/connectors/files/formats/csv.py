@@ -21,9 +21,9 @@ from spark_channel.connectors.files.formats.text import (
 )
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import CsvReadOptions, CsvWriteOptions
-from spark_channel.connectors.files.time_patterns import TimePattern
 from spark_channel.errors import SchemaError, SourceError, TargetError
 from spark_channel.lazy import compute as pc
+from spark_channel.transform.time_patterns import TimePattern
 
 __all__ = [
     "CsvEncoder",

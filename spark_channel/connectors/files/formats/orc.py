@@ -21,18 +21,16 @@ from spark_channel.connectors.files.formats.base import (
     inner_types,
     pick,
 )
-from spark_channel.connectors.files.formats.calendar import (
+from spark_channel.connectors.files.formats.types import (
     UTC,
     Julian,
-    first_julian,
-    temporal_leaves,
-)
-from spark_channel.connectors.files.formats.types import (
     Notes,
     check_types,
     checked,
+    first_julian,
     map_leaves,
     plain_leaf,
+    temporal_leaves,
 )
 from spark_channel.connectors.files.options import OrcWriteOptions
 from spark_channel.errors import SourceError, TargetError

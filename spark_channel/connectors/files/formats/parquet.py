@@ -19,15 +19,16 @@ from spark_channel.connectors.files.formats.base import (
     batch_rows,
     pick,
 )
-from spark_channel.connectors.files.formats.calendar import Julian, temporal_leaves
 from spark_channel.connectors.files.formats.types import (
     INSTANT,
+    Julian,
     Notes,
     as_type,
     check_types,
     checked,
     map_leaves,
     plain_leaf,
+    temporal_leaves,
 )
 from spark_channel.connectors.files.options import ParquetWriteOptions
 from spark_channel.errors import SourceError

@@ -26,9 +26,9 @@ from spark_channel.connectors.files.formats.base import (
 from spark_channel.connectors.files.formats.types import Notes, map_type
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import TextReadOptions
-from spark_channel.connectors.files.time_patterns import TimePattern
 from spark_channel.errors import SourceError
 from spark_channel.lazy import compute as pc
+from spark_channel.transform.time_patterns import TimePattern
 
 __all__ = [
     "HEAD",

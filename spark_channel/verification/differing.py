@@ -1,16 +1,27 @@
-"""The keys that differ, with their values as each side has them."""
+"""The keys that differ, and the first rows that do, with their values as each side has them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from spark_channel.verification.canonical import Hashes, ordinals
-from spark_channel.verification.compare import Differences, Entries, Places, among
-from spark_channel.verification.values import python_values
+from spark_channel.verification.canonical import Hashes, hash_values, ordinals
+from spark_channel.verification.compare import (
+    Differences,
+    Entries,
+    Places,
+    SampledRow,
+    among,
+    python_values,
+    without_equal,
+)
+from spark_channel.verification.report import Difference
+from spark_channel.verification.sides import Columns
+from spark_channel.verification.tasks import hash_rows
 
-__all__ = ["DifferingKeys"]
+__all__ = ["DifferingKeys", "differing_rows"]
 
 _NONE = np.zeros(0, np.uint64)
 _HASH = "hash"
@@ -98,3 +109,65 @@ def _chosen(table: pa.Table, keys: Hashes) -> pa.Table:
 def _with_hash(values: pa.Table, hashes: Hashes) -> pa.Table:
     named = {f"k{number}": column for number, column in enumerate(values.columns)}
     return pa.table({**named, _HASH: pa.array(hashes, pa.uint64())})
+
+
+def differing_rows(
+    samples: Sequence[pa.Table],
+    columns: Columns,
+    found: Differences,
+    order: Hashes,
+    left_out: Callable[[], None],
+) -> Iterator[Difference]:
+    """The rows of `found` in `order`, which has their keys, from the `samples` of both sides.
+
+    Calls `left_out` for a key whose rows are not all in the samples.
+    """
+    rows = [_by_key(table, columns, number) for number, table in enumerate(samples)]
+    sizes = zip(found.source_rows.tolist(), found.target_rows.tolist(), strict=True)
+    counts = dict(zip(found.keys.tolist(), sizes, strict=True))
+    for key in order.tolist():
+        source, target = without_equal(rows[0].get(key, []), rows[1].get(key, []))
+        if (len(source), len(target)) != counts[key]:
+            left_out()
+            continue
+        for one, other in zip_longest(source, target):
+            yield _difference(columns, one, other)
+
+
+def _by_key(table: pa.Table, columns: Columns, side: int) -> dict[int, list[SampledRow]]:
+    names = [pair[side] for pair in columns.names]
+    arrays = [table[name].combine_chunks() for name in names]
+    arrays = [
+        each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in arrays
+    ]
+    hashed = [hash_values(each, form) for each, form in zip(arrays, columns.forms, strict=True)]
+    keys, whole = hash_rows(arrays, columns)
+    found: dict[int, list[SampledRow]] = {}
+    values = [python_values(table[name]) for name in names]
+    for place, key in enumerate(keys.tolist()):
+        shown = {name: own[place] for name, own in zip(names, values, strict=True)}
+        own = tuple(int(each[place]) for each in hashed)
+        found.setdefault(key, []).append(SampledRow(shown, int(whole[place]), own))
+    return found
+
+
+def _difference(columns: Columns, one: SampledRow | None, other: SampledRow | None) -> Difference:
+    names = columns.names
+    shown = one or other
+    assert shown is not None
+    side = 0 if one else 1
+    key = {pair[0]: shown.values[pair[side]] for pair in (names[n] for n in columns.key)}
+    if one is None or other is None:
+        return Difference(
+            "missing" if one else "extra",
+            key or shown.values,
+            (),
+            one.values if one else None,
+            other.values if other else None,
+        )
+    changed = [
+        pair[0]
+        for pair, mine, theirs in zip(names, one.hashes, other.hashes, strict=True)
+        if mine != theirs
+    ]
+    return Difference("different", key, tuple(changed), one.values, other.values)

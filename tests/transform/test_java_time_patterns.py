@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.files.time_patterns import TimePattern
 from spark_channel.errors import OptionError, SourceError
+from spark_channel.transform.time_patterns import TimePattern
 from tests.connectors.files.helpers import read_all, reader_of, write
 
 TIME = dt.datetime(2024, 1, 5, 3, 4, 9, 123456)

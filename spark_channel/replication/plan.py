@@ -1,0 +1,564 @@
+"""What a run of a replication would do, what it asks of the servers, and the faults of its file."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+
+from spark_channel.clock import utc_now
+from spark_channel.connectors.base.feed import FollowsTables, LogFacts
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.rights import lacking_to_read, lacking_to_write
+from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.errors import ChannelError, JobFileError, MissingPackageError
+from spark_channel.option_types import resolve_references, without_references
+from spark_channel.progress.report import short
+from spark_channel.replication.config import (
+    Limit,
+    Place,
+    Replication,
+    StreamOptions,
+    load_replication,
+    over,
+)
+from spark_channel.replication.deletes import with_columns
+from spark_channel.replication.drift import LoadColumns
+from spark_channel.replication.masks import MaskColumns
+from spark_channel.replication.renames import key_of, reader_of
+from spark_channel.replication.report import ReplicationReport, TableOutcome
+from spark_channel.replication.run import RunSettings, TableRun, writer_of
+from spark_channel.replication.tables import (
+    TableCopy,
+    batch_options,
+    connector_of,
+    ends_fault,
+    find_tables,
+    target_schema,
+)
+from spark_channel.replication.tunnels import (
+    log_options,
+    store_of,
+    tunnel_of,
+)
+from spark_channel.service.windows import Speeds, seconds_for, zone_of
+from spark_channel.transfers.plan import OpenedTransfer, rehearse
+from spark_channel.transform.transformer import Transformer, prepare
+from spark_channel.tunnel.source import StreamSource
+
+__all__ = ["RunPlan", "TablePlan", "check_replication", "plan_replication"]
+
+_OF_A_TUNNEL = 2
+"""Connections beside those that read or write rows: the log, and the catalog or the tunnel's store."""
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What a run would do with one table. `rows`, `nbytes`: estimates of the source's catalog; None = it has none.
+
+    `rows_between`: as far as the catalog is as exact as it usually is. `does` says what becomes of the target, and
+    `alters` what will be created or altered there; `fault` why the table would be parked. `connections`: most at a
+    time, at each end. `source_lock`, `target_lock`: of its tables. `staging`: bytes that the target has twice until
+    they are published. `statement` is the first one of the read, and `server_plan` what the server says that it would
+    do for it.
+    """
+
+    stream: str
+    object: str
+    mode: str
+    does: str = ""
+    rows: int | None = None
+    nbytes: int | None = None
+    connections: int = 0
+    columns: str = ""
+    statement: str = ""
+    server_plan: str = ""
+    fault: str = ""
+    rows_between: tuple[int, int] | None = None
+    alters: tuple[str, ...] = ()
+    source_lock: str = ""
+    target_lock: str = ""
+    staging: int | None = None
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run would do. `seconds`: how long the limit makes it last, at least; None = more than four weeks.
+
+    `seconds_between`: the same for the fewest and the most rows. `numbers`: where the rows come from. `staging`: the
+    most bytes at a time. `log`: which log the source keeps for the run. `missing`: rights and settings that the run
+    needs.
+    """
+
+    tables: tuple[TablePlan, ...]
+    notes: tuple[str, ...]
+    limit: str
+    seconds: float | None
+    ends_at: datetime | None
+    connections: int
+    seconds_between: tuple[float | None, float | None] = (0.0, 0.0)
+    numbers: str = ""
+    staging: int = 0
+    log: str = ""
+    missing: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Expected rows of all tables that are not parked, and whose number is known."""
+        return sum(each.rows or 0 for each in self.tables if not each.fault)
+
+    @property
+    def nbytes(self) -> int:
+        """Expected bytes of all tables that are not parked, and whose size is known."""
+        return sum(each.nbytes or 0 for each in self.tables if not each.fault)
+
+
+def plan_replication(
+    replication: Replication,
+    settings: RunSettings,
+    *,
+    parallelism: int,
+    now: datetime | None = None,
+) -> RunPlan:
+    """What a run would do. Logs in at both ends, and holds rights and columns; changes nothing, and moves no row.
+
+    Raises:
+        ChannelError: the source cannot be opened.
+    """
+    found = find_tables(replication, settings.select)
+    begin = now or utc_now()
+    dry = replace(settings, dry_run=True)
+    limit = replication.limit
+    with keeping_sessions():
+        unread = _unreadable(replication, found.copies)
+        tables = tuple(
+            _plan(replication, each, dry, parallelism, begin, unread.get(each.stream, ""))
+            for each in found.copies
+        )
+    copied = [each for each in tables if not each.fault]
+    nbytes = sum(each.nbytes or 0 for each in copied)
+
+    def lasts(rows: int) -> float | None:
+        return _lasts(limit, begin, rows, nbytes or None)
+
+    seconds = lasts(sum(each.rows or 0 for each in copied))
+    between = [each.rows_between or (0, 0) for each in copied]
+    log, missing = _log_of(replication, tables, seconds)
+    source = connector_of(replication.source, "reader").name
+    return RunPlan(
+        tables,
+        found.notes,
+        _shown(limit),
+        seconds,
+        None if seconds is None else begin + timedelta(seconds=seconds),
+        _connections(replication, tables),
+        (lasts(sum(low for low, _ in between)), lasts(sum(high for _, high in between))),
+        _NUMBERS.get(source, ("the source's catalog", 0.0))[0],
+        sum(sorted((each.staging or 0 for each in tables), reverse=True)[: replication.parallel]),
+        log,
+        missing,
+    )
+
+
+def _connections(replication: Replication, tables: Sequence[TablePlan]) -> int:
+    """The most at a time, at each end: tables side by side, and after them those that are followed."""
+    followed = any(each.mode == "full_then_changes" and not each.fault for each in tables)
+    batch = (each.connections for each in tables if each.mode != "full_then_changes")
+    most = sum(sorted(batch, reverse=True)[: replication.parallel])
+    return max(most, replication.parallel + _OF_A_TUNNEL if followed else 0)
+
+
+def _log_of(
+    replication: Replication, tables: Sequence[TablePlan], seconds: float | None
+) -> tuple[str, tuple[str, ...]]:
+    """Which log the source keeps, and what is missing to follow it."""
+    if not any(each.mode == "full_then_changes" and not each.fault for each in tables):
+        return "none is kept for this run; no transaction outlives a statement", ()
+    try:
+        facts = _log_facts_of(replication)
+        tunnel_of(replication).exists()
+        lacks = tuple(filter(None, (_store_lacks(replication),)))
+    except ChannelError as error:
+        return "unknown", (str(error),)
+    if facts is None:
+        return "unknown", lacks
+    return _log_kept(facts, seconds), (*facts.missing, *lacks)
+
+
+def _lasts(limit: Limit, begin: datetime, rows: int, nbytes: int | None) -> float | None:
+    otherwise = Speeds(limit.rows_per_second, limit.bytes_per_second)
+    return seconds_for(
+        limit.parsed, otherwise, begin, zone_of(limit.timezone), rows=rows, nbytes=nbytes
+    )
+
+
+def _shown(limit: Limit) -> str:
+    windows = f"; {', '.join(limit.windows)} ({limit.timezone})" if limit.windows else ""
+    return f"{Speeds(limit.rows_per_second, limit.bytes_per_second)}{windows}"
+
+
+def _plan(
+    replication: Replication,
+    copy: TableCopy,
+    settings: RunSettings,
+    parallelism: int,
+    at: datetime,
+    unread: str,
+) -> TablePlan:
+    """`unread`: why the login may not read the table; "" = it may."""
+    limit = replication.limit
+    table, source, target = (
+        copy.table,
+        str(copy.reader.get("reader")),
+        str(copy.writer.get("writer")),
+    )
+    rows = None if table is None or (table.rows == 0 and table.nbytes) else table.rows
+    made = TablePlan(
+        copy.stream,
+        copy.object,
+        copy.mode,
+        rows=rows,  # PostgreSQL has 0 for a table that was never analyzed
+        nbytes=None if table is None else table.nbytes,
+        fault=copy.fault,
+    )
+    if copy.fault:
+        return made
+    try:
+        if unread:
+            return replace(made, fault="; ".join(filter(None, (unread, _unwritable(copy)))))
+        if copy.mode == "full_then_changes":
+            return _followed(replication, copy, made, (source, target))
+        outcome = TableOutcome(copy.stream, copy.object, copy.mode)
+        run = TableRun(copy, outcome, settings, ReplicationReport("plan", at))
+        spec = run.spec()
+        if spec is None:
+            why = outcome.why or "no new rows"
+            return replace(made, does=why, rows=0, nbytes=0)
+        planned = replace(
+            spec,
+            stream=None,
+            rows_per_second=limit.rows_per_second,  # which decides how the table is read
+            bytes_per_second=limit.bytes_per_second,
+        )
+        with ExitStack() as held:
+            opened, *_ = rehearse(planned, parallelism, held)
+            statement, server_plan = _explained(opened)
+    except ChannelError as error:
+        return replace(made, fault=str(error))
+    there = run.target_schema()
+    does = (
+        "creates"
+        if there is None
+        else "replaces all rows"
+        if spec.save_mode == "overwrite"
+        else "adds rows"
+    )
+    if str(spec.writer.options.get("writeMode", "")) == "upsert" and spec.save_mode == "append":
+        does = "adds and updates rows"
+    new = [] if there is None else [name for name in opened.schema.names if name not in there.names]
+    if new and "onSchemaChange" in spec.writer.options:
+        does += f", adds column {', '.join(new)}"
+    plan = opened.plan
+    writes = (
+        "overwrite" if does == "replaces all rows" else "key" if "updates" in does else "append"
+    )
+    adds = [each for each in opened.schema if there is None or each.name in new]
+    source_lock, target_lock = _locks_of(source, target, writes)
+    rows = made.rows if plan.rows is None else plan.rows
+    nbytes = made.nbytes if plan.nbytes is None else plan.nbytes
+    return replace(
+        made,
+        does="; ".join(each for each in (does, outcome.why) if each),
+        rows=rows,
+        nbytes=nbytes,
+        rows_between=_estimated(source, rows),
+        alters=_altered(copy.object, adds, there),
+        source_lock=source_lock,
+        target_lock=target_lock,
+        staging=_staging_of(target, nbytes),
+        connections=plan.channels,
+        columns=", ".join(f"{each.name} {each.type}" for each in opened.schema),
+        statement=statement,
+        server_plan=server_plan,
+    )
+
+
+def _followed(
+    replication: Replication, copy: TableCopy, made: TablePlan, ends: tuple[str, str]
+) -> TablePlan:
+    """
+    Raises:
+        ChannelError: why the table cannot be followed.
+    """
+    key = ", ".join(key_of(copy))
+    columns = _followed_columns(replication, copy)
+    there = target_schema(copy, writer_of(copy))
+    names = [] if there is None else [name.lower() for name in there.names]
+    new = [each for each in columns if each.name.lower() not in names]
+    alters = bool(there and new) and copy.contract.columns == "evolve"
+    if why := _unwritable(copy, alters=alters):
+        return replace(made, fault=why)
+    source_lock, target_lock = _locks_of(*ends, "key")
+    return replace(
+        made,
+        does=f"copies all rows, then applies each change by {key}; deletes: {copy.deletes}",
+        rows_between=_estimated(ends[0], made.rows),
+        columns=", ".join(f"{each.name} {each.type}" for each in columns),
+        alters=_altered(copy.object, new, there),
+        source_lock=source_lock,
+        target_lock=target_lock,
+        staging=0,  # chunk by chunk
+    )
+
+
+def _explained(opened: OpenedTransfer) -> tuple[str, str]:
+    """The first statement of the read, and the server's plan; "" of a source without statements."""
+    reader = opened.sources[0].reader
+    if not opened.plan.tasks or not isinstance(reader, SqlReader):
+        return "", ""
+    return reader.explained(opened.plan.tasks[0].split.params["split"])
+
+
+# What a run asks of the servers, for those who answer for them: locks, staging, log that is kept, and rights.
+
+
+_NUMBERS: Mapping[str, tuple[str, float]] = {
+    "postgresql": (
+        "pg_class, within about 10 %: autovacuum analyzes a table after so many changes",
+        0.1,
+    ),
+    "mysql": ("information_schema.tables, within about 50 %: InnoDB samples pages", 0.5),
+    "duckdb": ("duckdb_tables()", 0.0),
+    "sqlite": ("the span of the keys: at most so many", 0.0),
+}
+"""Where a source's numbers of rows come from, and by how much they may be wrong."""
+
+_READS: Mapping[str, str] = {
+    "postgresql": "ACCESS SHARE while a statement runs",
+    "mysql": "a metadata lock while a statement runs, and no row",
+    "sqlite": "shared, while a statement runs",
+    "duckdb": "the file is open for reading during the run",
+}
+_WRITES: Mapping[str, tuple[str, str, str]] = {
+    "postgresql": (
+        "ACCESS EXCLUSIVE from TRUNCATE to the publish's commit; it waits 2 s for that, and tries again",
+        "ROW EXCLUSIVE while the rows are published",
+        "ROW EXCLUSIVE and the changed rows, while they are published",
+    ),
+    "mysql": (
+        "all its rows (DELETE) while the rows are published",
+        "the new rows and a metadata lock, while they are published",
+        "the changed rows and a metadata lock, while they are published",
+    ),
+    "sqlite": ("the whole file while the rows are published",) * 3,
+    "duckdb": ("the whole file during the run: one process at a time may write it",) * 3,
+}
+"""The locks of an overwrite, of an append, and of a write by key."""
+_NO_LOCK = "none: the rows become visible by one commit of the table's log"
+_STAGED = ("postgresql", "mysql", "sqlite", "duckdb")
+"""Databases have the rows twice until they are published; files are written once."""
+
+
+def _estimated(source: str, rows: int | None) -> tuple[int, int] | None:
+    """Between which numbers the rows are, if the catalog is as exact as it usually is; None = it does not say."""
+    if rows is None:
+        return None
+    error = _NUMBERS.get(source, ("", 0.0))[1]
+    return int(rows * (1 - error)), -int(-rows * (1 + error) // 1)
+
+
+def _locks_of(source: str, target: str, writes: str) -> tuple[str, str]:
+    """The locks on the source's table and on the target's; `writes` is "overwrite", "append" or "key"."""
+    place = ("overwrite", "append", "key").index(writes)
+    return _READS.get(source, "those of a SELECT"), _WRITES.get(target, (_NO_LOCK,) * 3)[place]
+
+
+def _staging_of(target: str, nbytes: int | None) -> int | None:
+    """The bytes that the target stages for a table, about; 0 of files, whose staging is the new files themselves."""
+    return nbytes if target in _STAGED else 0
+
+
+def _altered(object_: str, new: Sequence[pa.Field], there: pa.Schema | None) -> tuple[str, ...]:
+    """What will be created or altered in the target."""
+    if there is None:
+        columns = ", ".join(f"{each.name} {each.type}" for each in new)
+        return (f"CREATE {object_} ({columns})",)
+    return tuple(f"ALTER {object_} ADD {each.name} {each.type}" for each in new)
+
+
+def _unreadable(replication: Replication, copies: Sequence[TableCopy]) -> dict[str, str]:
+    """The streams whose tables the source's login may not read, each with what to do.
+
+    Raises:
+        ChannelError: the source does not answer.
+    """
+    tables = {each.stream: each.table for each in copies if each.table and not each.fault}
+    reader = next((reader_of(each) for each in copies if each.stream in tables), None)
+    if not isinstance(reader, SqlReader):
+        return {}
+    lacking = lacking_to_read(reader, {(each.schema, each.name) for each in tables.values()})
+    said = {name: lacking.get((each.schema, each.name), "") for name, each in tables.items()}
+    return {name: why for name, why in said.items() if why}
+
+
+def _unwritable(copy: TableCopy, *, alters: bool = False) -> str:
+    """What to do for the rights that the target's login lacks; "" = it has them, or the target is not asked.
+
+    Raises:
+        ChannelError: the target does not answer.
+    """
+    follows = copy.mode == "full_then_changes" and not copy.is_lake
+    applied = {"writeMode": "apply"} if follows else {}
+    writer = writer_of(replace(copy, writer={**copy.writer, **applied}))
+    if not isinstance(writer, SqlWriter):
+        return ""
+    return lacking_to_write(writer, overwrite=copy.mode == "full", alters=alters)
+
+
+def _store_lacks(replication: Replication) -> str:
+    """What to do for the rights that the tunnel's store in a database of PostgreSQL asks for; "" = it has them.
+
+    Raises:
+        ChannelError: the store does not answer.
+    """
+    store, target = store_of(replication), connector_of(replication.target, "writer")
+    if store is None or target.name != "postgresql":
+        return ""
+    given = {"url": store, "dbtable": "spark_channel_tunnels", "ledger": "none"}
+    writer, _ = target.writer_with({**given, "writeMode": "apply"})
+    return lacking_to_write(cast(SqlWriter, writer), overwrite=False)
+
+
+def _followed_columns(replication: Replication, copy: TableCopy) -> pa.Schema:
+    """The columns that the target gets of a table that is followed. Holds its log to have its changes.
+
+    Raises:
+        ChannelError: the log does not have them, or the table cannot be followed; says what to do.
+    """
+    assert copy.table is not None
+    name = copy.table.dbtable
+    source = StreamSource(
+        {
+            **resolve_references(replication.source.options()),
+            **log_options(replication, [name]),
+            "dbtable": name,
+            "onSchemaChange": "evolve",
+        }
+    )
+    source.feed.schema()
+    masks = copy.options.columns
+    steps: list[Transformer] = [MaskColumns.of(copy.stream, masks)] if masks else []
+    if copy.options.load_columns:
+        steps.append(LoadColumns("plan", utc_now()))
+    return with_columns(prepare(steps, source.reader.schema()).output_schema, copy.deletes)
+
+
+def _log_facts_of(replication: Replication) -> LogFacts | None:
+    """What the source's log asks of the login and of the server; None = its connector does not say.
+
+    Raises:
+        ChannelError: the source does not answer.
+    """
+    given = {**resolve_references(replication.source.options()), **log_options(replication)}
+    source = StreamSource({**given, "tables": "*"})
+    reader = source.reader
+    if not isinstance(reader, FollowsTables):
+        return None
+    return reader.log_facts(source.options.slot)
+
+
+def _log_kept(facts: LogFacts, seconds: float | None) -> str:
+    """The log that the server keeps for a run: while existing rows are copied, and after that."""
+    if facts.bytes_per_second is None or seconds is None:
+        return facts.keeps
+    said = f"about {short(facts.bytes_per_second * seconds)}B while the existing rows are copied"
+    return f"{facts.keeps}; {said}, at the rate at which the server has written WAL on average"
+
+
+# The faults of the file, which are found without a connection.
+
+
+_Half = Literal["reader", "writer"]
+
+
+def check_replication(path: Path) -> tuple[list[str], list[str]]:
+    """Every fault of the file, and the packages that it needs and this Python does not have."""
+    try:
+        found = load_replication(path)
+    except JobFileError as error:
+        return [str(error), *error.others], []
+    faults: list[str] = []
+    needs: list[str] = []
+    ends: tuple[tuple[str, _Half, Place], ...] = (
+        ("source", "reader", found.source),
+        ("target", "writer", found.target),
+    )
+    for name, half, place in ends:
+        try:
+            _hold_options(found, name, half, place)
+        except MissingPackageError as error:
+            needs.append(f"{name}: {error}")
+        except ChannelError as error:
+            faults.append(f"{path}: {error}")
+    faults += [f"{path}: {fault}" for fault in _stream_faults(found)]
+    return faults, needs
+
+
+def _hold_options(found: Replication, name: str, half: _Half, place: Place) -> None:
+    """Hold the options of one end, also with those of each stream, to be options of its connector."""
+    connector = connector_of(place, half)
+    whole: dict[str, Any] = without_references(batch_options(place))
+    names = connector.options_class(half).names()
+    if "dbtable" in names:
+        whole["dbtable"] = "no.table"
+    if half == "reader" and "dbtable" not in names:
+        raise JobFileError(
+            f"{name}: connector {connector.name!r} has no catalog of tables: replicate reads databases, and `copy` "
+            "one folder or file"
+        )
+    own = "source_options" if half == "reader" else "target_options"
+    entries = {"defaults": found.defaults}
+    entries |= {f"streams.'{key}'": each for key, each in found.streams.items()}
+    tried: list[tuple[str, dict[str, Any]]] = [(name, {})]
+    tried += [
+        (f"{key}.{own}", given) for key, each in entries.items() if (given := getattr(each, own))
+    ]
+    for where, more in tried:
+        try:
+            given = {**whole, **without_references(more)}
+            connector.reader_with(given) if half == "reader" else connector.writer_with(given)
+        except MissingPackageError:
+            raise
+        except ChannelError as error:
+            raise JobFileError(f"{where}: {error}") from error
+
+
+def _stream_faults(found: Replication) -> list[str]:
+    """What is missing in a stream, or too much for the source and the target, whichever tables it matches."""
+    faults = []
+    for key, own in found.streams.items():
+        merged = over(found.defaults, own)
+        with suppress(JobFileError):  # an unknown connector has its own fault
+            name, why = ends_fault(found, merged)
+            if why and not merged.disabled:
+                given = getattr(own, name) is not None
+                faults.append(
+                    f"streams.'{key}'.{name}: {why}" if given else f"defaults.{name}: {why}"
+                )
+        update_key = own.update_key or found.defaults.update_key
+        mode = own.mode or found.defaults.mode
+        if mode == "incremental" and update_key is None and not _may_come(found, key):
+            faults.append(
+                f"streams.'{key}' has mode incremental and no update_key; it takes a column's name"
+            )
+    return list(dict.fromkeys(faults))
+
+
+def _may_come(found: Replication, key: str) -> bool:
+    """Whether another pattern may give the tables of this one their update_key."""
+    others: list[StreamOptions] = [each for name, each in found.streams.items() if name != key]
+    return any(each.update_key is not None for each in others)
