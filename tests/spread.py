@@ -68,11 +68,6 @@ class Spread(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
         super()._assign_work_unit(node)
 
     def _reschedule(self, node: WorkerController) -> None:
-        if node.shutting_down:
-            return
-        if self._next_file(node) is None:
-            node.shutdown()
-        elif (
-            self._pending_of(self.assigned_work[node]) < 2
-        ):  # a test begins when the next one is known
+        # A test begins when the next one is known; this is asked after each test.
+        if not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
             self._assign_work_unit(node)

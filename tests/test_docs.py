@@ -44,7 +44,6 @@ POSTGRESQL = {
 MYSQL = "mysql://mysql.example.com:3306/shop"
 MONGODB = "mongodb://mongo.example.com:27017/shop"
 ELASTICSEARCH = "https://search.example.com:9200"
-ADDRESSES = (*POSTGRESQL, MYSQL, MONGODB, ELASTICSEARCH)
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -89,24 +88,10 @@ def test_the_examples_of_a_page_run(page: Path, empty_folder: Path) -> None:
     run(page)
 
 
-WITH_SERVER = [
-    page
-    for page in WITH_SPARK
-    if any(address in code for _, code in blocks(page) for address in ADDRESSES)
-]
-
-
 @pytest.mark.spark
 @pytest.mark.newest
-@pytest.mark.timeout(600)
-def test_the_spark_examples_of_all_pages_run(empty_folder: Path) -> None:
-    in_a_process([page for page in WITH_SPARK if page not in WITH_SERVER], empty_folder)
-
-
-@pytest.mark.spark
-@pytest.mark.newest
-@pytest.mark.timeout(600)
-def test_the_examples_with_a_server_run(
+@pytest.mark.timeout(900)
+def test_the_spark_examples_of_all_pages_run(
     empty_folder: Path, postgres_server: PostgresServer, mariadb_server: MariadbServer
 ) -> None:
     from tests.servers.ferretdb import ferret_server
@@ -138,7 +123,7 @@ def test_the_examples_with_a_server_run(
             ELASTICSEARCH: elastic.url,
         }
         secrets = {"SHOP_PASSWORD": "secret", "ELASTIC_API_KEY": "secret"}
-        in_a_process(WITH_SERVER, empty_folder, {SERVERS: json.dumps(servers), **secrets})
+        in_a_process(WITH_SPARK, empty_folder, {SERVERS: json.dumps(servers), **secrets})
         assert len(mongo.documents("paid_orders")) == len(elastic.documents("errors")) == 50
     quickstart = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     statements = re.findall(r'^psql .* -c "(.*)"$', quickstart, re.MULTILINE)
@@ -213,7 +198,7 @@ def prepare_mysql(server: MariadbServer) -> None:
     )
 
 
-def in_a_process(pages: list[Path], folder: Path, more: dict[str, str] | None = None) -> None:
+def in_a_process(pages: list[Path], folder: Path, more: dict[str, str]) -> None:
     """Run the pages in their own process: relative paths are those of the folder in which Spark's JVM started."""
     code = "import sys; from tests.test_docs import run_all; run_all(sys.argv[1:])"
     done = subprocess.run(
@@ -224,11 +209,11 @@ def in_a_process(pages: list[Path], folder: Path, more: dict[str, str] | None = 
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
             "PYSPARK_SUBMIT_ARGS": f"{LIGHT} pyspark-shell",
-            **(more or {}),
+            **more,
         },
         capture_output=True,
         text=True,
-        timeout=590,
+        timeout=890,
         check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]

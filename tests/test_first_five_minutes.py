@@ -1,5 +1,6 @@
 """Part 1 of the quickstart as a newcomer types it, line by line, where nothing is but the wheel."""
 
+import codeop
 import os
 import re
 import shlex
@@ -14,8 +15,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8").split("\n## Part 2")[0]
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-pytestmark = [pytest.mark.spark, pytest.mark.newest, pytest.mark.timeout(900)]
 
 
 def typed(language: str) -> str:
@@ -50,6 +49,23 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
+def test_each_statement_is_complete_for_an_interpreter_that_reads_line_by_line() -> None:
+    """As a block with no empty line behind it is not. That the code works is `test_docs.py`'s affair."""
+    read: list[str] = []
+    statements = 0
+    for line in typed("python").splitlines():
+        read.append(line)
+        if codeop.compile_command("\n".join(read), symbol="single") is not None:
+            read.clear()
+            statements += 1
+    assert not read
+    assert statements > 15
+
+
+@pytest.mark.soak  # it installs PySpark once more
+@pytest.mark.spark
+@pytest.mark.newest
+@pytest.mark.timeout(900)
 def test_the_quickstart_typed_line_by_line(environment: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "new"
     folder.mkdir()  # empty: each step makes what the next one reads

@@ -15,10 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
+import spark_channel
 from spark_channel.cli.places import parse_place
 from spark_channel.errors import OptionError
 from tests.cli.test_run import CLI, ROOT, environment, run
+from tests.cli.typed import typed
 from tests.connectors.postgresql.conftest import Pg, own_schema
 from tests.servers.postgres import PostgresServer
 
@@ -172,9 +175,17 @@ def test_a_file_goes_to_a_database_and_on_to_files(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.newest
-def test_with_spark(tmp_path: Path) -> None:
+def test_with_spark(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In this process, whose session it finds and would stop."""
+    stopped: list[bool] = []
+    monkeypatch.setattr("spark_channel.cli.run.ending_on_signals", lambda: None)
+    monkeypatch.setattr(SparkSession, "stop", lambda _session: stopped.append(True))
     (tmp_path / "in.csv").write_text("id,name\n1,a\n2,b\n")
-    said = run(
+    done = typed(
         "copy",
         f"{tmp_path}/in.csv",
         f"parquet:{tmp_path}/out",
@@ -183,7 +194,11 @@ def test_with_spark(tmp_path: Path) -> None:
         "--rows-per-second",
         "20k",
     )
-    assert "20k rows/s" in said
+    assert done.exit_code == 0, done.output
+    assert stopped == [True]
+    report = spark_channel.last_report()
+    assert report is not None
+    assert report.rows_per_second_limit == 20_000
     assert pq.read_table(tmp_path / "out").num_rows == 2
 
 

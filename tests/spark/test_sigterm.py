@@ -115,6 +115,7 @@ def test_a_program_that_does_nothing_ends_at_once(tmp_path: Path) -> None:
     assert program.returncode == 143
 
 
+@pytest.mark.soak  # tests/spark/test_terminated.py has it without Spark
 def test_a_handler_of_the_programs_own_stays(tmp_path: Path) -> None:
     work = (
         "import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"

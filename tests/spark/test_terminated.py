@@ -118,6 +118,12 @@ def test_the_grace_does_not_wait_for_a_query_that_cannot_be_stopped() -> None:
     assert (done.returncode, done.stdout) == (143, "cleaned up\n"), done.stderr
 
 
+def test_a_handler_of_the_programs_own_stays() -> None:
+    own = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nsession.end_on_sigterm(spark)"
+    done = run(f"{own}\nos.kill(os.getpid(), signal.SIGTERM)\nnever.wait(60)")
+    assert (done.returncode, done.stdout) == (7, "cleaned up\n"), done.stderr
+
+
 def test_a_tunnel_that_is_consumed_has_the_signal_for_as_long() -> None:
     done = run(
         """

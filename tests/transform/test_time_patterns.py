@@ -143,6 +143,7 @@ PATTERNS = [
 
 
 @pytest.mark.spark
+@pytest.mark.newest  # the formatter is Java's
 @pytest.mark.parametrize("java", PATTERNS)
 def test_javas_own_formatter_agrees(spark: SparkSession, java: str) -> None:
     jvm: Any = spark.sparkContext._jvm
