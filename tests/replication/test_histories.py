@@ -185,7 +185,7 @@ class Histories(RuleBasedStateMachine):
 
     def _rename_column(self, name: str, column: str, new: str) -> None:
         found = self.world.snapshot(name)
-        if found is not None and column in found.columns:
+        if found is not None and column in found.columns and column != new:
             if column.lower() != new.lower():
                 self._drop(name, found, new)
             self.world.sql(f'ALTER TABLE "{name}" RENAME COLUMN "{column}" TO "{new}"')
