@@ -1,12 +1,14 @@
 """A source and a target in servers for random histories: runs are killed by SIGKILL, or two of them overlap."""
 
+import itertools
 import json
 import os
 import re
 import select as io
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -15,7 +17,16 @@ import pymysql
 from spark_channel.connectors.mysql.session import MysqlSession
 from spark_channel.connectors.postgresql.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
-from tests.replication.histories import Row, Said, Snapshot, Stream, World, at_statement, plain_rows
+from tests.replication.histories import (
+    Held,
+    Row,
+    Said,
+    Snapshot,
+    Stream,
+    World,
+    at_statement,
+    plain_rows,
+)
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -179,6 +190,15 @@ class ServerWorld(World):
 
     def wider(self, there: str, arriving: str) -> str | None:
         return _WIDER.get((there, arriving))
+
+    def half_evolved(self, old: Held, new: Held) -> Iterator[Held]:
+        """Columns are added and widened one by one, before the rows: without a row of theirs they change no value."""
+        if old.columns is None or new.columns is None:
+            return
+        changed = [each for each in new.columns.items() if each not in old.columns.items()]
+        for count in range(1, len(changed) + 1):
+            for some in itertools.combinations(changed, count):
+                yield replace(old, columns={**old.columns, **dict(some)})
 
     def file(self) -> dict[str, Any]:
         options = {"source_options": {"numPartitions": "1"}, "late_seconds": "0"}

@@ -297,6 +297,11 @@ class Histories(RuleBasedStateMachine):
             may = [("killed", each) for each in self.held[name]]
             for state, each in self._next(name, seen[name], refresh=False):
                 may.append(("killed", each))
+                may += [
+                    ("killed", half)
+                    for old in self.held[name]
+                    for half in self.world.half_evolved(old, each)
+                ]
                 if state == "done":  # a record may be forgotten, and the rows not written yet
                     may += [
                         ("killed", replace(old, at=dict.fromkeys(old.at)))

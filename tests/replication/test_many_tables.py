@@ -83,7 +83,7 @@ def _my_table(name: str, kind: str, rows: int) -> str:
     if kind == "parts":
         made += " PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (100), PARTITION b VALUES LESS THAN MAXVALUE)"
     count = "WHERE FALSE" if kind == "empty" else f"WHERE seq <= {rows}"
-    return f"DROP TABLE IF EXISTS {table}; {made}; INSERT INTO {table} SELECT {values} FROM seq_1_to_{rows} {count};"
+    return f"{made}; INSERT INTO {table} SELECT {values} FROM seq_1_to_{rows} {count};"
 
 
 class Source:
@@ -108,7 +108,9 @@ class Source:
             self._pg.psql(script + "ANALYZE;")
             self.tables = [(where, name) for where, (name, _) in zip(schemas, tables, strict=True)]
         else:
-            script = "".join(_my_table(name, kind, _ROWS) for name, kind in tables)
+            old = self._maria.sql("SHOW TABLES LIKE 'many\\_%'", database="shop").splitlines()
+            script = "".join(f"DROP TABLE {_quoted(name, '`')};" for name in old)
+            script += "".join(_my_table(name, kind, _ROWS) for name, kind in tables)
             self._maria.sql(script, database="shop")
             self.tables = [("shop", f"many_{name}") for name, _ in tables]
 

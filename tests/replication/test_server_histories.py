@@ -83,8 +83,8 @@ class ServerHistories(Histories):
 def test_the_target_holds_what_the_contract_says(
     postgres_server: PostgresServer, mariadb_server: MariadbServer, system: str, count: int
 ) -> None:
-    kind = type("Run", (ServerHistories,), {"system": system})
-    kind.postgres, kind.mariadb = postgres_server, mariadb_server
+    made = {"system": system, "postgres": postgres_server, "mariadb": mariadb_server}
+    kind = type("Run", (ServerHistories,), made)
     run_state_machine_as_test(
         kind,
         settings=settings(
