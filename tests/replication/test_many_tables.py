@@ -294,7 +294,8 @@ def test_many_tables_are_equal_by_verify(
         assert rows == report.rows
         assert second <= 1.05
         assert ten <= 1.01
-        assert used >= 0.98
+        # Threads of a busy machine wake late. On a virtual clock, `test_short_tasks` holds it to 0.98.
+        assert used >= 0.95
 
 
 def test_a_source_that_is_away_for_a_while_parks_no_table(tmp_path: Path) -> None:
