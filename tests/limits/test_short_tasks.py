@@ -33,6 +33,29 @@ def test_a_slow_network_is_made_up_for(seed: int) -> None:
     assert used_until_done(short_tasks(200, latency=0.008, seed=seed)) >= 0.95
 
 
+@pytest.mark.parametrize(
+    ("slots", "pause", "latency", "seed"),
+    [(4, 0.05, 0.006, 0), (4, 0.1, 0.006, 1), (4, 0.25, 0.006, 2), (8, 0.1, 0.003, 3)],
+)
+def test_many_small_tables_keep_a_low_limit_and_use_it(
+    slots: int, pause: float, latency: float, seed: int
+) -> None:
+    """Tables of 120 rows, each a job, at 400 rows/s: one begins or ends every 0.15 s, and a row is 0.25 % of it."""
+    world = short_tasks(
+        150,
+        slots=slots,
+        pause=pause,
+        rate=400,
+        rows=18_000,
+        jobs=True,
+        latency=latency,
+        seed=seed,
+    )
+    assert world.worst(1.0) <= 1.05 * 400
+    assert world.worst(10.0) <= 1.01 * 4_000
+    assert used_until_done(world) >= 0.98
+
+
 def test_what_it_costs_to_share_is_bounded() -> None:
     """Requests for each task: join, leave, and what it takes to be called."""
     assert short_tasks(200).messages <= 6 * 200

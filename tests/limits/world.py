@@ -9,7 +9,7 @@ import itertools
 import random
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from spark_channel.channel.capacity import Payment
@@ -125,20 +125,27 @@ class World:
         self, window: float, begin: float = 0.0, end: float = float("inf"), dimension: int = 0
     ) -> float:
         """Rows (or bytes) of the fullest window of `window` seconds, of what was paid in [begin, end)."""
-        paid = [
-            (at, nbytes if dimension else rows)
-            for at, rows, nbytes, *_ in self.paid
-            if begin <= at < end
-        ]
-        times = [at for at, _ in paid]
-        sums = [0, *itertools.accumulate(amount for _, amount in paid)]
-        return max(
-            (
-                sums[bisect_left(times, times[first] + window, first)] - sums[first]
-                for first in range(len(times))
-            ),
-            default=0,
+        return fullest(
+            [
+                (at, nbytes if dimension else rows)
+                for at, rows, nbytes, *_ in self.paid
+                if begin <= at < end
+            ],
+            window,
         )
+
+
+def fullest(paid: Sequence[tuple[float, int]], window: float) -> int:
+    """The amount of the fullest window of `window` seconds; `paid` has times, in order, and amounts."""
+    times = [at for at, _ in paid]
+    sums = [0, *itertools.accumulate(amount for _, amount in paid)]
+    return max(
+        (
+            sums[bisect_left(times, times[first] + window, first)] - sums[first]
+            for first in range(len(times))
+        ),
+        default=0,
+    )
 
 
 def short_tasks(
@@ -148,16 +155,21 @@ def short_tasks(
     pause: float = 0.025,
     rate: int = 60_000,
     rows: int = 336_776,
+    jobs: bool = False,
     **world: Any,
 ) -> World:
-    """`count` tasks share `rows`; so many slots run one after the other, with about `pause` seconds between them."""
+    """`count` tasks share `rows`; so many slots run one after the other, with about `pause` seconds between them.
+
+    `jobs`: each of them is a job of its own.
+    """
     run = World(rate, **world)
     left = [rows * (number + 1) // count - rows * number // count for number in range(count)]
 
     def next_task() -> None:
         if left:
             seconds = pause * (0.9 + 0.2 * run.random.random())
-            run.worker(rows=left.pop(), start=run.clock.at + seconds, on_done=next_task)
+            job = f"job {len(left)}" if jobs else "job"
+            run.worker(rows=left.pop(), start=run.clock.at + seconds, on_done=next_task, job=job)
 
     for _ in range(slots):
         next_task()

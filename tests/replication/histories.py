@@ -16,12 +16,15 @@ import pytest
 
 import spark_channel
 from spark_channel.connectors.sqlite.session import SqliteSession
-from spark_channel.replication import ReplicationReport
 
 KEY = "0123456789abcdef0123"
 NOTHING_YET = -(10**30)
 Row = frozenset[tuple[str, Any]]
 """A row as its values that are not NULL."""
+Said = Mapping[str, tuple[str, str]]
+"""The state of each table in a report, and why."""
+Wider = Callable[[str, str], str | None]
+"""The type to which the target changes a column of the first one for rows of the second; None: it cannot."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Held:
 
 
 def after(
-    held: Held, stream: Stream, found: Snapshot, *, refresh: bool
+    held: Held, stream: Stream, found: Snapshot, wider: Wider, *, refresh: bool
 ) -> Iterator[tuple[str, Held]]:
     """What a run that sees `found` may make of `held`: the table's state in the report, and the target."""
     overwrite, rows, at = True, list(found.rows), dict(held.at)
@@ -146,7 +149,7 @@ def after(
     if stream.mode == "incremental" and stream.key and (keyless or not held.keyed):
         yield "parked", held
         return
-    yield from _within(held, stream, columns, made, at, overwrite=overwrite)
+    yield from _within(held, stream, columns, made, at, wider, overwrite=overwrite)
 
 
 def _without_key(
@@ -215,6 +218,7 @@ def _within(
     columns: Mapping[str, str],
     rows: Sequence[Mapping[str, Any]],
     at: Mapping[object, int | None],
+    wider: Wider,
     *,
     overwrite: bool,
 ) -> Iterator[tuple[str, Held]]:
@@ -228,9 +232,12 @@ def _within(
     if (new and stream.columns == "freeze") or (changed and stream.data_type == "freeze"):
         yield "parked", held
         return
-    if changed and stream.data_type == "evolve":
-        yield "parked", held  # SQLite cannot widen a column
-        return
+    if stream.data_type == "evolve":
+        widened = {name: wider(there[name], columns[name]) for name in changed}
+        if None in widened.values():
+            yield "parked", held
+            return
+        there |= {name: kind for name, kind in widened.items() if kind is not None}
     made = []
     for each in rows:
         kept: dict[str, Any] = {}
@@ -258,8 +265,11 @@ def _within(
     yield "done", Held(there, after_rows, at, held.keyed)
 
 
+_NARROWER = {"REAL": ("INTEGER", "INT4"), "INTEGER": ("INT4",)}
+
+
 def _holds(there: str, arriving: str) -> bool:
-    return there == arriving or (there, arriving) == ("REAL", "INTEGER")
+    return arriving == there or arriving in _NARROWER.get(there, ())
 
 
 def _stored(kind: str, value: Any) -> tuple[bool, Any]:
@@ -267,7 +277,7 @@ def _stored(kind: str, value: Any) -> tuple[bool, Any]:
     if value is None:
         return True, None
     try:
-        if kind == "INTEGER":
+        if kind in ("INTEGER", "INT4"):
             return (True, int(value)) if float(value) == int(float(value)) else (False, None)
         return True, float(value) if kind == "REAL" else _text(value)
     except ValueError:
@@ -280,7 +290,19 @@ def _text(value: Any) -> str:
 
 def _sorted(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     made = [frozenset((n, v) for n, v in each.items() if v is not None) for each in rows]
-    return sorted(made, key=lambda row: sorted(map(repr, row)))
+    return sorted(made, key=lambda row: sorted(f"{n}={_text(v)}" for n, v in row))
+
+
+def plain_rows(
+    names: Sequence[str], rows: Sequence[tuple[Any, ...]]
+) -> tuple[set[str] | None, list[Row]]:
+    """The columns and rows of a table of the target, without the columns of the runs; None: it has no columns."""
+    own = {"_loaded_at", "_run_id"}
+    made = [dict(zip(names, each, strict=True)) for each in rows]
+    for each in made:
+        assert ("_run_id" in names) == bool(each.get("_run_id")), each
+    plain = [{n: v for n, v in each.items() if n not in own} for each in made]
+    return (set(names) - own if names else None), _sorted(plain)
 
 
 class World:
@@ -320,12 +342,7 @@ class World:
             found = connection.execute(f'PRAGMA table_info("{table}")').fetchall()
             names = [each[1].lower() for each in found]
             rows = connection.execute(f'SELECT * FROM "{table}"').fetchall() if names else []
-        own = {"_loaded_at", "_run_id"}
-        made = [dict(zip(names, each, strict=True)) for each in rows]
-        for each in made:
-            assert ("_run_id" in names) == bool(each.get("_run_id")), each
-        plain = [{n: v for n, v in each.items() if n not in own} for each in made]
-        return (set(names) - own if names else None), _sorted(plain)
+        return plain_rows(names, rows)
 
     def file(self) -> dict[str, Any]:
         options = {"source_options": {"numPartitions": "1"}}
@@ -337,8 +354,38 @@ class World:
             "parallel": "1",
         }
 
-    def run(self, select: Sequence[str], *, refresh: bool = False) -> ReplicationReport:
-        return spark_channel.replicate(None, self.file(), select=select, full_refresh=refresh)
+    def stream(self, table: str) -> str:
+        """The stream of a table in the file."""
+        return table
+
+    def wider(self, there: str, arriving: str) -> str | None:
+        """See `Wider`: SQLite cannot change a column's type."""
+        return None
+
+    def half_evolved(self, old: Held, new: Held) -> Iterator[Held]:
+        """What a run that is killed leaves between its changes of the table and of its rows: SQLite has one step."""
+        yield from ()
+
+    def run(self, select: Sequence[str], *, refresh: bool = False) -> Said:
+        streams = {self.stream(each): each for each in select}
+        report = spark_channel.replicate(
+            None, self.file(), select=list(streams), full_refresh=refresh
+        )
+        return {streams[each.stream]: (each.state, each.why) for each in report.tables}
+
+    def run_overtaken(
+        self, select: Sequence[str], at: int, between: Callable[[], object]
+    ) -> list[Said]:
+        """Run; before its statement `at`, call `between` and run again. Reports of the second run and of the first."""
+        inner: list[Said] = []
+
+        def overtake() -> None:
+            between()
+            inner.append(self.run(select))
+
+        with at_statement(at, overtake, _STATEMENTS, _in_transaction):
+            outer = self.run(select)
+        return [*inner, outer]
 
     def run_killed(self, select: Sequence[str], at: int) -> bool:
         """Run in a process that is killed before its statement `at`; return whether it came so far."""
@@ -357,33 +404,40 @@ class World:
         return code == 9
 
 
+_STATEMENTS = tuple((SqliteSession, name) for name in ("rows", "insert", "stream"))
+
+
+def _in_transaction(session: Any) -> bool:
+    """Whether another writer would wait for the session: SQLite has one at a time."""
+    return session._connection is not None and bool(session._connection.in_transaction)
+
+
 @contextmanager
 def at_statement(
-    number: int, act: Callable[[], object], *, outside: bool = False
+    number: int,
+    act: Callable[[], object],
+    statements: Sequence[tuple[type, str]] = _STATEMENTS,
+    busy: Callable[[Any], bool] = lambda session: False,
 ) -> Iterator[None]:
-    """Call `act` once before a statement of SQLite, counted over all sessions; `outside`: of a transaction."""
-    seen, lock = Counter[str](), threading.Lock()
-    rows, insert, stream = SqliteSession.rows, SqliteSession.insert, SqliteSession.stream
+    """Call `act` once before the statement of that number, over all sessions, or a later one of a session not `busy`.
 
-    def count(session: SqliteSession) -> None:
-        connection = session._connection
-        with lock:
-            seen["all"] += 1
-            busy = outside and connection is not None and connection.in_transaction
-            due = seen["all"] >= number and not seen["acted"] and not busy
-            seen["acted"] += due
-        if due:
-            act()
+    `statements`: classes and their methods that send one.
+    """
+    seen, lock = Counter[str](), threading.Lock()
 
     def counted(method: Any) -> Any:
-        def made(session: SqliteSession, *given: Any, **named: Any) -> Any:
-            count(session)
+        def made(session: Any, *given: Any, **named: Any) -> Any:
+            with lock:
+                seen["all"] += 1
+                due = seen["all"] >= number and not seen["acted"] and not busy(session)
+                seen["acted"] += due
+            if due:
+                act()
             return method(session, *given, **named)
 
         return made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SqliteSession, "rows", counted(rows))
-        patch.setattr(SqliteSession, "insert", counted(insert))
-        patch.setattr(SqliteSession, "stream", counted(stream))
+        for kind, name in statements:
+            patch.setattr(kind, name, counted(getattr(kind, name)))
         yield

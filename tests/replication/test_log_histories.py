@@ -1,9 +1,11 @@
-"""Random histories of tables that PostgreSQL's log follows: runs are killed, and two run at a time."""
+"""Random histories of tables that a server's log follows: runs are killed, two run at a time, and tables change."""
 
 import itertools
 import os
 import random
+import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,71 +14,131 @@ import pytest
 
 import spark_channel
 from spark_channel.replication import ReplicationReport
+from spark_channel.replication.config import load_replication
+from spark_channel.replication.status import resume_tables
+from tests.replication.server_histories import (
+    SCHEMA,
+    TARGET,
+    MariadbSource,
+    PostgresSource,
+    connect,
+)
+from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.servers.postgres import PostgresServer
 
-TABLES = ("plain", '"Odd.Name"', "late")
+TABLES = ("plain", "Odd.Name", "late")
 NAME = "rep_history"
+_TUNNEL = ["notes", "clients", "channels"]
+_CLEAN = (
+    f"DROP SCHEMA IF EXISTS {TARGET} CASCADE; DROP PUBLICATION IF EXISTS {NAME}; "
+    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+    f"WHERE slot_name = '{NAME}' AND active; SELECT pg_drop_replication_slot(slot_name) FROM "
+    f"pg_replication_slots WHERE slot_name = '{NAME}'; DROP TABLE IF EXISTS "
+    + "".join(f"spark_channel_tunnel_{each}, " for each in _TUNNEL)
+    + "spark_channel_tunnels CASCADE"
+)
 
 
 class LoggedHistory:
-    """Three tables with keys in schema `rep_h`, and their copies in `rep_hd`."""
+    """Three tables with keys in a source, and their copies in PostgreSQL."""
 
-    def __init__(self, server: PostgresServer, chance: random.Random) -> None:
-        self.server, self.chance = server, chance
+    def __init__(
+        self, source: PostgresSource | MariadbSource, target: PostgresServer, chance: random.Random
+    ) -> None:
+        self.source, self.target, self.chance = source, target, chance
+        self.there = connect(target)
         self.numbers = itertools.count(1)
         self.followed = list(TABLES[:2])
-        self.columns = itertools.count(1)
+        self.names = itertools.count(1)
+        self.is_postgres = isinstance(source, PostgresSource)
         for table in TABLES:
-            self._sql(f"CREATE TABLE rep_h.{table} (id int PRIMARY KEY, v text, n int)")
-        self._sql(f"CREATE PUBLICATION {NAME} FOR TABLES IN SCHEMA rep_h")
+            self._create(table)
+        if self.is_postgres:
+            self._sql(f"CREATE PUBLICATION {NAME} FOR TABLES IN SCHEMA {SCHEMA}")
 
     def _sql(self, statement: str) -> None:
-        self.server.psql(statement)
+        self.source.sql(statement)
+
+    def _create(self, table: str) -> None:
+        self._sql(f'CREATE TABLE "{table}" (id int PRIMARY KEY, v varchar(40), n int)')
 
     def file(self) -> dict[str, Any]:
-        source = {**self.server.login, "publication": NAME, "slot": NAME}
-        source |= {"heartbeatInterval": "5", "maxRetryInterval": "0.2"}
-        streams: dict[str, Any] = {f"rep_h.{table.strip(chr(34))}": {} for table in self.followed}
+        source = {**self.source.login, "heartbeatInterval": "5", "maxRetryInterval": "0.2"}
+        if self.is_postgres:
+            source |= {"publication": NAME, "slot": NAME}
         return {
             "source": source,
-            "target": {**self.server.login, "currentSchema": "rep_hd"},
-            "defaults": {"mode": "full_then_changes", "object": "{table}"},
-            "streams": streams,
+            "target": {**self.target.login, "currentSchema": TARGET},
+            "defaults": {
+                "mode": "full_then_changes",
+                "object": "{table}",
+                "contract": {"data_type": "evolve"},
+            },
+            "streams": {f"{SCHEMA}.{table}": {} for table in self.followed},
         }
 
     def run(self) -> ReplicationReport:
         return spark_channel.replicate(None, self.file(), once=True)
 
     def change(self) -> None:
-        """A transaction over several tables, which may be rolled back, or a new column."""
-        chance, said = self.chance, ["BEGIN"]
+        """A transaction over several tables, which may be rolled back, or another definition of a table."""
+        chance = self.chance
+        self._sql("BEGIN")
         for _ in range(chance.randint(1, 6)):
-            table, number = chance.choice(TABLES), next(self.numbers)
-            some = f"id % 3 = {chance.randint(0, 2)}"
-            what = chance.choice(["insert", "insert", "insert", "update", "key", "delete", "empty"])
-            if what == "insert":
-                said.append(
-                    f"INSERT INTO rep_h.{table} VALUES ({number}, 'v{number}', {number % 5})"
-                )
-            elif what == "update":
-                said.append(f"UPDATE rep_h.{table} SET v = 'u{number}', n = NULL WHERE {some}")
-            elif what == "key":
-                said.append(
-                    f"UPDATE rep_h.{table} SET id = id + 100000 WHERE {some} AND id < 100000"
-                )
-            elif what == "delete":
-                said.append(f"DELETE FROM rep_h.{table} WHERE {some}")
-            elif chance.random() < 0.2:
-                said.append(f"TRUNCATE rep_h.{table}")
-        said.append(chance.choice(["COMMIT", "COMMIT", "COMMIT", "ROLLBACK"]))
-        if chance.random() < 0.15:
-            # Without a default: the log has no word of the rows that are there, which get it.
-            name, table = f"c{next(self.columns)}", chance.choice(TABLES)
-            said.append(f"ALTER TABLE rep_h.{table} ADD COLUMN {name} int")
-            said.append(f"UPDATE rep_h.{table} SET {name} = 7 WHERE id % 2 = 0")
-        self._sql("; ".join(said))
+            self._change_rows(chance.choice(TABLES))
+        self._sql(chance.choice(["COMMIT", "COMMIT", "COMMIT", "ROLLBACK"]))
+        if chance.random() < 0.25:
+            self._change_table(chance.choice(TABLES))
 
-    def step(self) -> None:
+    def _change_rows(self, table: str) -> None:
+        chance, number = self.chance, next(self.numbers)
+        some = f"id % 3 = {chance.randint(0, 2)}"
+        what = chance.choice(["insert", "insert", "insert", "update", "key", "delete", "empty"])
+        kinds = dict(self.source.columns(table))
+        values = {
+            name: f"'u{number}'" if kind.startswith(("char", "var", "text")) else str(number % 5)
+            for name, kind in kinds.items()
+            if name != "id"
+        }
+        if what == "insert":
+            names = ", ".join(["id", *(f'"{name}"' for name in values)])
+            given = ", ".join([str(number), *values.values()])
+            self._sql(f'INSERT INTO "{table}" ({names}) VALUES ({given})')
+        elif what == "update":
+            for name, value in values.items():
+                new = chance.choice([value, value, "NULL"])
+                self._sql(f'UPDATE "{table}" SET "{name}" = {new} WHERE {some}')
+        elif what == "key":
+            self._sql(f'UPDATE "{table}" SET id = id + 100000 WHERE {some} AND id < 100000')
+        elif what == "delete":
+            self._sql(f'DELETE FROM "{table}" WHERE {some}')
+        elif chance.random() < 0.2 and self.is_postgres:
+            self._sql(f'TRUNCATE "{table}"')
+
+    def _change_table(self, table: str) -> None:
+        """Add, drop, rename or widen a column, or make the table again."""
+        chance, name = self.chance, f"c{next(self.names)}"
+        kinds = dict(self.source.columns(table))
+        column = chance.choice([*kinds][1:] or [""])
+        what = chance.choice(["add", "add", "default", "drop", "rename", "widen", "again"])
+        if what in ("add", "default"):
+            # Without a default: the log has no word of the rows that are there, which get it.
+            default = " DEFAULT 5" if what == "default" else ""
+            self._sql(f'ALTER TABLE "{table}" ADD COLUMN {name} int{default}')
+            self._sql(f'UPDATE "{table}" SET {name} = 7 WHERE id % 2 = 0')
+        elif what == "again":
+            self._sql(f'DROP TABLE "{table}"')
+            self._create(table)
+            self._change_rows(table)
+        elif what == "drop" and column:
+            self._sql(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
+        elif what == "rename" and column:
+            self._sql(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO {name}')
+        elif what == "widen" and kinds.get(column) in ("int", "integer"):
+            self.source.retype(table, column, "INTEGER")
+
+    def step(self) -> str:
+        """Some changes and a run; return what kind of run it was."""
         for _ in range(self.chance.randint(1, 3)):
             self.change()
         if self.chance.random() < 0.2 and len(self.followed) == 2:
@@ -84,31 +146,44 @@ class LoggedHistory:
         what = self.chance.choice(["whole", "killed", "killed", "two"])
         if what == "whole":
             assert self.run().exit_code == 0
-            return
+            return what
         seconds = self.chance.uniform(0.05, 1.5)
         with beside(self.run, seconds if what == "killed" else 30.0):
             if what == "two":
                 self.change()
                 self.run()  # one of the two may end with an error: the next run says whether all is there
+        return what
 
-    def columns_of(self, schema: str, table: str) -> set[str]:
-        of = f"table_schema = '{schema}' AND table_name = '{table.strip(chr(34))}'"
-        found = f"SELECT column_name FROM information_schema.columns WHERE {of}"
-        return set(self.server.psql(found).split())
-
-    def hold(self) -> None:
-        report = self.run()
+    def hold(self) -> int:
+        """Hold the target to have what the source has; return how many tables were parked before."""
+        parked = [each.stream for each in self.run().parked]
+        if parked:
+            resume_tables(load_replication(self.file()), parked)
+        for _ in range(2):  # the first may end before rows that are read again
+            report = self.run()
         assert report.exit_code == 0, [each.why for each in report.parked]
         for table in self.followed:
-            columns = [self.columns_of(schema, table) for schema in ("rep_h", "rep_hd")]
-            for name in columns[0] - columns[1]:  # the target gets a column with its first row
-                found = self.server.psql(f"SELECT count({name}) FROM rep_h.{table}").strip()
-                assert found == "0", (table, name)
-            names = ", ".join(sorted(columns[0] & columns[1]))
-            here, there = (f"SELECT {names} FROM {each}.{table}" for each in ("rep_h", "rep_hd"))
-            for one, other in ((here, there), (there, here)):
-                left = self.server.psql(f"{one} EXCEPT ALL {other}").strip()
-                assert not left, (table, left)
+            here = _rows(self.source.sql(f'SELECT * FROM "{table}"'), self.source.columns(table))
+            cursor = self.there.execute(f'SELECT * FROM {TARGET}."{table}"'.encode())
+            there = _rows(cursor.fetchall(), [(each.name,) for each in cursor.description or ()])
+            names = {each.name for each in cursor.description or ()}
+            for row in here:  # the target gets a column with its first row
+                assert not {name for name in row if row[name] is not None} - names, (table, row)
+            shared = [name for name, _ in self.source.columns(table) if name in names]
+            wanted, found = (
+                Counter(tuple(row[name] for name in shared) for row in each)
+                for each in (here, there)
+            )
+            assert found == wanted, (table, shared, found - wanted, wanted - found)
+        return len(parked)
+
+    def close(self) -> None:
+        self.there.close()
+        self.source.close()
+
+
+def _rows(rows: Any, columns: Any) -> list[dict[str, Any]]:
+    return [dict(zip((each[0] for each in columns), row, strict=True)) for row in rows]
 
 
 @contextmanager
@@ -118,7 +193,7 @@ def beside(run: Callable[[], object], seconds: float) -> Iterator[None]:
     if not child:
         code = 1
         try:
-            timer = threading.Timer(seconds, os._exit, (9,))
+            timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL))
             timer.daemon = True
             timer.start()
             run()
@@ -131,27 +206,36 @@ def beside(run: Callable[[], object], seconds: float) -> Iterator[None]:
         os.waitpid(child, 0)
 
 
+@pytest.fixture(scope="module")
+def logging_server() -> Iterator[MariadbServer]:
+    server = MariadbServer.create(**BINLOG)
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("system", ["postgresql", "mariadb"])
 @pytest.mark.parametrize(
     "seeds",
     [
         pytest.param(range(1), id="quick"),
-        pytest.param(range(1, 201), id="long", marks=pytest.mark.soak),
+        pytest.param(range(1, 201), id="long", marks=[pytest.mark.soak, pytest.mark.timeout(7200)]),
     ],
 )
-def test_the_target_holds_what_the_log_says(postgres_server: PostgresServer, seeds: range) -> None:
-    clean = (
-        "DROP SCHEMA IF EXISTS rep_h CASCADE; DROP SCHEMA IF EXISTS rep_hd CASCADE; "
-        f"DROP PUBLICATION IF EXISTS {NAME}; SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
-        f"WHERE slot_name = '{NAME}' AND active; SELECT pg_drop_replication_slot(slot_name) FROM "
-        f"pg_replication_slots WHERE slot_name = '{NAME}'; DROP TABLE IF EXISTS spark_channel_tunnel_clients, "
-        "spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
-    )
+def test_the_target_holds_what_the_log_says(
+    postgres_server: PostgresServer, logging_server: MariadbServer, system: str, seeds: range
+) -> None:
     for seed in seeds:
-        postgres_server.psql(f"{clean}; CREATE SCHEMA rep_h; CREATE SCHEMA rep_hd")
+        postgres_server.psql(f"{_CLEAN}; CREATE SCHEMA {TARGET}")
+        source = (
+            PostgresSource(postgres_server)
+            if system == "postgresql"
+            else MariadbSource(logging_server)
+        )
+        history = LoggedHistory(source, postgres_server, random.Random(seed))
         try:
-            history = LoggedHistory(postgres_server, random.Random(seed))
-            for _ in range(4):
-                history.step()
-            history.hold()
+            steps = [history.step() for _ in range(4)]
+            parked = history.hold()
+            print(f"seed {seed}: {' '.join(steps)}, {parked} parked", flush=True)
         finally:
-            postgres_server.psql(clean)
+            history.close()
+            postgres_server.psql(_CLEAN)

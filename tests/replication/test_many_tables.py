@@ -2,14 +2,12 @@
 
 import hashlib
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import psycopg
@@ -19,14 +17,17 @@ import pytest
 from deltalake import DeltaTable
 
 import spark_channel
+from spark_channel.channel import Payment, Wait
+from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.limits import LeaseLimiter
 from spark_channel.local import carry_out_here, local_engine
-from spark_channel.progress import JobProgress
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.renames import key_of
 from spark_channel.replication.run import RunSettings, replicate_on
 from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.tunnel import Delivery
+from tests.limits.world import fullest
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -82,7 +83,7 @@ def _my_table(name: str, kind: str, rows: int) -> str:
     if kind == "parts":
         made += " PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (100), PARTITION b VALUES LESS THAN MAXVALUE)"
     count = "WHERE FALSE" if kind == "empty" else f"WHERE seq <= {rows}"
-    return f"DROP TABLE IF EXISTS {table}; {made}; INSERT INTO {table} SELECT {values} FROM seq_1_to_{rows} {count};"
+    return f"{made}; INSERT INTO {table} SELECT {values} FROM seq_1_to_{rows} {count};"
 
 
 class Source:
@@ -107,7 +108,9 @@ class Source:
             self._pg.psql(script + "ANALYZE;")
             self.tables = [(where, name) for where, (name, _) in zip(schemas, tables, strict=True)]
         else:
-            script = "".join(_my_table(name, kind, _ROWS) for name, kind in tables)
+            old = self._maria.sql("SHOW TABLES LIKE 'many\\_%'", database="shop").splitlines()
+            script = "".join(f"DROP TABLE {_quoted(name, '`')};" for name in old)
+            script += "".join(_my_table(name, kind, _ROWS) for name, kind in tables)
             self._maria.sql(script, database="shop")
             self.tables = [("shop", f"many_{name}") for name, _ in tables]
 
@@ -192,39 +195,27 @@ def _plain(value: Any) -> Any:
     return value
 
 
-class Speeds:
-    """A `JobListener` that adds up the speeds of all jobs, as the samples of their reports have them."""
+class Passing(LeaseLimiter):
+    """A limiter that notes when each payment passed, for samples of reports are half a second long."""
 
-    def __init__(self) -> None:
-        self.steps: list[tuple[float, float, float]] = []
-        """From, to, and rows per second."""
+    passed: ClassVar[list[tuple[float, int]]] = []
+    """Times of all jobs, and the rows that passed then."""
 
-    def job_opened(self, progress: JobProgress) -> None: ...
+    def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> Payment:
+        return _Noted(super().pay(rows, nbytes, wake), rows)
 
-    def job_closed(self, progress: JobProgress) -> None:
-        samples = progress.report().samples
-        ends = [0.0, *(each.seconds for each in samples)]
-        for (begin, end), each in zip(pairwise(ends), samples, strict=True):
-            if each.rows_per_second:
-                began = progress.began
-                self.steps.append((began + begin, began + end, each.rows_per_second))
 
-    def rows(self) -> float:
-        return sum((end - begin) * speed for begin, end, speed in self.steps)
+class _Noted:
+    def __init__(self, payment: Payment, rows: int) -> None:
+        self._payment, self._rows = payment, rows
+        self.cancel = payment.cancel
 
-    def seconds(self) -> float:
-        return max(end for _, end, _ in self.steps) - min(begin for begin, _, _ in self.steps)
-
-    def worst(self, seconds: int) -> float:
-        """The most rows per second in so many seconds that begin at a tenth."""
-        tenths: Counter[int] = Counter()
-        for begin, end, speed in self.steps:
-            for tenth in range(int(begin * 10), int(end * 10) + 1):
-                shared = min(end, (tenth + 1) / 10) - max(begin, tenth / 10)
-                tenths[tenth] += max(0.0, shared) * speed  # type: ignore[assignment]
-        window = range(10 * seconds)
-        most = max(sum(tenths[tenth + each] for each in window) for tenth in list(tenths))
-        return most / seconds
+    def remaining(self) -> Wait:
+        wait = self._payment.remaining()
+        if wait.seconds == 0 and self._rows:
+            Passing.passed.append((SYSTEM_CLOCK.now(), self._rows))
+            self._rows = 0
+        return wait
 
 
 @pytest.fixture
@@ -270,6 +261,7 @@ def test_many_tables_are_equal_by_verify(
     mariadb_server: MariadbServer,
     target_schema: Mapping[str, str],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     system: str,
     writer: str,
     count: int,
@@ -281,8 +273,9 @@ def test_many_tables_are_equal_by_verify(
     file: dict[str, Any] = {"source": source.login, "target": target, "streams": source.streams}
     if count == _ALL:
         file["limit"] = {"rows_per_second": str(_LIMIT)}
-    speeds = Speeds()
-    with local_engine(served=False, display=speeds) as engine:
+    monkeypatch.setattr("spark_channel.service.client.LeaseLimiter", Passing)
+    monkeypatch.setattr(Passing, "passed", [])
+    with local_engine(served=False) as engine:
         replication = load_replication(file)
         report = replicate_on(
             replication, partial(carry_out_here, engine), engine.cancel, RunSettings()
@@ -293,12 +286,15 @@ def test_many_tables_are_equal_by_verify(
     assert _target_sums(writer, postgres_server, tmp_path / "lake") == source.sums()
     assert _unequal(file, every=1 if count == _ALL else 6) == []
     if count == _ALL:
-        second, ten = speeds.worst(1) / _LIMIT, speeds.worst(10) / _LIMIT
-        used = speeds.rows() / speeds.seconds() / _LIMIT
+        passed = sorted(Passing.passed)
+        rows, seconds = sum(each for _, each in passed), passed[-1][0] - passed[0][0]
+        second, ten = fullest(passed, 1.0) / _LIMIT, fullest(passed, 10.0) / (10 * _LIMIT)
+        used = rows / seconds / _LIMIT
         print(f"{report.seconds:.0f} s, worst second {second:.3f}, ten {ten:.3f}, used {used:.3f}")
-        # A sample lasts half a second, and does not say when in it the rows were moved.
-        assert second <= 1.15
-        assert ten <= 1.05
+        assert rows == report.rows
+        assert second <= 1.05
+        assert ten <= 1.01
+        # Threads of a busy machine wake late. On a virtual clock, `test_short_tasks` holds it to 0.98.
         assert used >= 0.95
 
 
