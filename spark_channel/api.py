@@ -248,10 +248,10 @@ def replicate(
                 context.cancelAllJobs()
 
         return replicate_on(found, partial(carry_out, spark), cancel, settings)
-    from spark_channel.local import carry_out_here, local_engine, may_be_found
+    from spark_channel.local import LocalMove, local_engine, may_be_found
 
     with progress, local_engine(served=may_be_found(), display=progress) as engine:
-        return replicate_on(found, partial(carry_out_here, engine), engine.cancel, settings)
+        return replicate_on(found, LocalMove(engine), engine.cancel, settings)
 
 
 def _carry_out(

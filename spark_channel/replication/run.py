@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
@@ -20,6 +20,7 @@ from spark_channel.errors import (
 from spark_channel.planning import TransferSpec
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import Replication
+from spark_channel.replication.groups import JoinedMove, copy_group, groups_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.table_run import Move, RunSettings, TableRun, writer_of
 from spark_channel.replication.tables import (
@@ -148,16 +149,20 @@ class _Run:
         ]
 
     def carry_out(self, more: Mapping[str, Any], cancel: Callable[[], None]) -> None:
-        batch = [place for place, each in enumerate(self._copies) if place not in self.followed]
-        left: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for place in batch:
-            left.put(place)
+        batch = {
+            place: each for place, each in enumerate(self._copies) if place not in self.followed
+        }
+        join: JoinedMove | None = getattr(self._move, "together", None)
+        units = groups_of(self._replication, batch, more) if join else [[each] for each in batch]
+        left: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+        for unit in units:
+            left.put(unit)
         late: queue.SimpleQueue[tuple[int, TableRun, TransferSpec]] = queue.SimpleQueue()
         ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
         def next_one() -> None:
             try:
-                place = left.get_nowait()
+                unit = left.get_nowait()
             except queue.Empty:
                 place, run, spec = late.get_nowait()  # all tables have been looked at
                 first = [spec]
@@ -168,15 +173,14 @@ class _Run:
 
                 self._one(place, lambda: self._patiently(run, end))
                 return
+            copied = self._group(unit, join, more) if join is not None and len(unit) > 1 else set()
+            for place in unit:
+                if place not in copied and not self._cancelled:
+                    alone(place)
 
+        def alone(place: int) -> None:
             def begin() -> bool:
-                run = TableRun(
-                    self._copies[place],
-                    self.report.tables[place],
-                    self._settings,
-                    self.report,
-                    self,
-                )
+                run = self._table_run(place)
 
                 def copy() -> bool:
                     spec = run.spec()
@@ -202,7 +206,7 @@ class _Run:
             finally:
                 ended.put(failed)
 
-        most = min(self._replication.parallel, len(batch))
+        most = min(self._replication.parallel, len(units))
         threads = [
             threading.Thread(target=work, name=f"spark-channel-table-{number}", daemon=True)
             for number in range(most)
@@ -222,6 +226,28 @@ class _Run:
                 if thread.ident is not None:
                     thread.join()
             raise
+
+    def _table_run(self, place: int) -> TableRun:
+        outcome = self.report.tables[place]
+        return TableRun(self._copies[place], outcome, self._settings, self.report, self)
+
+    def _group(
+        self, unit: Sequence[int], join: JoinedMove, more: Mapping[str, Any]
+    ) -> Collection[int]:
+        """Copy small tables together; returns the places of those that were copied."""
+        began = self._clock.now()
+        try:
+            runs = {place: self._table_run(place) for place in unit}
+            copied = copy_group(runs, join, more, f"replicate {self.report.run_id}")
+        except ChannelError as error:
+            _log.info("%d small tables are copied one by one: %s", len(unit), error)
+            return ()
+        seconds = (self._clock.now() - began) / len(unit)
+        for place in copied:
+            self._has_target = True
+            self.report.tables[place].seconds += seconds
+            self._ended_one(self.report.tables[place])
+        return copied
 
     def _patiently(
         self, run: "TableRun", step: Callable[[], bool], most_long: float = _LONG_TRIES
@@ -354,11 +380,14 @@ class _Run:
         finally:
             outcome.seconds += self._clock.now() - began
         if has_ended:
-            with self._lock:
-                self._ended += 1
-                number = self._ended
-            if self._settings.ended is not None and not self._cancelled:
-                self._settings.ended(outcome, number, len(self._copies))
+            self._ended_one(outcome)
+
+    def _ended_one(self, outcome: TableOutcome) -> None:
+        with self._lock:
+            self._ended += 1
+            number = self._ended
+        if self._settings.ended is not None and not self._cancelled:
+            self._settings.ended(outcome, number, len(self._copies))
 
 
 def _why(error: Exception) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.claims import StreamProgress
+from spark_channel.connectors.base.together import SmallTable, Together
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, TargetError
 from spark_channel.option_types import resolve_references
 from spark_channel.planning import Endpoint, TransferSpec
@@ -19,9 +20,10 @@ from spark_channel.replication.drift import Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.tables import TableCopy, hold_open, is_away, target_schema
+from spark_channel.transfers.run import job_name
 from spark_channel.transform.transformer import Transformer, prepare
 
-__all__ = ["Move", "Pace", "RunSettings", "TableRun", "writer_of"]
+__all__ = ["Move", "Pace", "RunSettings", "TableRun", "reader_of", "writer_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +61,12 @@ def writer_of(copy: TableCopy) -> Writer:
     return made
 
 
+def reader_of(copy: TableCopy) -> Reader:
+    """The reader of a table's source, which is not opened yet."""
+    made: Reader = _opened(copy.reader, "reader")
+    return made
+
+
 class TableRun:
     """One table, once."""
 
@@ -76,7 +84,7 @@ class TableRun:
         self._planned: _Planned | None = None
         self.waits = False
         self._writing = writer_of(copy)
-        self._reading: Reader = _opened(copy.reader, "reader")
+        self._reading = reader_of(copy)
 
     @property
     def retry_seconds(self) -> float:
@@ -110,10 +118,9 @@ class TableRun:
             if again is None:
                 raise
             outcome.report = move(again, given)
-        outcome.rows, outcome.nbytes = outcome.report.rows, outcome.report.bytes
+        self.ended(outcome.report)
         if copy.mode == "incremental" and spec.stream is not None:
             outcome.position = spec.stream.position
-        outcome.state = "done"
         return True
 
     def spec(self) -> TransferSpec | None:
@@ -141,6 +148,11 @@ class TableRun:
         """The next version of the table: a later run has a higher number, also on a host whose clock is late."""
         name = self._copy.state_name()
         known, is_there = self._writing.stream_or_target(name)
+        position = self._next(known, is_there=bool(is_there))
+        return _Planned(StreamBatch(name, position), overwrite=True)
+
+    def _next(self, known: StreamProgress | None, *, is_there: bool) -> int:
+        """The position of a table's next version, of which `known` is the last one."""
         if known is None and not self._settings.dry_run and is_there:
             self._outcome.why = (
                 f"{self._copy.object} was there before the first run of this stream, which replaces its rows: if "
@@ -150,7 +162,26 @@ class TableRun:
         self._hold_file(known)
         last = -1 if known is None or known.position is None else known.position
         now = (self._report.started_at - _EPOCH) // timedelta(microseconds=1)
-        return _Planned(StreamBatch(name, max(now, last + 1)), overwrite=True)
+        return max(now, last + 1)
+
+    def small_table(self) -> tuple[Together, SmallTable] | None:
+        """The table, to be copied with others; None = alone."""
+        together = self._writing.together(self._reading)
+        if together is None:
+            return None
+        label = self._copy.job_id
+        stream, job = self._copy.state_name(), job_name(label)
+        return together, SmallTable(self._reading, self._writing, stream, label, job)
+
+    def place(self, table: SmallTable) -> None:
+        """Set the position under which `table`, which was looked up, is published."""
+        table.position = self._next(table.known, is_there=table.is_there)
+
+    def ended(self, report: TransferReport) -> None:
+        """Note the copy of the table."""
+        outcome = self._outcome
+        outcome.report, outcome.state = report, "done"
+        outcome.rows, outcome.nbytes = report.rows, report.bytes
 
     def _hold_file(self, known: StreamProgress | None) -> None:
         """Report that another file writes to the object: its columns, masks and rows may be others."""
