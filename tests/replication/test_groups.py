@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 import spark_channel
+from spark_channel.clock import utc_now
 from spark_channel.connectors.base.together import SmallTable, Together
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.connectors.postgresql.together import PostgresTogether
@@ -176,7 +177,8 @@ def test_a_target_that_was_altered_since_it_was_looked_up_is_copied_alone(
 def test_a_commit_without_an_answer_is_asked_for_by_each_claim(
     small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str], is_stored: bool
 ) -> None:
-    original, lost = PgWriteSession.rows, []
+    original = PgWriteSession.rows
+    lost: list[str] = []
 
     def rows(self: PgWriteSession, sql: str, parameters: Sequence[Any] = ()) -> Any:
         if sql == "COMMIT" and "publish together" in self._name and len(lost) < 2:
@@ -273,7 +275,7 @@ def _login(server: PostgresServer) -> dict[str, Any]:
 def _group(server: PostgresServer, numbers: Sequence[int]) -> tuple[Together, list[SmallTable]]:
     """The tables, looked up and read."""
     found = {each.stream: each for each in find_tables(load_replication(_file(server))).copies}
-    report = ReplicationReport("run", spark_channel.clock.utc_now())
+    report = ReplicationReport("run", utc_now())
     made: list[tuple[Together, SmallTable]] = []
     for number in numbers:
         copy = found[f"small.t{number}"]
@@ -319,7 +321,8 @@ def test_groups_that_overlap_in_another_order_do_not_wait_for_each_other(
     """The second round has claims and tables that are there, the first one makes them."""
     for begin in (10, 20, 30):
         groups = [_group(small, order) for order in (range(12), range(11, 3, -1), [5, 0, 7, 2])]
-        ready, failed = threading.Barrier(len(groups)), []
+        ready = threading.Barrier(len(groups))
+        failed: list[Exception] = []
 
         def publish(together: Together, tables: list[SmallTable], position: int) -> None:
             for table in tables:
