@@ -17,8 +17,7 @@ from spark_channel.replication.config import Replication
 from spark_channel.replication.deletes import with_columns
 from spark_channel.replication.drift import LoadColumns
 from spark_channel.replication.masks import MaskColumns
-from spark_channel.replication.renames import reader_of
-from spark_channel.replication.run import writer_of
+from spark_channel.replication.table_run import reader_of, writer_of
 from spark_channel.replication.tables import TableCopy, connector_of
 from spark_channel.replication.tunnels import log_options, store_of
 from spark_channel.transform.transformer import Transformer, prepare
