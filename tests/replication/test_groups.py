@@ -222,9 +222,9 @@ def dies(cls, name, when, after=0):
     setattr(cls, name, method)
 
 dies(*{
-    "claims": (together._GroupClaims, "take", "after"),
+    "claims": (together._GroupClaims, "take_all", "after"),
     "rows": (PgWriteSession, "copy", "before", 4),
-    "published": (together._GroupClaims, "publish", "after"),
+    "published": (together._GroupClaims, "publish_all", "after"),
     "before": (PgWriteSession, "rows", "before"),
     "committed": (PgWriteSession, "rows", "after"),
 }[sys.argv[1]])

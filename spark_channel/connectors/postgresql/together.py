@@ -256,7 +256,7 @@ class PostgresTogether(Together):
         rows: Mapping[SmallTable, Sequence[CopyRows]],
     ) -> list[SmallTable]:
         """All statements of the transaction. Returns the tables whose rows it publishes."""
-        before = claims.take(tables)
+        before = claims.take_all(tables)
         new = [each for each in tables if before[each].held is not None]
         if any(each.plan.there is not None for each in new):
             session.rows(_AT_TABLES)
@@ -276,7 +276,7 @@ class PostgresTogether(Together):
                 between = None if size <= _SENT_AT_ONCE else _no_pause
                 with self._refusing(table):
                     session.copy(plan.target.schema, plan.target.name, each, between)
-        claims.publish(new, before)
+        claims.publish_all(new, before)
         for table in tables:
             if before[table].held is None:
                 table.published_at = before[table].published_at or ""
@@ -506,7 +506,7 @@ class _GroupClaims(Claims):
         found = self._found(list(streams.values()), "FOR UPDATE")
         return {table: found.get(identity) for table, identity in streams.items()}
 
-    def take(self, tables: Sequence[SmallTable]) -> dict[SmallTable, ClaimDecision]:
+    def take_all(self, tables: Sequence[SmallTable]) -> dict[SmallTable, ClaimDecision]:
         """Lock the claims of the tables and of their streams, and decide which of the tables are to be published."""
         streams = {table: _stream(table) for table in tables}
         found = self._made(list(streams.values()))
@@ -526,7 +526,7 @@ class _GroupClaims(Claims):
                 _log.warning("job %s takes the claim of %s over", table.job, identity.target)
         return decided
 
-    def publish(
+    def publish_all(
         self, tables: Sequence[SmallTable], taken: Mapping[SmallTable, ClaimDecision]
     ) -> None:
         """Write the claims of `tables`, which are locked, as published."""
