@@ -224,7 +224,7 @@ def replicate(
     """
     from spark_channel.replication import load_replication, replicate_on
     from spark_channel.replication.report import TablesProgress
-    from spark_channel.replication.run import RunSettings
+    from spark_channel.replication.table_run import RunSettings
 
     found = load_replication(file)
     progress = TablesProgress()
@@ -248,10 +248,10 @@ def replicate(
                 context.cancelAllJobs()
 
         return replicate_on(found, partial(carry_out, spark), cancel, settings)
-    from spark_channel.local import carry_out_here, local_engine, may_be_found
+    from spark_channel.local import LocalMove, local_engine, may_be_found
 
     with progress, local_engine(served=may_be_found(), display=progress) as engine:
-        return replicate_on(found, partial(carry_out_here, engine), engine.cancel, settings)
+        return replicate_on(found, LocalMove(engine), engine.cancel, settings)
 
 
 def _carry_out(

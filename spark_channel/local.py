@@ -21,10 +21,12 @@ from spark_channel.transfers.fan_out import carry_out
 from spark_channel.transfers.task import Runner, TaskGroupAttempt
 
 if TYPE_CHECKING:
-    from spark_channel.service.jobs import JobListener
+    from spark_channel.connectors.base.together import SmallTable, Together
+    from spark_channel.service.jobs import JobListener, JobRegistry
 
 __all__ = [
     "LocalEngine",
+    "LocalMove",
     "TaskGroupThreads",
     "carry_out_here",
     "cores",
@@ -155,7 +157,7 @@ class LocalEngine:
         self._ends = contextlib.ExitStack()
         self._server: ServiceServer | None = None
         self._lock = threading.Lock()
-        self._running: set[TaskGroupThreads] = set()
+        self._cancels: set[_Cancel] = set()
         self._cancelled = False
         self._reports: dict[str, TransferReport] = {}
 
@@ -180,25 +182,41 @@ class LocalEngine:
 
     def run(self, runner: Runner[_T], groups: Sequence[TaskGroup], job: str) -> list[_T]:
         running = TaskGroupThreads(runner, groups)
+        with self.cancelling(running.cancel, f"job {job}"):
+            return running.run()
+
+    @contextlib.contextmanager
+    def cancelling(self, cancel: _Cancel, what: str = "a group of tables") -> Iterator[None]:
+        """Call `cancel` when the jobs are ended while the block runs.
+
+        Raises:
+            JobCancelledError: they were ended before.
+        """
         with self._lock:
             if self._cancelled:
                 raise JobCancelledError(
-                    f"job {job} was cancelled before it had moved a row: run it again"
+                    f"{what} was cancelled before it had moved a row: run it again"
                 )
-            self._running.add(running)
+            self._cancels.add(cancel)
         try:
-            return running.run()
+            yield
         finally:
             with self._lock:
-                self._running.discard(running)
+                self._cancels.discard(cancel)
+
+    def registry(self) -> "JobRegistry":
+        """The jobs of the service."""
+        self.service()
+        assert self._server is not None
+        return self._server.jobs
 
     def cancel(self) -> None:
         """End all jobs, from any thread: those that run fail soon, and others do not begin."""
         with self._lock:
             self._cancelled = True
-            running = list(self._running)
-        for each in running:
-            each.cancel()
+            cancels = list(self._cancels)
+        for cancel in cancels:
+            cancel()
 
     def report(self, job: str) -> TransferReport | None:
         """What the jobs whose name begins with `job` counted last, also one that failed; None = nothing."""
@@ -306,6 +324,30 @@ def carry_out_here(
     except Exception as error:
         _log.debug("the error was raised here", exc_info=True)
         raise ChannelError(first_line(error)) from error
+
+
+class LocalMove:
+    """Carries out transfers on one engine; `together` small tables in groups."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+
+    def __call__(self, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
+        """See `carry_out_here`."""
+        return carry_out_here(self._engine, spec, more)
+
+    def together(
+        self,
+        together: "Together",
+        tables: "Sequence[SmallTable]",
+        placed: "Callable[[SmallTable], None]",
+        more: Mapping[str, Any],
+        part_of: str,
+    ) -> "dict[SmallTable, TransferReport]":
+        """See `carry_out_together`."""
+        from spark_channel.transfers.together import carry_out_together
+
+        return carry_out_together(self._engine, together, tables, placed, more, part_of)
 
 
 def first_line(error: Exception) -> str:

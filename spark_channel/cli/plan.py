@@ -322,7 +322,7 @@ def _check_replication(path: Path, *, connect: bool) -> Verdict:
         return Verdict(_REFUSED if faults else _NEEDS if needs else _RUNS, tuple(faults or needs))
     from spark_channel.replication.config import load_replication
     from spark_channel.replication.plan import plan_replication
-    from spark_channel.replication.run import RunSettings
+    from spark_channel.replication.table_run import RunSettings
 
     try:
         made = plan_replication(load_replication(path), RunSettings(), parallelism=1)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -408,11 +407,11 @@ def open_engine(
 def _local_engine(
     specs: Sequence[TransferSpec], display: "JobListener | None"
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
-    from spark_channel.local import carry_out_here, has_speed, local_engine, may_be_found
+    from spark_channel.local import LocalMove, has_speed, local_engine, may_be_found
 
     served = any(has_speed(spec, {}) for spec in specs) if specs else may_be_found()
     with local_engine(served=served, display=display) as engine:
-        yield partial(carry_out_here, engine), engine.report, engine.cancel
+        yield LocalMove(engine), engine.report, engine.cancel
 
 
 @contextlib.contextmanager

@@ -44,10 +44,10 @@ from spark_channel.replication.renames import (
     is_made_again,
     key_of,
     note_columns,
-    reader_of,
     rewritten,
 )
 from spark_channel.replication.report import ReplicationReport, TableOutcome
+from spark_channel.replication.table_run import reader_of
 from spark_channel.replication.tables import TableCopy, connector_of, tables_of
 from spark_channel.replication.tunnels import (
     AGAIN,

@@ -29,9 +29,9 @@ from spark_channel.replication.config import (
 from spark_channel.replication.deletes import with_columns
 from spark_channel.replication.drift import LoadColumns
 from spark_channel.replication.masks import MaskColumns
-from spark_channel.replication.renames import key_of, reader_of
+from spark_channel.replication.renames import key_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.run import RunSettings, TableRun, writer_of
+from spark_channel.replication.table_run import RunSettings, TableRun, reader_of, writer_of
 from spark_channel.replication.tables import (
     TableCopy,
     batch_options,

@@ -35,9 +35,9 @@ from spark_channel.replication.renames import (
     columns_noted,
     note_columns,
     other_columns,
-    reader_of,
 )
 from spark_channel.replication.report import ReplicationReport
+from spark_channel.replication.table_run import reader_of
 from spark_channel.replication.tables import TableCopy, connector_of, is_away, target_schema
 from spark_channel.replication.tunnels import (
     AGAIN,

@@ -4,12 +4,11 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_channel.connectors import Reader, load_reader
 from spark_channel.connectors.base.contract import ColumnFact
 from spark_channel.connectors.sql.log_tables import OWN_COLUMNS
 from spark_channel.errors import OptionError, SchemaError
-from spark_channel.option_types import resolve_references
 from spark_channel.replication.masks import mask_of
+from spark_channel.replication.table_run import reader_of
 from spark_channel.replication.tables import TableCopy
 from spark_channel.tunnel import Tunnel
 
@@ -23,7 +22,6 @@ __all__ = [
     "note_columns",
     "note_rows",
     "other_columns",
-    "reader_of",
     "rewritten",
 ]
 
@@ -32,10 +30,6 @@ COLUMNS = "#columns "
 ROWS = "#rows "
 """Begins the notes that have what `ColumnFact` says of the rows that the target gets: where they are, and of which
 columns."""
-
-
-def reader_of(copy: TableCopy) -> Reader:
-    return load_reader(resolve_references(copy.reader))[0]
 
 
 @dataclass(frozen=True)

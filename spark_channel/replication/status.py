@@ -7,7 +7,7 @@ from spark_channel.connectors.base.feed import TableLag
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Replication
-from spark_channel.replication.run import writer_of
+from spark_channel.replication.table_run import writer_of
 from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.replication.tunnels import (
     begin_again,

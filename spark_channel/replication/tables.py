@@ -15,6 +15,7 @@ from spark_channel.connectors import Writer, find_connector
 from spark_channel.connectors.base.contract import SourceTable
 from spark_channel.connectors.base.registry import Connector
 from spark_channel.connectors.base.stored import Overlap, most_overlap
+from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, JobFileError, OptionError, SourceError
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Contract, Place, Replication, StreamOptions
@@ -226,7 +227,9 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
             options = _without_others(options, table.label.casefold(), labels)
             copies.append(_copy(replication, table, options, target))
     # Of all tables: two that go to one object replace each other's rows also when they are selected one by one.
-    copies = _not_their_sources(_apart(copies), source, connector_of(replication.target, "writer"))
+    with keeping_sessions():
+        writes = connector_of(replication.target, "writer")
+        copies = _not_their_sources(_apart(copies), source, writes)
     copies = [each for each in copies if selected(select, each.stream)]
     copies += _missing(replication, select, tables)
     copies.sort(key=lambda each: (*(-amount for amount in each.size), each.stream))

@@ -10,7 +10,7 @@ from spark_channel.replication.config import Replication
 from spark_channel.replication.masks import mask_of
 from spark_channel.replication.renames import key_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.run import RunSettings, TableRun
+from spark_channel.replication.table_run import RunSettings, TableRun
 from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.transform.transformer import prepare
 

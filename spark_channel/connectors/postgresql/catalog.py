@@ -1,9 +1,11 @@
 """Tables, transactions, slots in the server's catalog."""
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from sqlglot import exp
 
@@ -17,6 +19,8 @@ from spark_channel.connectors.sql.statements import parsed_name, quoted_parts
 __all__ = [
     "PgColumn",
     "PgTable",
+    "described",
+    "find_rows",
     "find_table",
     "held_logs",
     "kept_bytes",
@@ -186,7 +190,23 @@ def find_table(session: Session, text: str) -> PgTable | None:
     schema, name = name_parts(text) or (None, text)
     literals = [literal_sql(each) for each in (name, schema, text)]
     rows = session.repeated("spark_channel_find", "name, name, name", _FIND, literals)
-    return _described(*rows[0]) if rows else None
+    return described(*rows[0]) if rows else None
+
+
+def find_rows(session: PgSession, texts: Sequence[str]) -> list[tuple[Any, ...] | None]:
+    """The catalog's row of the table or view that each of `texts` names, for `described`, by one statement."""
+    asked = []
+    for number, text in enumerate(texts):
+        schema, name = name_parts(text) or (None, text)
+        names = ", ".join(f"{literal_sql(each)}::name" for each in (name, schema, text))
+        asked.append(f"({number}, {names})")
+    find = re.sub(r"\$(\d)", lambda found: f"asked.name{found[1]}", _FIND)
+    rows = session.rows(
+        f"SELECT asked.number, found.* FROM (VALUES {', '.join(asked)}) AS asked (number, name1, name2, name3) "  # noqa: S608
+        f"CROSS JOIN LATERAL ({find}) AS found (f1, f2, f3, f4, f5, f6, f7, f8, f9)"
+    )
+    found = {int(number): tuple(row) for number, *row in rows}
+    return [found.get(number) for number in range(len(texts))]
 
 
 def table_names(session: Session) -> list[str]:
@@ -194,7 +214,7 @@ def table_names(session: Session) -> list[str]:
     return [str(name) for (name,) in session.rows(_NAMES)]
 
 
-def _described(
+def described(
     oid: int,
     schema: str,
     name: str,
@@ -205,6 +225,7 @@ def _described(
     keys_json: str | None,
     pages: int | None,
 ) -> PgTable:
+    """The table of a row of the catalog."""
     columns = tuple(PgColumn(*row) for row in json.loads(columns_json or "[]"))
     undivided = {column.name for column in columns if not column.has_quantiles}
     key: tuple[str, ...] = ()

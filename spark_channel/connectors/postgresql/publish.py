@@ -249,6 +249,12 @@ def stages(session: PgSession, schema: str, beginning: str) -> list[str]:
 
 
 _LOCK_MILLIS = 2_000
+_PATIENT = f"""
+SELECT own, set_config('lock_timeout', least(coalesce(nullif(millis, 0), {_LOCK_MILLIS}), {_LOCK_MILLIS})::text, true)
+FROM (SELECT own, (extract(epoch FROM own::interval) * 1000)::int AS millis
+      FROM (SELECT current_setting('lock_timeout') AS own) AS asked) AS found
+"""  # noqa: S608 - constants
+"""`current_setting`, since the view of all settings takes the server a millisecond."""
 _FIRST_PAGES = 16
 _RANGES_OF_PAGES = 140_000
 """The version from which on a range of pages is read alone."""
@@ -300,16 +306,14 @@ def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
     Raises:
         TargetError: the lock was not had; its code is that of a lock, so that the caller tries again later.
     """
-    own = int(session.value("SELECT setting FROM pg_settings WHERE name = 'lock_timeout'"))
-    millis = min(own or _LOCK_MILLIS, _LOCK_MILLIS)
-    session.rows(f"SELECT set_config('lock_timeout', '{millis}', true)")
+    ((own, millis),) = session.rows(_PATIENT)
     try:
         yield
     except TargetError as error:
         if is_locked(error):
             raise TargetError(
                 f"table {target.label} could not be locked, which an overwrite needs: "
-                f"other sessions use it. The job waited for the lock for {millis / 1000:g} s at a time, "
+                f"other sessions use it. The job waited for the lock for {int(millis) / 1000:g} s at a time, "
                 "so that no query queues behind it for longer, and retried for 'retryTimeout' seconds: "
                 "end these sessions, or run again with a longer 'retryTimeout'"
             ) from error.__cause__

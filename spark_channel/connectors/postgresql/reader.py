@@ -293,6 +293,11 @@ class PostgresReader(SqlReader):
         self._source, self._is_unknown = None, True
         return super().schema()
 
+    @property
+    def is_builtin(self) -> bool:
+        """Whether PostgreSQL itself has made the types of all columns. The source is known."""
+        return self._is_builtin
+
     def resolve(self, session: Session) -> ReadSource:
         source = self._published(super().resolve(session))
         columns = _declared(source)
@@ -359,7 +364,7 @@ class PostgresReader(SqlReader):
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
-        connect: Callable[[str], PgSession] = self._copies if self.native else self.connect
+        connect: Callable[[str], PgSession] = self.copies if self.native else self.connect
         reached = partial(self._reached, partial(connect, "read"))
         # A new connection costs the server 10 to 50 ms of CPU.
         with SessionHolder(reached) as kept, SessionHolder(self.connected) as line:
@@ -523,7 +528,8 @@ class PostgresReader(SqlReader):
     def resource_mark(self, split: Split) -> str | None:
         return self.options.address.parameters.get("host")
 
-    def _copies(self, purpose: str) -> "PgCopySession":
+    def copies(self, purpose: str) -> "PgCopySession":
+        """A session that reads rows as COPY writes them."""
         from spark_channel.connectors.postgresql.copy_session import PgCopySession
 
         return PgCopySession.lent(

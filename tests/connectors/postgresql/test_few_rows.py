@@ -225,6 +225,7 @@ def test_a_run_after_one_that_was_killed_before_it_published_copies_each_row_onc
     few: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[str] = []
+    alone = {**_file(few), "streams": {"few.*": {"target_options": {"batchSize": "1000"}}}}
 
     def killed(_: PostgresWriter, plan: WritePlan, receipts: Any) -> None:
         left.append(plan.job)
@@ -233,10 +234,10 @@ def test_a_run_after_one_that_was_killed_before_it_published_copies_each_row_onc
     with monkeypatch.context() as broken:
         broken.setattr(PostgresWriter, "commit", killed)
         broken.setattr(PostgresWriter, "abort", lambda *_: None)
-        report = spark_channel.replicate(None, _file(few))
+        report = spark_channel.replicate(None, alone)
     assert len(report.parked) == len(left) == _TABLES
     assert few.psql(_STAGED) == str(_TABLES)
-    report = spark_channel.replicate(None, _file(few))
+    report = spark_channel.replicate(None, alone)
     assert report.parked == []
     assert few.psql("SELECT count(*), sum(id) FROM few_dw.t7") == "20|210"
     names: Mapping[str, int] = {each.stream: each.rows for each in report.tables}

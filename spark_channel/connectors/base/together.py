@@ -1,0 +1,80 @@
+"""Small tables that one run copies between the same two databases: looked at together, and published together."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.claims import StreamProgress
+from spark_channel.connectors.base.contract import Reader, Writer
+
+__all__ = ["MOST_BYTES", "SmallTable", "Together"]
+
+MOST_BYTES = 256 << 10
+"""The Arrow bytes of a table that is copied together with others: its rows are in memory until they are published."""
+
+
+@dataclass(eq=False)
+class SmallTable:
+    """One of the tables, whose rows replace those of its target.
+
+    `job` names the run, as claims keep it, and `label` is its name for people.
+
+    `look` fills the fields from `known` on. `position` is then set by the caller: the batch of `stream` to publish.
+    """
+
+    reader: Reader
+    writer: Writer
+    stream: str
+    label: str
+    job: str
+    known: StreamProgress | None = None
+    is_there: bool = False
+    schema: pa.Schema | None = None
+    plan: Any = None
+    position: int = 0
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    nbytes: int = 0
+    published_at: str | None = None
+    """When the batch was published; None = it was not. With `is_new`, by this call."""
+    is_new: bool = False
+    why: Exception | None = None
+    """Why it has to be copied alone, where that is known; the copy meets the same error, or finds another way."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it is still to be copied with the others."""
+        return self.why is None and self.published_at is None
+
+
+class Together(ABC):
+    """Copies small tables of one source into one target. Any method may raise: then each table is copied alone."""
+
+    @property
+    @abstractmethod
+    def key(self) -> Hashable:
+        """Equal for tables that can be copied together."""
+
+    @abstractmethod
+    def look(self, tables: Sequence[SmallTable]) -> None:
+        """Look both ends up, and change nothing. Tables that must be copied alone get a `why`."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Any]:
+        """A session for `read`."""
+
+    @abstractmethod
+    def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
+        """The rows of one table."""
+
+    @abstractmethod
+    def publish(self, tables: Sequence[SmallTable]) -> None:
+        """Publish all of `tables` that are left, each with its position, in one transaction.
+
+        One that is refused gets a `why`, and the others are published without it. Nothing of a table with a `why` is
+        in the target.
+        """

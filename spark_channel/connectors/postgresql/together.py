@@ -1,0 +1,576 @@
+"""Small tables of a run, whose claims, rows and positions are written in one transaction.
+
+A copy of one table has about forty exchanges with the servers, whatever its size. Here a group of tables shares them:
+one look at both catalogs, one lock of all claims, one statement that writes them. For each table there are a COPY from
+the source, a CREATE TABLE or TRUNCATE, and a COPY into the target. Nothing is staged: the rows are in memory.
+
+The rules of claims are those of a single table (`connectors.base.claims`). A group takes each claim and publishes it in
+the same transaction, so no other run sees it in between. All transactions lock claims in one order, so that two groups
+do not wait for each other: the claims of streams by their keys, then those of tables.
+"""
+
+import logging
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Self, cast
+
+import pyarrow as pa
+
+from spark_channel.clock import utc_text
+from spark_channel.connectors.base import claims as rules
+from spark_channel.connectors.base.claims import Claim, ClaimDecision, Identity, StreamProgress
+from spark_channel.connectors.base.contract import Reader, native_batch, native_data
+from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, described, find_rows
+from spark_channel.connectors.postgresql.copy import CopyRows, copy_rows
+from spark_channel.connectors.postgresql.dialect import (
+    DIALECT,
+    create_statement,
+    match_target,
+    written_columns,
+)
+from spark_channel.connectors.postgresql.failures import is_gone
+from spark_channel.connectors.postgresql.options import PostgresReadOptions, PostgresWriteOptions
+from spark_channel.connectors.postgresql.reader import PostgresReader
+from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
+from spark_channel.connectors.postgresql.types import encode
+from spark_channel.connectors.postgresql.writer import PostgresWriter
+from spark_channel.connectors.sql.catalog import MisfitError, TargetTable
+from spark_channel.connectors.sql.claim_tables import (
+    CLAIMS,
+    COLUMNS,
+    TASKS,
+    Ledger,
+    claim_of,
+    is_own_table,
+)
+from spark_channel.connectors.sql.claims import Claims
+from spark_channel.connectors.sql.encode import BadValueError
+from spark_channel.connectors.sql.publish import hold_planned
+from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
+from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
+from spark_channel.planning import Split
+
+__all__ = ["PostgresTogether", "joined"]
+
+_log = logging.getLogger(__name__)
+
+_LOGIN = frozenset(
+    {"url", "dbtable", "user", "password", "sslrootcert", "sslcert", "sslkey", "sslmode"}
+    | {"sslpassword", "connect_timeout", "retry_timeout", "current_schema"}
+)
+_READS, _WRITES = _LOGIN | {"reader"}, _LOGIN | {"writer"}
+"""With any other option, a table is copied alone."""
+_PIECE = BatchSize(1 << 16, 1 << 20)
+_FIRST = (
+    "SET LOCAL idle_in_transaction_session_timeout = '10s'",
+    "SET LOCAL lock_timeout = '2s'",
+)
+_AT_TABLES = "SET LOCAL lock_timeout = '100ms'"
+"""A group that waits for a table has the locks of others. A table whose lock it does not get is copied alone."""
+_SENT_AT_ONCE = 64 << 10
+_TRIES = 4
+"""How often a group is tried, each time without the table that was refused."""
+_BASES: Mapping[str, str] = {
+    "boolean": "bool",
+    "smallint": "int2",
+    "integer": "int4",
+    "bigint": "int8",
+    "real": "float4",
+    "double precision": "float8",
+    "numeric": "numeric",
+    "text": "text",
+    "bytea": "bytea",
+    "date": "date",
+    "time": "time",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
+    "interval": "interval",
+}
+"""By the words of `WriteDialect.created_type`."""
+
+
+def joined(reader: Reader, writer: PostgresWriter) -> "PostgresTogether | None":
+    """What copies the table with others; None = an option asks for something that only a copy of one table does."""
+    if not isinstance(reader, PostgresReader):
+        return None
+    known = reader.options.model_fields_set <= _READS and writer.options.model_fields_set <= _WRITES
+    return PostgresTogether(reader, writer) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """`there`: the table that the rows replace; None = it is to be made."""
+
+    source: ReadSource
+    native: bool
+    place: WriteTarget
+    target: TargetTable
+    create: str
+    there: PgTable | None
+
+    @property
+    def stream_of(self) -> str:
+        """The table, as claims name it."""
+        return self.place.claimed
+
+
+class _RefusedError(Exception):
+    """One table of a group was refused, and the transaction is rolled back."""
+
+    def __init__(self, table: SmallTable, why: Exception) -> None:
+        super().__init__(str(why))
+        self.table, self.why = table, why
+
+
+class PostgresTogether(Together):
+    """See `Together`. `reader` and `writer` are those of one of the tables."""
+
+    def __init__(self, reader: PostgresReader, writer: PostgresWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @property
+    def key(self) -> Hashable:
+        reads: PostgresReadOptions = self._reader.options
+        writes: PostgresWriteOptions = self._writer.options
+        return (
+            reads.conninfo(),
+            reads.current_schema,
+            writes.conninfo(),
+            writes.current_schema,
+            writes.retry_timeout,
+        )
+
+    # --- the look
+
+    def look(self, tables: Sequence[SmallTable]) -> None:
+        with self._reader.connect("plan") as session:
+            names = [cast(PostgresReader, each.reader).options.dbtable or "" for each in tables]
+            rows = find_rows(cast(PgSession, session), names)
+        sources: dict[SmallTable, tuple[ReadSource, Any]] = {}
+        for table, row in zip(tables, rows, strict=True):
+            with self._alone(table):
+                sources[table] = _source(cast(PostgresReader, table.reader), row)
+        with self._session("look together") as session:
+            asked = [each for each in tables if each.why is None]
+            names = [cast(PostgresWriter, each.writer).options.dbtable for each in asked]
+            for table, row in zip(asked, find_rows(session, names) if names else (), strict=True):
+                with self._alone(table):
+                    there = None if row is None else described(*row)
+                    place = self._placed(session, cast(PostgresWriter, table.writer), there)
+                    source, native = sources[table]
+                    table.plan = _planned(table, source, native, place, there)
+                    table.schema, table.is_there = source.schema, there is not None
+            for _, some in _by_schema(tables):
+                claims = self._claims(session, some)
+                keys = [Identity(each.plan.stream_of, "stream", each.stream) for each in some]
+                found = claims.progress_of_all(keys)
+                for table, key in zip(some, keys, strict=True):
+                    table.known = found.get(key.key)
+
+    def _placed(
+        self, session: PgWriteSession, writer: PostgresWriter, there: PgTable | None
+    ) -> WriteTarget:
+        schema, name = writer.new_place(session) if there is None else (there.schema, there.name)
+        if is_own_table(name) or len(name.encode()) > 63:
+            raise TargetError(f"table {name!r} cannot be written")
+        place = writer.place(schema, name, there)
+        return replace(place, ledger=Ledger(schema, schema))
+
+    @staticmethod
+    @contextmanager
+    def _alone(table: SmallTable) -> Iterator[None]:
+        """What goes wrong with one table does so again when it is copied alone."""
+        try:
+            yield
+        except (ChannelError, BadValueError, MisfitError) as error:
+            table.why = error
+
+    # --- the rows
+
+    def reading(self) -> AbstractContextManager["_Sources"]:
+        return _Sources(self._reader)
+
+    def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
+        reading: _Sources = session
+        yield from reading.read(table.plan)
+
+    # --- the transaction
+
+    def publish(self, tables: Sequence[SmallTable]) -> None:
+        for _, some in _by_schema(tables):
+            rows = {}
+            for table in some:
+                with self._alone(table):
+                    rows[table] = _copied(table)
+            for _ in range(_TRIES):
+                left = [each for each in some if each.is_left]
+                if not left:
+                    break
+                try:
+                    self._publish(left, rows)
+                    break
+                except _RefusedError as refused:
+                    refused.table.why = refused.why
+            for table in some:
+                if table.is_left:
+                    table.why = TargetError("too many tables of its group were refused")
+
+    def _publish(
+        self, tables: Sequence[SmallTable], rows: Mapping[SmallTable, Sequence[CopyRows]]
+    ) -> None:
+        begun_commit = False
+        try:
+            with self._session("publish together") as session:
+                claims = self._claims(session, tables)
+                self._ensure(session, claims)
+                session.begin("ISOLATION LEVEL READ COMMITTED", *_FIRST)
+                try:
+                    new = self._write(session, claims, tables, rows)
+                except BaseException:
+                    session.undo()
+                    raise
+                begun_commit = True
+                session.rows("COMMIT")
+                if new:
+                    self._sweep(session, new[0], claims)
+        except TargetError as error:
+            if not begun_commit or not is_gone(error):
+                raise
+            self._settle(tables)
+            return
+        at = utc_text()
+        for table in tables:
+            if table.published_at is None:
+                table.published_at, table.is_new = at, True
+
+    def _write(
+        self,
+        session: PgWriteSession,
+        claims: "_GroupClaims",
+        tables: Sequence[SmallTable],
+        rows: Mapping[SmallTable, Sequence[CopyRows]],
+    ) -> list[SmallTable]:
+        """All statements of the transaction. Returns the tables whose rows it publishes."""
+        before = claims.take_all(tables)
+        new = [each for each in tables if before[each].held is not None]
+        if any(each.plan.there is not None for each in new):
+            session.rows(_AT_TABLES)
+        for table in new:
+            plan: _Plan = table.plan
+            with self._refusing(table):
+                session.rows(
+                    plan.create
+                    if plan.there is None
+                    else DIALECT.emptied(plan.target.sql, self._writer.options)
+                )
+        self._hold(session, [each for each in new if each.plan.there is not None])
+        for table in new:
+            plan = table.plan
+            for each in rows[table]:
+                size = sum(piece.nbytes for piece in each.pieces)
+                between = None if size <= _SENT_AT_ONCE else _no_pause
+                with self._refusing(table):
+                    session.copy(plan.target.schema, plan.target.name, each, between)
+        claims.publish_all(new, before)
+        for table in tables:
+            if before[table].held is None:
+                table.published_at = before[table].published_at or ""
+        return new
+
+    def _hold(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> None:
+        """Hold the tables, which are locked, to be as they were planned."""
+        if not tables:
+            return
+        names = [each.plan.target.sql for each in tables]
+        for table, row in zip(tables, find_rows(session, names), strict=True):
+            with self._refusing(table):
+                there = None if row is None else described(*row)
+                hold_planned(DIALECT, table.plan.target, there)
+                if there is None or _is_special(there):
+                    raise TargetError(f"table {table.plan.target.label} was altered")
+
+    @contextmanager
+    def _refusing(self, table: SmallTable) -> Iterator[None]:
+        try:
+            yield
+        except ChannelError as error:
+            if is_gone(error):
+                raise
+            raise _RefusedError(table, error) from error
+
+    def _settle(self, tables: Sequence[SmallTable]) -> None:
+        """After a COMMIT without an answer, each table's claim says whether it is published.
+
+        The claims are locked, which waits for the end of the transaction.
+        """
+
+        def ask(session: PgWriteSession) -> Mapping[SmallTable, Claim | None]:
+            claims = self._claims(session, tables)
+            with self._writer.transaction(session):
+                return claims.locked(tables)
+
+        found = self._writer.run(TargetError, "settle together", ask)
+        for table in tables:
+            claim = found[table]
+            own = (table.position, table.job)
+            if claim is not None and (claim.last, claim.owner or claim.process) == own:
+                table.published_at, table.is_new = claim.published_at or "", True
+            else:
+                table.published_at = None
+                table.why = TargetError("the connection was lost, and nothing was published")
+
+    def _session(self, purpose: str) -> PgWriteSession:
+        return PgWriteSession.lent(self._writer.options, failure=TargetError, purpose=purpose)
+
+    def _claims(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
+        return _GroupClaims(session, self._writer.claim_dialect(session, tables[0].plan.place))
+
+    def _ensure(self, session: PgWriteSession, claims: "_GroupClaims") -> None:
+        if not claims.exist():
+            with self._writer.transaction(session):
+                claims.ensure()
+
+    def _sweep(self, session: PgWriteSession, table: SmallTable, claims: "_GroupClaims") -> None:
+        """Remove the staging of runs that are dead, as a copy of one table does."""
+        assert table.schema is not None
+        plan = SqlPlan(table.job, table.schema, "job", place=table.plan.place)
+        held = rules.HeldClaim(Identity(table.plan.stream_of, "stream", table.stream), table.job, 0)
+        try:
+            self._writer.sweep(session, replace(plan, held=held))
+        except TargetError as error:
+            _log.warning("staging of earlier runs stays for now: %s", error)
+
+
+def _no_pause(_sent: int) -> None:
+    """COPY in parts: a session that sends nothing for long is ended."""
+
+
+def _by_schema(tables: Sequence[SmallTable]) -> list[tuple[str, list[SmallTable]]]:
+    """The tables that are left, by the schema of their targets, where their claims are."""
+    left = [each for each in tables if each.is_left]
+
+    def schema(table: SmallTable) -> str:
+        return str(table.plan.place.schema)
+
+    return [(name, list(some)) for name, some in groupby(sorted(left, key=schema), key=schema)]
+
+
+def _is_special(table: PgTable) -> bool:
+    return table.kind != "r" or table.is_parent or table.is_ruled
+
+
+# A table's two ends, as they are planned.
+
+
+class _Known:
+    """Stands for a session in which a table was looked up before."""
+
+    place = ""
+
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        self._row = row
+
+    def repeated(self, *_: object) -> list[tuple[Any, ...]]:
+        return [self._row]
+
+
+def _source(reader: PostgresReader, row: tuple[Any, ...] | None) -> tuple[ReadSource, Any]:
+    """The source, and its native rows if it has such."""
+    if row is None:
+        raise SourceError(f"there is no table {reader.options.dbtable}")
+    source = reader.known(cast(Any, _Known(row)))
+    if source.table is None or source.table.is_view or not reader.is_builtin:
+        raise SourceError(f"{source.label} is read alone")
+    return source, reader.native_rows([Split({"kind": "all", "row_bytes": 1})])
+
+
+def _planned(
+    table: SmallTable, source: ReadSource, native: Any, place: WriteTarget, there: PgTable | None
+) -> _Plan:
+    """
+    Raises:
+        ChannelError: the rows do not fit, or not without a staging table.
+    """
+    options = cast(PostgresWriteOptions, table.writer.options)
+    sql = DIALECT.place(place.schema, place.name)
+    if there is not None and _is_special(there):
+        raise TargetError(f"table {there.label} is written alone")
+    create = create_statement(sql, source.schema, options) if there is None else ""
+    into = there or _created(place, source.schema)
+    target, is_native = match_target(into, source.schema, options, native=native)
+    if any(each.cast or each.column.identity for each in written_columns(target)):
+        raise SchemaError(f"rows of {place.label} are cast by the server")
+    kept = replace(place, table=None)
+    return _Plan(source, is_native, kept, target, create, there)
+
+
+def _created(place: WriteTarget, schema: pa.Schema) -> PgTable:
+    """The table as CREATE TABLE makes it."""
+    columns = []
+    for field in schema:
+        declared = DIALECT.created_type(field.name, field.type, key=False)
+        words, _, sizes = declared.partition("(")
+        if words not in _BASES or pa.types.is_dictionary(field.type):
+            raise SchemaError(f"column {field.name!r} is {field.type}")
+        typmod = -1
+        if sizes:
+            precision, scale = map(int, sizes.rstrip(")").split(","))
+            typmod = ((precision << 16) | scale) + 4
+        columns.append(
+            PgColumn(field.name, declared, base=_BASES[words], typmod=typmod, builtin=True)
+        )
+    return PgTable(place.schema, place.name, tuple(columns), kind="r")
+
+
+def _copied(table: SmallTable) -> list[CopyRows]:
+    """The rows as COPY takes them."""
+    plan: _Plan = table.plan
+    if plan.native:
+        return [
+            CopyRows(plan.target.names, each.num_rows, [native_data(each)])
+            for each in table.batches
+        ]
+    columns = written_columns(plan.target)
+    return [copy_rows(encode(each, columns)) for each in table.batches]
+
+
+class _Sources:
+    """The sessions that read: each is in one transaction, in which each statement sees its own state."""
+
+    def __init__(self, reader: PostgresReader) -> None:
+        self._reader = reader
+        self._open: dict[bool, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for session in self._open.values():
+            if kind is None and session.is_open:
+                session.rows("COMMIT")
+            else:
+                session.close()
+            session.__exit__(kind, None, None)
+
+    def read(self, plan: _Plan) -> Iterator[pa.RecordBatch]:
+        session, source = self._session(native=plan.native), plan.source
+        if plan.native:
+            columns = [source.column(column.name) for column in source.columns]
+            for piece, bounds in session.copy(source.sql(columns), len(columns), _PIECE.nbytes):
+                yield native_batch(piece, bounds)
+            return
+        for raw in session.stream(
+            source.dialect.statement(source.columns, source.behind()), _PIECE
+        ):
+            if raw.num_rows:
+                yield source.dialect.decode(raw, source.columns, source.schema)
+
+    def _session(self, *, native: bool) -> Any:
+        found = self._open.get(native)
+        if found is None or not found.is_open:
+            found = (self._reader.copies if native else self._reader.connect)("read")
+            self._open[native] = found
+            found.begin()
+        return found
+
+
+# The claims of a group.
+
+
+class _GroupClaims(Claims):
+    """The claims of several tables of one schema, read and written by few statements."""
+
+    def progress_of_all(self, keys: Sequence[Identity]) -> dict[str, StreamProgress]:
+        """How far the streams have published, by the keys of their claims."""
+        if not self.exist():
+            return {}
+        found = {}
+        for identity, claim in self._found(keys).items():
+            # Of a stream whose batches follow each other, the table's claim says whether its rows are still there.
+            progress = (
+                rules.progress_of(claim)
+                if claim.generation is None
+                else self.progress(identity.target, identity.name)
+            )
+            if progress is not None:
+                found[identity.key] = progress
+        return found
+
+    def locked(self, tables: Sequence[SmallTable]) -> dict[SmallTable, Claim | None]:
+        streams = {table: _stream(table) for table in tables}
+        found = self._found(list(streams.values()), "FOR UPDATE")
+        return {table: found.get(identity) for table, identity in streams.items()}
+
+    def take_all(self, tables: Sequence[SmallTable]) -> dict[SmallTable, ClaimDecision]:
+        """Lock the claims of the tables and of their streams, and decide which of the tables are to be published."""
+        streams = {table: _stream(table) for table in tables}
+        found = self._made(list(streams.values()))
+        self._of_tables = self._made([_table(table) for table in tables])
+        listed = ", ".join(literal_sql(each.key) for each in streams.values())
+        tasks = self._dialect.table(TASKS)
+        if self._run(f"SELECT 1 FROM {tasks} WHERE claim IN ({listed}) LIMIT 1", ()):  # noqa: S608 - quoted
+            raise TargetError("a claim of the group has tasks that committed alone")
+        process, now = rules.own_process(), utc_text()
+        decided = {}
+        for table, identity in streams.items():
+            claim = rules.unless_replaced(found[identity], self._of_tables[_table(table)].epoch)
+            decided[table] = rules.take(
+                claim, identity, table.job, position=table.position, process=process, now=now
+            )
+            if decided[table].overtaken is not None:
+                _log.warning("job %s takes the claim of %s over", table.job, identity.target)
+        return decided
+
+    def publish_all(
+        self, tables: Sequence[SmallTable], taken: Mapping[SmallTable, ClaimDecision]
+    ) -> None:
+        """Write the claims of `tables`, which are locked, as published."""
+        at, written = utc_text(), []
+        for table in tables:
+            held, claim = taken[table].held, taken[table].claim
+            assert held is not None
+            if claim is None:
+                raise TargetError("the claim of this run is there already")
+            done = rules.publish(claim, held, at=at, rows=table.rows, nbytes=table.nbytes)
+            assert done is not None, "the claim is locked"
+            owned = self._of_tables[_table(table)]
+            written += [done, replace(owned, epoch=owned.epoch + 1, owner=table.job)]
+        if written:
+            names = COLUMNS.split(", ")[1:]
+            sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
+            self._insert(written, f"DO UPDATE SET {sets}")
+
+    def _made(self, keys: Sequence[Identity]) -> dict[Identity, Claim]:
+        """The claims, locked; those that are not there are made. By their keys, as in every other group."""
+        ordered = sorted(keys, key=lambda each: each.key)
+        self._insert([Claim(each, "", 0) for each in ordered], "DO NOTHING")
+        return self._found(ordered, "FOR UPDATE")
+
+    def _found(self, keys: Sequence[Identity], lock: str = "") -> dict[Identity, Claim]:
+        by_key = {each.key: each for each in keys}
+        listed = ", ".join(map(literal_sql, sorted(by_key)))
+        rows = self._run(f"{self._select} WHERE claim IN ({listed}) ORDER BY claim {lock}", ())
+        found = {}
+        for row in rows:
+            identity = by_key[str(row[0])]
+            found[identity] = replace(claim_of(row), identity=identity)
+        return found
+
+    def _insert(self, made: Sequence[Claim], conflict: str) -> None:
+        rows = [self._writing(each, None)[1] for each in made]
+        values = ", ".join(f"({', '.join(map(literal_sql, each))})" for each in rows)
+        into = f"INSERT INTO {self._dialect.table(CLAIMS)} ({COLUMNS})"
+        self._run(f"{into} VALUES {values} ON CONFLICT (claim) {conflict}", ())
+
+
+def _stream(table: SmallTable) -> Identity:
+    return Identity(table.plan.stream_of, "stream", table.stream)
+
+
+def _table(table: SmallTable) -> Identity:
+    return Identity(table.plan.stream_of, "table", table.plan.stream_of)

@@ -1,0 +1,167 @@
+"""Small tables of a run, which are copied in groups: a table costs less than one that is copied alone.
+
+A group that fails as a whole, or a table that does not fit into it, is copied table by table: each meets its own error.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
+from spark_channel.errors import ChannelError, JobCancelledError
+from spark_channel.progress import TransferReport
+from spark_channel.replication.config import Replication
+from spark_channel.replication.table_run import TableRun, reader_of, writer_of
+from spark_channel.replication.tables import TableCopy
+
+__all__ = ["JoinedMove", "copy_group", "groups_of"]
+
+_log = logging.getLogger(__name__)
+
+_MOST_TABLES = 32
+_MOST_GROUP_BYTES = 4 << 20
+_ROW_BYTES = 40
+"""Of the smallest rows, where the catalog does not know how many there are."""
+_LIMIT_SECONDS = 0.5
+"""The rows of all groups at a time are as many as the limit allows in this time."""
+_FEW = 4
+"""Tables of a group under a limit that is not known here."""
+
+
+class JoinedMove(Protocol):
+    """Carries out the copies of a group; returns the reports of the tables that were copied."""
+
+    def __call__(
+        self,
+        together: Together,
+        tables: Sequence[SmallTable],
+        placed: Callable[[SmallTable], None],
+        more: Mapping[str, Any],
+        part_of: str,
+    ) -> Mapping[SmallTable, TransferReport]: ...
+
+
+def groups_of(
+    replication: Replication, copies: Mapping[int, TableCopy], more: Mapping[str, Any]
+) -> list[list[int]]:
+    """The tables by their places: groups of small ones, and the others alone, in their order."""
+    small = [place for place, copy in copies.items() if _is_small(copy)]
+    if not small or not _can_join(copies[small[0]]):
+        small = []
+    joined = set(small)
+    alone = [[place] for place in copies if place not in joined]
+    most_tables = min(_MOST_TABLES, -(-len(small) // replication.parallel))
+    most_rows = float("inf")
+    if more:
+        rows = None if replication.limit.windows else replication.limit.rows_per_second
+        if rows is None or replication.limit.bytes_per_second is not None:
+            most_tables = min(most_tables, _FEW)
+        if rows is not None:
+            most_rows = rows * _LIMIT_SECONDS / replication.parallel
+    made: list[list[int]] = []
+    count = nbytes = rows_here = 0
+    for place in small:
+        size, rows_of = _size(copies[place])
+        fits = (
+            made
+            and count < most_tables
+            and nbytes + size <= _MOST_GROUP_BYTES
+            and rows_here + rows_of <= most_rows
+        )
+        if not fits:
+            made.append([])
+            count = nbytes = rows_here = 0
+        made[-1].append(place)
+        count, nbytes, rows_here = count + 1, nbytes + size, rows_here + rows_of
+    return alone + made
+
+
+def _is_small(copy: TableCopy) -> bool:
+    options = copy.options
+    asks = (
+        options.columns,
+        options.load_columns,
+        options.where,
+        options.source_options,
+        options.target_options,
+        copy.fault,
+    )
+    known = copy.table is not None and copy.table.nbytes is not None
+    evolves = copy.contract.tables == "evolve"
+    return (
+        known and copy.mode == "full" and evolves and not any(asks) and copy.size[0] <= MOST_BYTES
+    )
+
+
+def _can_join(copy: TableCopy) -> bool:
+    """Whether the connectors copy tables together; whether they do so with a table's options is asked for each."""
+    try:
+        return writer_of(copy).together(reader_of(copy)) is not None
+    except ChannelError:
+        return False
+
+
+def _size(copy: TableCopy) -> tuple[int, int]:
+    nbytes, rows = copy.size
+    return nbytes, rows or nbytes // _ROW_BYTES
+
+
+@dataclass(frozen=True)
+class _Member:
+    place: int
+    run: TableRun
+    table: SmallTable
+
+
+def copy_group(
+    runs: Mapping[int, TableRun],
+    join: JoinedMove,
+    more: Mapping[str, Any],
+    part_of: str,
+) -> set[int]:
+    """Copy the tables together, as far as they can be. Returns the places of those that were copied.
+
+    Raises:
+        JobCancelledError: the run was ended.
+    """
+    by_key: dict[Hashable, tuple[Together, list[_Member]]] = {}
+    for place, run in runs.items():
+        found = run.small_table()
+        if found is not None:
+            together, table = found
+            by_key.setdefault(together.key, (together, []))[1].append(_Member(place, run, table))
+    copied: set[int] = set()
+    for together, members in by_key.values():
+        if len(members) > 1:
+            copied |= _copied(together, members, join, more, part_of)
+    return copied
+
+
+def _copied(
+    together: Together,
+    members: Sequence[_Member],
+    join: JoinedMove,
+    more: Mapping[str, Any],
+    part_of: str,
+) -> set[int]:
+    by_table = {each.table: each for each in members}
+    try:
+        reports = join(
+            together,
+            list(by_table),
+            lambda table: by_table[table].run.place(table),
+            more,
+            part_of,
+        )
+    except JobCancelledError:
+        raise
+    except Exception as error:
+        _log.info("%d small tables are copied one by one: %s", len(members), error)
+        return set()
+    for table, report in reports.items():
+        by_table[table].run.ended(report)
+    for each in members:
+        if each.table.why is not None:
+            _log.info("%s is copied alone: %s", each.table.stream, each.table.why)
+    return {by_table[table].place for table in reports}

@@ -1,0 +1,325 @@
+"""One table of a replication: which rows a run copies, and under which position they are published."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from spark_channel.connectors import Reader, Writer, find_connector
+from spark_channel.connectors.base.claims import StreamProgress
+from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, TargetError
+from spark_channel.option_types import resolve_references
+from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.planning.transfer import StreamBatch
+from spark_channel.progress import TransferReport
+from spark_channel.replication.drift import Decision, LoadColumns, decide
+from spark_channel.replication.masks import MaskColumns
+from spark_channel.replication.report import ReplicationReport, TableOutcome
+from spark_channel.replication.tables import TableCopy, hold_open, is_away, target_schema
+from spark_channel.transfers.run import job_name
+from spark_channel.transform.transformer import Transformer, prepare
+
+__all__ = ["Move", "Pace", "RunSettings", "TableRun", "reader_of", "writer_of"]
+
+_log = logging.getLogger(__name__)
+
+Move = Callable[[TransferSpec, Mapping[str, Any]], TransferReport]
+"""Carries out a transfer on an engine, with options of the whole job."""
+
+_NOTHING_YET = -(2**63) + 1
+"""The position of an incremental stream whose table was empty."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Pace(Protocol):
+    """The time of a run."""
+
+    def now(self) -> float: ...
+
+    def wait(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What a caller gives beside the file. `ended`: a table ended, for a display."""
+
+    select: Sequence[str] = ()
+    full_refresh: bool = False
+    dry_run: bool = False
+    once: bool = False
+    shared_limit: str | None = None
+    ended: Callable[[TableOutcome, int, int], None] | None = None
+
+
+def writer_of(copy: TableCopy) -> Writer:
+    """The writer of a table's target, which is not opened yet."""
+    made: Writer = _opened(copy.writer, "writer")
+    return made
+
+
+def reader_of(copy: TableCopy) -> Reader:
+    """The reader of a table's source, which is not opened yet."""
+    made: Reader = _opened(copy.reader, "reader")
+    return made
+
+
+class TableRun:
+    """One table, once."""
+
+    def __init__(
+        self,
+        copy: TableCopy,
+        outcome: TableOutcome,
+        settings: RunSettings,
+        report: ReplicationReport,
+        pace: Pace | None = None,
+    ) -> None:
+        self._copy, self._outcome, self._settings = copy, outcome, settings
+        self._report, self._pace = report, pace
+        self._ready_at = 0.0
+        self._planned: _Planned | None = None
+        self.waits = False
+        self._writing = writer_of(copy)
+        self._reading = reader_of(copy)
+
+    @property
+    def retry_seconds(self) -> float:
+        """For how long an end may be away: twice as long as a copy that has begun tries."""
+        options = (self._reading.options, self._writing.options)
+        return 2 * max(float(getattr(each, "retry_timeout", 0.0)) for each in options)
+
+    def passes(self, error: ChannelError, *, has_target: bool) -> bool:
+        """Whether an end of the table is away for a while. The source was there when its tables were listed."""
+        if isinstance(error, SourceError):
+            end: Any = self._reading
+        elif has_target and isinstance(error, TargetError):
+            end = self._writing
+        else:
+            return False
+        return is_away(end, error)
+
+    def copy(self, spec: TransferSpec | None, move: Move, more: Mapping[str, Any]) -> bool:
+        """Carry out what `spec` returned, when all of its rows are committed."""
+        copy, outcome = self._copy, self._outcome
+        if spec is None:
+            outcome.state = "unchanged"
+            return True
+        if self.waits and self._pace is not None:
+            self._pace.wait(self._ready_at - self._pace.now())
+        given = {**more, "jobId": copy.job_id}
+        try:
+            outcome.report = move(spec, given)
+        except SchemaError:
+            again = self._after_refusal()
+            if again is None:
+                raise
+            outcome.report = move(again, given)
+        self.ended(outcome.report)
+        if copy.mode == "incremental" and spec.stream is not None:
+            outcome.position = spec.stream.position
+        return True
+
+    def spec(self) -> TransferSpec | None:
+        """The table's transfer; None = there is nothing to copy."""
+        self._planned = self._increment() if self._copy.mode == "incremental" else self._whole()
+        if self._planned is None:
+            return None
+        # To look at the columns of both ends takes as long as to copy a small table, and they seldom differ.
+        later = self._copy.contract.tables == "evolve" and self._keeps_columns
+        return self._spec(self._planned, looks=self._settings.dry_run or not later)
+
+    def _after_refusal(self) -> TransferSpec | None:
+        """The transfer as the contract wants it, of columns that the target refuses; None = it has no other."""
+        assert self._planned is not None
+        first = self._spec(self._planned, looks=False)
+        again = self._spec(self._planned, looks=True)
+        return None if again == first else again
+
+    @property
+    def _keeps_columns(self) -> bool:
+        """Whether the target has columns, to which it adds or compares those of the rows."""
+        return "onschemachange" in self._writing.Options.names()
+
+    def _whole(self) -> "_Planned":
+        """The next version of the table: a later run has a higher number, also on a host whose clock is late."""
+        name = self._copy.state_name()
+        known, is_there = self._writing.stream_or_target(name)
+        position = self._next(known, is_there=bool(is_there))
+        return _Planned(StreamBatch(name, position), overwrite=True)
+
+    def _next(self, known: StreamProgress | None, *, is_there: bool) -> int:
+        """The position of a table's next version, of which `known` is the last one."""
+        if known is None and not self._settings.dry_run and is_there:
+            self._outcome.why = (
+                f"{self._copy.object} was there before the first run of this stream, which replaces its rows: if "
+                "another file writes to it, too, give one of them another 'object'"
+            )
+            _log.warning("%s: %s", self._copy.stream, self._outcome.why)
+        self._hold_file(known)
+        last = -1 if known is None or known.position is None else known.position
+        now = (self._report.started_at - _EPOCH) // timedelta(microseconds=1)
+        return max(now, last + 1)
+
+    def small_table(self) -> tuple[Together, SmallTable] | None:
+        """The table, to be copied with others; None = alone."""
+        together = self._writing.together(self._reading)
+        if together is None:
+            return None
+        label = self._copy.job_id
+        stream, job = self._copy.state_name(), job_name(label)
+        return together, SmallTable(self._reading, self._writing, stream, label, job)
+
+    def place(self, table: SmallTable) -> None:
+        """Set the position under which `table`, which was looked up, is published."""
+        table.position = self._next(table.known, is_there=table.is_there)
+
+    def ended(self, report: TransferReport) -> None:
+        """Note the copy of the table."""
+        outcome = self._outcome
+        outcome.report, outcome.state = report, "done"
+        outcome.rows, outcome.nbytes = report.rows, report.bytes
+
+    def _hold_file(self, known: StreamProgress | None) -> None:
+        """Report that another file writes to the object: its columns, masks and rows may be others."""
+        other = self._copy.other_file(known.by) if known is not None else ""
+        if not other or known is None:
+            return
+        self._outcome.why = (
+            f"{self._copy.object} was written by file {other} at {known.published_at}, and now by {self._copy.file}: "
+            "if both are used, remove the table from one of them, or give it another 'object'"
+        )
+        _log.warning("%s: %s", self._copy.stream, self._outcome.why)
+
+    def _increment(self) -> "_Planned | None":
+        copy, name = self._copy, self._copy.state_name()
+        assert copy.options.update_key is not None
+        hold_open(copy)
+        known = self._writing.stream_progress(name)
+        self._hold_file(known)
+        there = self._is_there()
+        if known is not None and (self._settings.full_refresh or not there):
+            if not self._settings.dry_run and (there or copy.contract.tables == "evolve"):
+                self._writing.forget_stream(name)
+            known = replace(known, position=None)
+        if known is None and there and not self._settings.full_refresh:
+            raise OptionError(
+                f"{copy.object} exists, and has no record of this stream: this is its first run, or its source, "
+                "update_key, primary_key, where or columns (also the key of a mask) were changed. To replace all rows "
+                f"of {copy.object}, run it once with --full-refresh --select '{copy.stream}'"
+            )
+        previous = None if known is None else known.position
+        after = None if previous in (None, _NOTHING_YET) else previous
+        again = bool(copy.options.primary_key)
+        found = self._reading.increment(copy.options.update_key, after, again=again)
+        if found.position is None:
+            if found.went_back:
+                self._outcome.why = (
+                    f"all rows are below the update_key that was copied last: the last rows of {copy.stream} were "
+                    "deleted, or the table was made again, and then its rows come with --full-refresh --select "
+                    f"'{copy.stream}'"
+                )
+                _log.warning("%s: %s", copy.stream, self._outcome.why)
+            if previous is not None:
+                return None
+            stream = StreamBatch(name, _NOTHING_YET, chained=True)
+            return _Planned(stream, overwrite=True, condition="1 = 0")
+        late = copy.options.late_seconds
+        waits = found.waits_seconds if late is None else late
+        if waits and self._pace is not None:  # rows up to the position may not be committed yet
+            self.waits, self._ready_at = True, self._pace.now() + waits
+        stream = StreamBatch(name, found.position, chained=True, previous=previous)
+        return _Planned(stream, overwrite=previous is None, condition=found.condition)
+
+    def _is_there(self) -> bool:
+        there = self._writing.exists()
+        return self.target_schema() is not None if there is None else there
+
+    def target_schema(self) -> pa.Schema | None:
+        """The columns of the target; None = it is not there, or nothing reads it."""
+        return target_schema(self._copy, self._writing)
+
+    def compared(self) -> tuple[pa.Schema, pa.Schema, tuple[Transformer, ...]]:
+        """The columns of the source and of the target, and the steps from the rows of one to those of the other.
+
+        Raises:
+            SchemaError: the target has no such table, or the contract refuses its columns.
+        """
+        copy, source, target = self._copy, self._reading.schema(), self.target_schema()
+        if target is None:
+            raise SchemaError(f"the target has no table {copy.object}: replicate it first")
+        masks = copy.options.columns
+        steps = (MaskColumns.of(copy.stream, masks),) if masks else ()
+        arriving = prepare(steps, source).output_schema
+        decision = decide(copy.contract, arriving, target, keeps_columns=self._keeps_columns)
+        return source, target, (*steps, *decision.steps)
+
+    def _spec(self, planned: "_Planned", *, looks: bool) -> TransferSpec | None:
+        copy, options = self._copy, self._copy.options
+        steps: list[Transformer] = []
+        if options.columns:
+            steps.append(MaskColumns.of(copy.stream, options.columns))
+        if options.load_columns:
+            steps.append(LoadColumns(self._report.run_id, self._report.started_at))
+        reader, writer = dict(copy.reader), dict(copy.writer)
+        if planned.condition:
+            where = reader.get("where")
+            reader["where"] = (
+                planned.condition if where is None else f"({where}) AND {planned.condition}"
+            )
+        decision = self._decide(planned, steps) if looks else Decision()
+        if decision.skip:
+            self._outcome.why = decision.skip
+            return None
+        writer |= self._write_options(planned, writer, decision)
+        made = TransferSpec(
+            Endpoint(str(reader.pop("reader")), reader),
+            Endpoint(str(writer.pop("writer")), writer),
+            (*steps, *decision.steps),
+            save_mode="overwrite" if planned.overwrite else "append",
+            stream=planned.stream,
+            part_of=f"replicate {self._report.run_id}",
+        )
+        return replace(made, channels=1, splits_per_channel=1) if copy.is_small else made
+
+    def _decide(self, planned: "_Planned", steps: Sequence[Transformer]) -> Decision:
+        if planned.overwrite and not self._keeps_columns:
+            return Decision()  # files: an overwrite brings its own columns
+        arriving = prepare(steps, self._reading.schema()).output_schema
+        target = self.target_schema()
+        return decide(self._copy.contract, arriving, target, keeps_columns=self._keeps_columns)
+
+    def _write_options(
+        self, planned: "_Planned", writer: Mapping[str, Any], decision: Decision
+    ) -> dict[str, Any]:
+        key = self._copy.options.primary_key
+        names = self._writing.Options.names()
+        made: dict[str, Any] = {"commit": "job", **dict(decision.options)}
+        if self._copy.mode == "incremental" and key:
+            if "writemode" not in names:
+                raise OptionError(
+                    f"primary_key updates rows, and {writer['writer']} files cannot be updated: omit primary_key, so "
+                    "that rows are added, or write to a database or to Delta"
+                )
+            if "dbtable" in names or not planned.overwrite:
+                made |= {"writeMode": "upsert", "keyColumns": list(key)}
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    stream: StreamBatch
+    overwrite: bool
+    condition: str = ""
+
+
+def _opened(options: Mapping[str, Any], half: str) -> Any:
+    given = resolve_references(options)
+    connector = find_connector(given, half)
+    made: tuple[Reader | Writer, list[str]] = (
+        connector.reader_with(given) if half == "reader" else connector.writer_with(given)
+    )
+    return made[0]

@@ -1,0 +1,164 @@
+"""Copies small tables together: under one lease of the limit, and with a job and a report for each of them."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spark_channel.channel import Limiter, MemoryChannel
+from spark_channel.channel.batches import arrow_bytes
+from spark_channel.clock import SYSTEM_CLOCK, utc_now
+from spark_channel.connectors.base.registry import describe
+from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
+from spark_channel.errors import JobCancelledError, SourceError
+from spark_channel.options import CommonOptions
+from spark_channel.progress import Counters, JobColumn, JobSpec, Phase, TransferReport
+from spark_channel.service import ServiceAddress, ServiceClient
+from spark_channel.transfers.limits import JobLimits
+
+if TYPE_CHECKING:
+    from spark_channel.service.jobs import JobRegistry
+
+__all__ = ["TogetherEngine", "carry_out_together"]
+
+_MOST_READ = 2 * MOST_BYTES
+"""Of a table that has grown since its size was looked up."""
+_CAPACITY = 1 << 30
+"""Rows and bytes: what was read is bounded by the group."""
+
+
+class TogetherEngine(Protocol):
+    """An engine in this process."""
+
+    def service(self) -> ServiceAddress: ...
+
+    def registry(self) -> "JobRegistry":
+        """The jobs of the service."""
+
+    def cancelling(self, cancel: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `cancel` when the engine's jobs are ended while the block runs.
+
+        Raises:
+            JobCancelledError: they were ended before.
+        """
+
+
+def carry_out_together(
+    engine: TogetherEngine,
+    together: Together,
+    tables: Sequence[SmallTable],
+    placed: Callable[[SmallTable], None],
+    more: Mapping[str, Any],
+    part_of: str,
+) -> dict[SmallTable, TransferReport]:
+    """Copy the tables. Returns a report of each that was copied, or was published before; the others have a `why`.
+
+    `placed` sets the position of a table that was looked up. `more` are options of the whole job.
+
+    Raises:
+        ChannelError: nothing was published.
+    """
+    began, began_at = SYSTEM_CLOCK.now(), utc_now()
+    limits = JobLimits.of(CommonOptions.parse(more)[0])
+    together.look(tables)
+    for table in tables:
+        if table.is_left:
+            placed(table)
+    is_over = False
+    with ExitStack() as held:
+        limiter = _limiter(engine, limits, held)
+        channel = MemoryChannel(_CAPACITY, _CAPACITY, limiter=limiter)
+
+        def cancel() -> None:
+            nonlocal is_over
+            is_over = True
+            channel.fail(JobCancelledError("the run was ended"))
+
+        held.enter_context(engine.cancelling(cancel))
+        with together.reading() as session:
+            for table in tables:
+                if table.is_left:
+                    _read(together, session, table)
+        waits = {table: _pay(channel, table) for table in tables if table.is_left}
+        if is_over:
+            raise JobCancelledError("the run was ended")
+        together.publish(tables)
+    seconds = round(SYSTEM_CLOCK.now() - began, 3)
+    started_at = began_at.isoformat(timespec="seconds")
+    reports = {}
+    for table in tables:
+        if table.published_at is None:
+            continue
+        if not table.is_new:
+            table.rows = table.nbytes = 0
+        made = _recorded(engine, table, limits, part_of, waits.get(table, 0.0))
+        reports[table] = replace(made, seconds=seconds, started_at=started_at)
+    return reports
+
+
+def _limiter(engine: TogetherEngine, limits: JobLimits, held: ExitStack) -> Limiter | None:
+    if limits.address is None:
+        return None
+    job = f"tables-{uuid.uuid4().hex[:12]}"
+    spec = JobSpec("transfer")
+    client = ServiceClient(engine.service(), job, spec, shared_limit=limits.address)
+    return held.enter_context(client).limiter("tables")
+
+
+def _read(together: Together, session: Any, table: SmallTable) -> None:
+    try:
+        for batch in together.read(session, table):
+            table.batches.append(batch)
+            table.rows += batch.num_rows
+            table.nbytes += arrow_bytes(batch)
+            if table.nbytes > _MOST_READ:
+                raise SourceError("the table has grown")
+    except SourceError as error:
+        table.why = error
+        table.batches.clear()
+
+
+def _pay(channel: MemoryChannel, table: SmallTable) -> float:
+    """Pay for the rows; the seconds that this took."""
+    began = SYSTEM_CLOCK.now()
+    for batch in table.batches:
+        channel.push(batch, nbytes=arrow_bytes(batch))
+    return SYSTEM_CLOCK.now() - began
+
+
+def _recorded(
+    engine: TogetherEngine, table: SmallTable, limits: JobLimits, part_of: str, waited: float
+) -> TransferReport:
+    """Make the copy a job of the service, so that progress, metrics and lineage have it as any other."""
+    assert table.schema is not None
+    columns = JobColumn.of(table.schema)
+    reads, writes = table.reader.options, table.writer.options
+    source, target = f"{reads.reader} {describe(reads)}", f"{writes.writer} {describe(writes)}"
+    spec = JobSpec(
+        "transfer",
+        name=table.label,
+        source=source,
+        target=target,
+        source_columns=columns,
+        target_columns=columns,
+        part_of=part_of,
+        channels=1,
+        tasks=1,
+        splits=1,
+        commit="job",
+        where=target,
+        **limits.of_spec(),
+    )
+    counters = Counters(0, 0)
+    counters.read(table.rows, table.nbytes)
+    counters.pushed(table.rows, table.nbytes)
+    counters.wrote(table.rows, table.nbytes)
+    counters.waited("limit", waited)
+    counters.enter(Phase.DONE)
+    jobs = engine.registry()
+    jobs.open(spec, table.job)
+    jobs.report(table.job, table.job, [counters.snapshot()], leaving=True)
+    jobs.enter(table.job, Phase.DONE, rows=table.rows)
+    made = jobs.find(table.job).report()
+    return replace(made, rows=table.rows, bytes=table.nbytes)

@@ -1,0 +1,434 @@
+"""Small tables that are copied in groups: as if each was copied alone, also when runs fail, are killed or meet."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import spark_channel
+from spark_channel.clock import utc_now
+from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.postgresql.session import PgWriteSession
+from spark_channel.connectors.postgresql.together import PostgresTogether
+from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.errors import TargetError
+from spark_channel.replication import ReplicationReport
+from spark_channel.replication.config import load_replication
+from spark_channel.replication.groups import groups_of
+from spark_channel.replication.report import TableOutcome
+from spark_channel.replication.table_run import RunSettings, TableRun
+from spark_channel.replication.tables import find_tables
+from tests.servers.postgres import PostgresServer
+
+_TABLES = 12
+_STAGED = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'spark\\_channel\\_st%' AND schemaname = 'small_dw'"
+
+
+@pytest.fixture
+def small(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    """A source schema of small tables, and a target schema."""
+    gone = "DROP SCHEMA IF EXISTS small CASCADE; DROP SCHEMA IF EXISTS small_dw CASCADE;"
+    tables = "".join(
+        f"CREATE TABLE small.t{n} (id int PRIMARY KEY, note text);"
+        f"INSERT INTO small.t{n} SELECT n, 'row ' || n FROM generate_series(1, 20) n;"
+        for n in range(_TABLES)
+    )
+    postgres_server.psql(f"{gone} CREATE SCHEMA small; CREATE SCHEMA small_dw; {tables} ANALYZE")
+    yield postgres_server
+    postgres_server.psql(gone)
+
+
+def _file(server: PostgresServer, **more: Any) -> dict[str, Any]:
+    return {
+        "source": server.login,
+        "target": {**server.login, "currentSchema": "small_dw"},
+        "defaults": {"object": "{table}"},
+        "streams": {"small.*": {}},
+        **more,
+    }
+
+
+def _rows(server: PostgresServer, tables: Sequence[int] = range(_TABLES)) -> set[str]:
+    """Count and sum of each of the tables: one value, where all are alike."""
+    asked = " UNION ALL ".join(f"SELECT count(*), sum(id) FROM small_dw.t{n}" for n in tables)
+    return set(server.psql(asked).splitlines())
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tables that were published in groups, by their streams."""
+    found: list[str] = []
+    publish = PostgresTogether.publish
+
+    def noted(self: PostgresTogether, tables: Sequence[SmallTable]) -> None:
+        publish(self, tables)
+        found.extend(each.stream.rpartition("/")[2] for each in tables if each.is_new)
+
+    monkeypatch.setattr(PostgresTogether, "publish", noted)
+    return found
+
+
+def test_tables_that_are_made_and_tables_that_are_there_get_the_same_rows(
+    small: PostgresServer, joined: list[str]
+) -> None:
+    small.psql(
+        "CREATE TABLE small.odd (id uuid, j jsonb, a int[], n numeric, v varchar(5), t time, b bytea, d date);"
+        "INSERT INTO small.odd VALUES ('00000000-0000-0000-0000-000000000001', '{\"a\": 1}', '{1,NULL}', 1.50, 'x', "
+        "'10:00', '\\x00ff', '2026-01-01'), (NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);"
+        'CREATE TABLE small."Mixed Case" ("the id" bigint); INSERT INTO small."Mixed Case" VALUES (7);'
+        "CREATE TABLE small.nothing (id int); ANALYZE"
+    )
+    for run in range(2):
+        joined.clear()
+        report = spark_channel.replicate(None, _file(small))
+        assert report.parked == []
+        assert _rows(small) == {"20|210"}
+        assert small.psql('SELECT * FROM small_dw."Mixed Case"') == "7"
+        assert small.psql("SELECT count(*) FROM small_dw.nothing") == "0"
+        shown = "SELECT id, j, a, n, v, t, b, d FROM {}.odd ORDER BY id NULLS LAST"
+        assert small.psql(shown.format("small_dw")) == small.psql(shown.format("small"))
+        assert {f"small.t{n}" for n in range(_TABLES)} | {"small.nothing"} <= set(joined)
+        small.psql("UPDATE small.t1 SET note = 'again'" if run == 0 else "SELECT 1")
+    assert small.psql("SELECT DISTINCT note FROM small_dw.t1") == "again"
+    assert small.psql(_STAGED) == "0"
+
+
+def test_a_table_has_its_own_report_its_own_job_and_its_own_position(
+    small: PostgresServer, joined: list[str]
+) -> None:
+    first = spark_channel.replicate(None, _file(small))
+    again = spark_channel.replicate(None, _file(small))
+    assert len(joined) == 2 * _TABLES
+    for report in (first, again):
+        assert {each.rows for each in report.tables} == {20}
+        found = [each.report for each in report.tables if each.report is not None]
+        assert len({each.job for each in found}) == _TABLES
+        assert {each.rows_moved for each in found} == {20}
+        assert all(
+            each.target.endswith(f'#"{name}"')
+            for each, name in zip(found, (t.object for t in report.tables), strict=True)
+        )
+    kept = small.psql(
+        "SELECT kind, count(*), min(epoch), max(epoch), count(DISTINCT batch), sum(row_count) "
+        "FROM small_dw.spark_channel_claims GROUP BY kind ORDER BY kind"
+    )
+    assert kept.splitlines() == ["stream|12|2|2|1|240", "table|12|2|2|0|0"]
+
+
+def test_a_table_that_is_refused_is_parked_alone(small: PostgresServer, joined: list[str]) -> None:
+    small.psql(
+        "CREATE TABLE small_dw.t3 (id int CHECK (id < 10), note text); INSERT INTO small_dw.t3 VALUES (1, 'old');"
+        "CREATE VIEW small_dw.t4 AS SELECT 1 AS id"
+    )
+    report = spark_channel.replicate(None, _file(small))
+    assert sorted(each.stream for each in report.parked) == ["small.t3", "small.t4"]
+    assert "violates check constraint" in next(
+        e.why for e in report.parked if e.stream == "small.t3"
+    )
+    assert small.psql("SELECT * FROM small_dw.t3") == "1|old"
+    others = [n for n in range(_TABLES) if n not in (3, 4)]
+    assert _rows(small, others) == {"20|210"}
+    assert sorted(joined) == sorted(f"small.t{n}" for n in others)
+    assert small.psql(_STAGED) == "0"
+
+
+def test_a_target_that_is_in_use_waits_alone(small: PostgresServer, joined: list[str]) -> None:
+    spark_channel.replicate(None, _file(small))
+    joined.clear()
+    with psycopg.connect(**_login(small)) as user:
+        user.execute("LOCK TABLE small_dw.t5 IN ACCESS SHARE MODE")
+        timer = threading.Timer(1.0, user.rollback)
+        timer.start()
+        report = spark_channel.replicate(None, _file(small))
+        timer.join()
+    assert report.parked == []
+    assert _rows(small) == {"20|210"}
+    assert "small.t5" not in joined
+    assert len(joined) == _TABLES - 1
+
+
+def test_a_target_that_was_altered_since_it_was_looked_up_is_copied_alone(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_channel.replicate(None, _file(small))
+    publish = PostgresTogether.publish
+
+    def altered(self: PostgresTogether, tables: Sequence[SmallTable]) -> None:
+        if any(each.stream.endswith("small.t2") for each in tables):
+            small.psql("ALTER TABLE small_dw.t2 ALTER COLUMN id TYPE real")
+        publish(self, tables)
+
+    monkeypatch.setattr(PostgresTogether, "publish", altered)
+    report = spark_channel.replicate(None, _file(small))
+    assert [each.stream for each in report.parked] in ([], ["small.t2"])
+    assert small.psql("SELECT min(id), max(id) FROM small_dw.t2") == "1|20"
+    assert _rows(small, [0, 1, 3]) == {"20|210"}
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_commit_without_an_answer_is_asked_for_by_each_claim(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str], is_stored: bool
+) -> None:
+    original = PgWriteSession.rows
+    lost: list[str] = []
+
+    def rows(self: PgWriteSession, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        if sql == "COMMIT" and "publish together" in self._name and len(lost) < 2:
+            lost.append(sql)
+            if is_stored:
+                original(self, sql)
+            self.close()
+            raise TargetError("gone") from ConnectionError("the connection is lost")
+        return original(self, sql, parameters)
+
+    spark_channel.replicate(None, _file(small), select=["small.t0"])  # makes the tables of claims
+    monkeypatch.setattr(PgWriteSession, "rows", rows)
+    report = spark_channel.replicate(None, _file(small))
+    assert lost
+    assert report.parked == []
+    assert {each.rows for each in report.tables} == {20}
+    assert _rows(small) == {"20|210"}
+    if is_stored:
+        assert len(joined) == _TABLES
+
+
+_KILLED = """
+import os, signal, sys
+import spark_channel
+from spark_channel.connectors.postgresql import together
+from spark_channel.connectors.postgresql.session import PgWriteSession
+
+def dies(cls, name, when, after=0):
+    original, called = getattr(cls, name), []
+    def method(self, *args, **more):
+        counts = cls is not PgWriteSession or "publish together" in self._name
+        counts = counts and (name != "rows" or args[0] == "COMMIT")
+        if counts:
+            called.append(args)
+        if counts and len(called) > after and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = original(self, *args, **more)
+        if counts and len(called) > after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+    setattr(cls, name, method)
+
+dies(*{
+    "claims": (together._GroupClaims, "take_all", "after"),
+    "rows": (PgWriteSession, "copy", "before", 4),
+    "published": (together._GroupClaims, "publish_all", "after"),
+    "before": (PgWriteSession, "rows", "before"),
+    "committed": (PgWriteSession, "rows", "after"),
+}[sys.argv[1]])
+spark_channel.replicate(None, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("point", ["claims", "rows", "published", "before", "committed"])
+def test_a_run_that_is_killed_in_a_group_loses_and_doubles_nothing(
+    small: PostgresServer, tmp_path: Path, point: str
+) -> None:
+    file = tmp_path / "small.yml"
+    file.write_text(json.dumps({**_file(small), "parallel": 2}))
+    spark_channel.replicate(None, str(file), select=["small.t1", "small.t7"])
+    small.psql("UPDATE small.t1 SET id = id + 100")
+    root = str(Path(spark_channel.__file__).parents[1])
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, point, str(file)],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    for n in range(_TABLES):
+        if small.psql(f"SELECT to_regclass('small_dw.t{n}') IS NOT NULL") == "t":
+            assert _rows(small, [n]) <= {"20|210", "20|2210"}
+    report = spark_channel.replicate(None, str(file))
+    assert report.parked == []
+    assert _rows(small, [n for n in range(_TABLES) if n != 1]) == {"20|210"}
+    assert _rows(small, [1]) == {"20|2210"}
+    assert small.psql(_STAGED) == "0"
+
+
+# Groups as the connector has them.
+
+
+def _login(server: PostgresServer) -> dict[str, Any]:
+    return {
+        "host": "127.0.0.1",
+        "port": server.port,
+        "user": server.user,
+        "password": server.password,
+        "dbname": "postgres",
+    }
+
+
+def _group(server: PostgresServer, numbers: Sequence[int]) -> tuple[Together, list[SmallTable]]:
+    """The tables, looked up and read."""
+    found = {each.stream: each for each in find_tables(load_replication(_file(server))).copies}
+    report = ReplicationReport("run", utc_now())
+    made: list[tuple[Together, SmallTable]] = []
+    for number in numbers:
+        copy = found[f"small.t{number}"]
+        outcome = TableOutcome(copy.stream, copy.object, copy.mode)
+        one = TableRun(copy, outcome, RunSettings(), report).small_table()
+        assert one is not None
+        made.append(one)
+    together, tables = made[0][0], [table for _, table in made]
+    together.look(tables)
+    with together.reading() as session:
+        for table in tables:
+            table.batches = list(together.read(session, table))
+            table.rows = sum(each.num_rows for each in table.batches)
+    assert [each.why for each in tables] == [None] * len(tables)
+    return together, tables
+
+
+def _positions(server: PostgresServer) -> set[str]:
+    asked = "SELECT DISTINCT batch FROM small_dw.spark_channel_claims WHERE kind = 'stream'"
+    return set(server.psql(asked).splitlines())
+
+
+def test_a_rerun_and_an_older_run_add_nothing(small: PostgresServer) -> None:
+    together, tables = _group(small, [1, 2, 3])
+    for table in tables:
+        table.position = 20
+    together.publish(tables)
+    assert [each.is_new for each in tables] == [True] * 3
+    for position in (20, 10):
+        together, later = _group(small, [3, 2, 1])
+        for table in later:
+            table.position, table.batches = position, []
+        together.publish(later)
+        assert [(each.is_new, each.why) for each in later] == [(False, None)] * 3
+        assert all(each.published_at for each in later)
+    assert _rows(small, [1, 2, 3]) == {"20|210"}
+    assert _positions(small) == {"20"}
+
+
+def test_groups_that_overlap_in_another_order_do_not_wait_for_each_other(
+    small: PostgresServer,
+) -> None:
+    """The second round has claims and tables that are there, the first one makes them."""
+    for begin in (10, 20, 30):
+        groups = [_group(small, order) for order in (range(12), range(11, 3, -1), [5, 0, 7, 2])]
+        ready = threading.Barrier(len(groups))
+        failed: list[Exception] = []
+
+        def publish(together: Together, tables: list[SmallTable], position: int) -> None:
+            for table in tables:
+                table.position = position
+            ready.wait()  # noqa: B023 - the threads end in this round
+            try:
+                with keeping_sessions():
+                    together.publish(tables)
+            except Exception as error:
+                failed.append(error)  # noqa: B023
+
+        threads = [
+            threading.Thread(target=publish, args=(*each, begin + number))
+            for number, each in enumerate(groups)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert not any(isinstance(each, TargetError) and "deadlock" in str(each) for each in failed)
+        done = [table for _, tables in groups for table in tables if table.published_at is not None]
+        assert done
+        for _, tables in groups:
+            for table in tables:
+                assert "deadlock" not in str(table.why)
+    spark_channel.replicate(None, _file(small))
+    assert _rows(small) == {"20|210"}
+
+
+def test_a_single_run_that_prepared_before_a_group_adds_nothing(small: PostgresServer) -> None:
+    from spark_channel.connectors import WriteContext
+    from spark_channel.errors import SupersededError
+
+    together, tables = _group(small, [1, 2])
+    for table in tables:
+        table.position = 20
+    assert tables[0].schema is not None
+    context = WriteContext(
+        "single", "job", overwrite=True, stream=(tables[0].stream, 10), alone=True
+    )
+    plan = tables[0].writer.prepare(context, tables[0].schema)
+    task = tables[0].writer.open(plan, 0, 0)
+    receipt = task.close()
+    together.publish(tables)
+    assert [each.is_new for each in tables] == [True, True]
+    try:
+        tables[0].writer.commit(plan, [receipt])
+    except SupersededError:
+        pass
+    tables[0].writer.abort(plan, [receipt])
+    assert _rows(small, [1, 2]) == {"20|210"}
+    assert small.psql(_STAGED) == "0"
+
+
+# What is grouped.
+
+
+def test_tables_with_options_of_their_own_are_copied_alone(
+    small: PostgresServer, joined: list[str]
+) -> None:
+    streams: Mapping[str, Any] = {
+        "small.*": {},
+        "small.t1": {"target_options": {"batchSize": "100"}},
+        "small.t2": {"columns": {"*.note": "drop"}},
+        "small.t3": {"where": "id < 5"},
+        "small.t4": {"load_columns": "true"},
+    }
+    report = spark_channel.replicate(None, _file(small, streams=dict(streams)))
+    assert report.parked == []
+    assert sorted(joined) == sorted(f"small.t{n}" for n in (0, *range(5, _TABLES)))
+    assert _rows(small, [1, 2, 4, 5]) == {"20|210"}
+    assert _rows(small, [3]) == {"4|10"}
+
+
+def test_a_table_that_has_grown_since_the_catalog_was_read_is_copied_alone(
+    small: PostgresServer, joined: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_channel.transfers.together._MOST_READ", 2_000)
+    small.psql("INSERT INTO small.t6 SELECT n, 'row' FROM generate_series(21, 1000) n")
+    report = spark_channel.replicate(None, _file(small))
+    assert report.parked == []
+    assert "small.t6" not in joined
+    assert len(joined) == _TABLES - 1
+    assert small.psql("SELECT count(*) FROM small_dw.t6") == "1000"
+
+
+def test_groups_are_bounded_and_leave_each_thread_one(small: PostgresServer) -> None:
+    found = load_replication(_file(small))
+    copies = dict(enumerate(find_tables(found).copies))
+    assert sorted(map(len, groups_of(found, copies, {}))) == [3, 3, 3, 3]
+    limited = load_replication(_file(small, limit={"rows_per_second": 320}))
+    copies = dict(enumerate(find_tables(limited).copies))
+    assert set(map(len, groups_of(limited, copies, {"sharedLimit": "x"}))) == {2}
+
+
+def test_a_small_table_of_a_group_takes_few_statements(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str]
+) -> None:
+    sent: list[str] = []
+    affected = PgWriteSession.affected
+
+    def noted(self: PgWriteSession, sql: str) -> Any:
+        sent.append(sql)
+        return affected(self, sql)
+
+    monkeypatch.setattr(PgWriteSession, "affected", noted)
+    spark_channel.replicate(None, {**_file(small), "parallel": 1, "defaults": {}})
+    assert len(joined) == _TABLES
+    assert len(sent) < 4 * _TABLES  # about 20 of the group, and one of each table
