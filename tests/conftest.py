@@ -207,6 +207,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "America/New_York")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.log.level", "ERROR")
+        .config("spark.python.daemon.module", "tests.spark.preloaded")
         .getOrCreate()
     )
     spark_channel.register(session)

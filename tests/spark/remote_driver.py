@@ -126,6 +126,7 @@ def _main(
         "spark.ui.enabled": "false",
         "spark.log.level": "OFF",
         "spark.sql.shuffle.partitions": "2",
+        "spark.python.daemon.module": "tests.spark.preloaded",
         **conf,
     }.items():
         builder = builder.config(name, value)

@@ -246,7 +246,16 @@ def rage(target: Target, faults: int, seed: int) -> Counter[str]:
     return storm.happened
 
 
-@pytest.fixture(params=[*KINDS, "parquet", *LAKES])
+ONE_OF_EACH_KIT = {"sqlite", "duckdb", "postgresql", "parquet", "delta"}
+"""In `make test`; the others share their protocol, whose orders test_targets.py has for each."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(kind, marks=[] if kind in ONE_OF_EACH_KIT else pytest.mark.soak)
+        for kind in (*KINDS, "parquet", *LAKES)
+    ]
+)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     yield from open_target(request.param, request, tmp_path)
 
