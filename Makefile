@@ -1,6 +1,7 @@
 # Two commands on a fresh machine: `make demo` and `make test`. The rest is for those who work on it.
 VENV ?= .venv
 OLDEST ?= .venv-oldest
+PROCESSES ?= 6
 OLDEST_PROCESSES ?= 3
 PYTHON_BIN = $(CURDIR)/$(VENV)/bin
 # Python workers must run the interpreter that the driver runs; Spark's default is `python3` on PATH.
@@ -52,10 +53,10 @@ TESTS = .ci/tests
 # for the few JVMs of the oldest pair.
 ARCHIVE = artifacts/$(VENV).jsa
 
-# Two processes run files with Spark, and four the others, which mostly wait (tests/spread.py).
+# Two processes run files with Spark, and the rest the others, which mostly wait (tests/spread.py).
 unit: ready servers
 	@[ -e $(ARCHIVE) ] || $(PYTHON_BIN)/python -m tests.spark.archive $(ARCHIVE) || true
-	@$(TESTS) $(PYTHON_BIN)/python -n 6 --begin-with-spark 2 $(SPREAD) -m 'not soak'
+	@$(TESTS) $(PYTHON_BIN)/python -n $(PROCESSES) --begin-with-spark 2 $(SPREAD) -m 'not soak'
 
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
 # garbage collector, which is no fault of a test.
