@@ -6,6 +6,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -190,7 +191,8 @@ class Follower(ChangePublisher):
     def _finish_columns(self) -> bool:
         """Give the target the columns that no row has brought; returns whether rows are to be read for them.
 
-        All changes of before the new names are written, by this run or by another that has not ended.
+        This run has written all changes from before the new names, unless another run has some of them. Then a later
+        run does it.
         """
         assert self._tunnel is not None
         if not self._renamed:
@@ -203,8 +205,9 @@ class Follower(ChangePublisher):
         def step(copy: TableCopy) -> None:
             if copy.stream in self._renamed and not self._is_parked(copy.stream):
                 facts, columns = self._renamed.pop(copy.stream)
-                if self._get_columns(copy, facts, columns):
-                    are_read.append(copy)
+                with suppress(SupersededError):
+                    if self._get_columns(copy, facts, columns):
+                        are_read.append(copy)
 
         self._apart(step)
         return bool(are_read)

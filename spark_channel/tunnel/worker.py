@@ -375,10 +375,7 @@ class TunnelWorker(ChannelTurns):
             run = self._runs.get(channel.id)
             if run is None or not run.idle:
                 return
-            if channel.until not in (
-                None,
-                run.until,
-            ):  # it was split, and another channel follows
+            if channel.until not in (None, run.until):  # it was split: another one follows
                 run.until = channel.until
                 run.reading.ask()
                 return
