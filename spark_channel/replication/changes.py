@@ -6,6 +6,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -35,12 +36,14 @@ from spark_channel.replication.deletes import (
     with_columns,
 )
 from spark_channel.replication.drift import decide
-from spark_channel.replication.masks import mask_of
-from spark_channel.replication.publish import ChangePublisher
+from spark_channel.replication.publish import ChangePublisher, why_filled
 from spark_channel.replication.renames import (
     COLUMNS,
+    NAMES,
     ROWS,
     columns_unnoted,
+    filled_of,
+    has_other_names,
     is_made_again,
     key_of,
     note_columns,
@@ -108,6 +111,8 @@ class Follower(ChangePublisher):
         self._failed: dict[tuple[str, int], int] = {}
         self._to_read_again: dict[str, tuple[str, Sequence[str]]] = {}
         """Why the rows of a table are read beside its changes when the tunnel continues, and its new columns."""
+        self._renamed: dict[str, tuple[Mapping[str, ColumnFact], pa.Schema]] = {}
+        """The columns of tables in which the target may have others. It gets them after the changes of before."""
         self._looked: dict[str, float] = {}
         self._left: set[str] = set()
         """Tables that are left to another start, which empties them and reads all their rows."""
@@ -153,6 +158,7 @@ class Follower(ChangePublisher):
             for stream, (why, new) in self._to_read_again.items():
                 if stream in self._copies and stream not in self._parked:
                     self._read_beside(self._copies[stream], why, new)
+                    self._asked[stream] = {*new}
             self._unread.clear()  # by `again`, the tables that were made have their rows read
             tunnel.resume()
         else:
@@ -173,13 +179,38 @@ class Follower(ChangePublisher):
         while not self._left:
             try:
                 tunnel.consume(self._process, threads=self._replication.parallel, drained=once)
-                break
+                if not once or not self._finish_columns():
+                    break
             except ChannelError as error:
                 if not self._leave_tables(tunnel, error):
                     self._tell_of_slot()
                     return False
             tunnel.resume()
         return bool(self._left)
+
+    def _finish_columns(self) -> bool:
+        """Give the target the columns that no row has brought; returns whether rows are to be read for them.
+
+        This run has written all changes from before the new names, unless another run has some of them. Then a later
+        run does it.
+        """
+        assert self._tunnel is not None
+        if not self._renamed:
+            return False
+        channels = self._tunnel.store.state(self._tunnel.name).channels.values()
+        if any(each.client for each in channels):
+            return False
+        are_read = []
+
+        def step(copy: TableCopy) -> None:
+            if copy.stream in self._renamed and not self._is_parked(copy.stream):
+                facts, columns = self._renamed.pop(copy.stream)
+                with suppress(SupersededError):
+                    if self._get_columns(copy, facts, columns):
+                        are_read.append(copy)
+
+        self._apart(step)
+        return bool(are_read)
 
     def _create(self, more: Mapping[str, Any]) -> Tunnel | None:
         """Make the tunnel, without the tables that it cannot follow; None: it can follow none.
@@ -304,6 +335,8 @@ class Follower(ChangePublisher):
                 altered = rewritten(tunnel, copy, facts, notes.get(ROWS + stream))
                 is_keyed = not {*self._keys[stream]}.isdisjoint(altered)
                 known = json.loads(notes.get(COLUMNS + stream) or "{}")
+                if has_other_names(known, notes.get(NAMES + stream), facts):
+                    self._renamed[stream] = facts, reader_of(copy).schema()
                 if is_made_again(known, facts) or (is_keyed and stream not in self._parked):
                     # Also one that is parked: the tunnel reads nothing while it follows a table that was dropped.
                     self._note_again(stream)
@@ -311,11 +344,10 @@ class Follower(ChangePublisher):
                 elif altered:
                     self._to_read_again[stream] = (
                         _why_rewritten(altered),
-                        _filled(copy, known, facts),
+                        filled_of(copy, known, facts),
                     )
-                elif new := _filled(copy, known, facts):
-                    why = f"existing rows may have values in the new column {', '.join(new)}"
-                    self._to_read_again[stream] = why, new
+                elif new := filled_of(copy, known, facts):
+                    self._to_read_again[stream] = why_filled(new), new
             if stream in again:
                 assert copy.table is not None
                 options = {**options_of(self._replication, [copy]), **more}
@@ -541,6 +573,8 @@ class Follower(ChangePublisher):
 
     def _settle(self, copy: TableCopy, shapes: set[tuple[str, ...]]) -> None:
         """After rows of these `shapes` are written: have the existing rows read again, where they are to be."""
+        if self._asked.get(copy.stream, set()) <= set().union(*shapes):
+            self._asked.pop(copy.stream, None)
         why = self._unread.get(copy.stream)
         if why is not None:
             self._read_beside(copy, why, [name for each in shapes for name in each])
@@ -578,18 +612,3 @@ def _why_rewritten(altered: Collection[str]) -> str:
     return (
         f"ALTER TABLE has rewritten all rows, and no log has their values in {', '.join(altered)}"
     )
-
-
-def _filled(
-    copy: TableCopy, known: Mapping[str, str], facts: Mapping[str, ColumnFact]
-) -> list[str]:
-    """The new columns in which existing rows may have values, and which may get no change for long."""
-    if not known or copy.contract.columns != "evolve":
-        return []
-    found = []
-    for name, fact in facts.items():
-        mask = mask_of(copy.options.columns or {}, copy.stream, name)
-        is_dropped = mask is not None and mask.kind == "drop"
-        if fact.filled and fact.number not in known.values() and not is_dropped:
-            found.append(name)
-    return found

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from spark_channel.connectors import WriteContext, Writer
+from spark_channel.connectors.base.contract import ColumnFact
 from spark_channel.connectors.base.feed import BEGIN, ENDS, OPERATION
 from spark_channel.errors import (
     ChannelError,
@@ -34,6 +35,7 @@ from spark_channel.replication.renames import (
     changes_of,
     columns_noted,
     note_columns,
+    note_names,
     other_columns,
 )
 from spark_channel.replication.report import ReplicationReport
@@ -46,7 +48,7 @@ from spark_channel.replication.tunnels import (
 from spark_channel.transform.transformer import Transformer, prepare
 from spark_channel.tunnel import Tunnel
 
-__all__ = ["ChangePublisher"]
+__all__ = ["ChangePublisher", "why_filled"]
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ class ChangePublisher:
         self._decisions: dict[str, tuple[pa.Schema, Decision]] = {}
         self._shapes: dict[str, set[tuple[str, ...]]] = {}
         """Names of the columns that were looked up in the catalog, in the log's order."""
+        self._asked: dict[str, set[str]] = {}
+        """Columns for which this run has asked for all rows, and which no row has brought yet."""
         self._unread: dict[str, str] = {}
         """Why the rows of a table are to be read again, until the tunnel knows it. What was seen of the reason may be
         gone when a delivery is tried again."""
@@ -129,8 +133,9 @@ class ChangePublisher:
                 # Another run may have changed the target between the write and the look at its columns.
                 return self._publish(copy, given, decision, made, stream)
             is_read = stream is None or copy.contract.columns != "evolve"
-            filled = () if is_read else changes.filled
-            why = f"existing rows may have values in the new column {', '.join(filled)}"
+            asked = self._asked.get(copy.stream, set())
+            filled = () if is_read else tuple(n for n in changes.filled if n not in asked)
+            why = why_filled(filled)
             if filled:
                 # before the column is there, and looks as if it had its values
                 self._note_again(copy.stream, why)
@@ -188,6 +193,26 @@ class ChangePublisher:
             _log.warning("%s: a column cannot be renamed: %s", copy.stream, error)
             return replace(changes, renamed={}, filled=(*changes.filled, *changes.renamed.values()))
         return changes
+
+    def _get_columns(
+        self, copy: TableCopy, facts: Mapping[str, ColumnFact], columns: pa.Schema
+    ) -> bool:
+        """Let the target have these `columns` of the source without a row of them; returns whether rows are to be read.
+
+        Raises:
+            SchemaError: as `_column_changes`.
+        """
+        assert self._tunnel is not None
+        made = prepare(self._steps(copy), columns).output_schema
+        changes = self._column_changes(copy, made)
+        filled = changes.filled if copy.contract.columns == "evolve" else ()
+        if filled:
+            self._read_beside(copy, why_filled(filled), made.names)
+            self._asked[copy.stream] = {*filled}
+        elif changes.renamed:
+            note_columns(self._tunnel, copy, [*changes.renamed.values()])
+        note_names(self._tunnel, copy, facts)
+        return bool(filled)
 
     def _read_beside(self, copy: TableCopy, why: str, handled: Sequence[str]) -> None:
         """Have the existing rows read again while changes continue: the log does not have what they hold.
@@ -284,3 +309,7 @@ class ChangePublisher:
             return self._writer(copy, {}).exists() is not None
         except ChannelError:
             return False
+
+
+def why_filled(names: Sequence[str]) -> str:
+    return f"existing rows may have values in the new column {', '.join(names)}"

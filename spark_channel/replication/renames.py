@@ -17,9 +17,12 @@ __all__ = [
     "changes_of",
     "columns_noted",
     "columns_unnoted",
+    "filled_of",
+    "has_other_names",
     "is_made_again",
     "key_of",
     "note_columns",
+    "note_names",
     "note_rows",
     "other_columns",
     "rewritten",
@@ -27,6 +30,8 @@ __all__ = [
 
 COLUMNS = "#columns "
 """Begins the notes of a tunnel that have the numbers of a table's columns, by which a renamed one is recognised."""
+NAMES = "#names "
+"""Begins the notes that have the names of a table's columns, if the source has no numbers of them."""
 ROWS = "#rows "
 """Begins the notes that have what `ColumnFact` says of the rows that the target gets: where they are, and of which
 columns."""
@@ -179,6 +184,50 @@ def other_columns(tunnel: Tunnel, copy: TableCopy, names: Collection[str]) -> tu
     if not known:
         return ()
     return changes_of(copy, known, sorted(set(names).difference(OWN_COLUMNS))).filled
+
+
+def filled_of(
+    copy: TableCopy, known: Mapping[str, str], facts: Mapping[str, ColumnFact]
+) -> list[str]:
+    """The columns in which existing rows may have other values than in the target, and which may get no change for
+    long: new ones, and those whose name another column had.
+
+    Raises:
+        SchemaError: as `changes_of`.
+    """
+    names = {number: name for name, number in known.items()}
+    found = []
+    for name, fact in facts.items() if known else ():
+        mask = mask_of(copy.options.columns or {}, copy.stream, name)
+        before = names.get(fact.number)
+        if mask is not None and mask.kind == "drop":
+            continue
+        if before is None and fact.filled and copy.contract.columns == "evolve":
+            found.append(name)
+        elif before not in (None, name) and name in known:
+            _hold_masked(copy, str(before), name)
+            found.append(name)
+    return found
+
+
+def has_other_names(
+    known: Mapping[str, str], noted: str | None, facts: Mapping[str, ColumnFact]
+) -> bool:
+    """Whether the target may have columns of other names, by their numbers, or by what `note_names` has `noted`."""
+    numbers = {name: fact.number for name, fact in facts.items() if fact.number}
+    if not numbers:
+        return noted != _names_of(facts)
+    return any(name not in known and n in known.values() for name, n in numbers.items())
+
+
+def note_names(tunnel: Tunnel, copy: TableCopy, facts: Mapping[str, ColumnFact]) -> None:
+    """Note the names of columns that the target has, if the source has no numbers of them."""
+    if not any(each.number for each in facts.values()):
+        tunnel.store.note(tunnel.name, NAMES + copy.stream, _names_of(facts))
+
+
+def _names_of(facts: Mapping[str, ColumnFact]) -> str:
+    return json.dumps(sorted(facts))
 
 
 def columns_unnoted(

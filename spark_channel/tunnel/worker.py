@@ -375,6 +375,10 @@ class TunnelWorker(ChannelTurns):
             run = self._runs.get(channel.id)
             if run is None or not run.idle:
                 return
+            if channel.until not in (None, run.until):  # it was split: another one follows
+                run.until = channel.until
+                run.reading.ask()
+                return
             if channel.has_base:
                 is_held = not channel.paused and self._is_held(run)
                 if not channel.paused and not is_held:

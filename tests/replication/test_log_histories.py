@@ -145,7 +145,11 @@ class LoggedHistory:
             self.followed.append(TABLES[2])
         what = self.chance.choice(["whole", "killed", "killed", "two"])
         if what == "whole":
-            assert self.run().exit_code == 0
+            parked = [each.why for each in self.run().parked]
+            # Of a table that was made again, MariaDB's log has changes that nothing can read: `hold` resumes it.
+            assert not [why for why in parked if self.is_postgres or "made again" not in why], (
+                parked
+            )
             return what
         seconds = self.chance.uniform(0.05, 1.5)
         with beside(self.run, seconds if what == "killed" else 30.0):
@@ -159,8 +163,7 @@ class LoggedHistory:
         parked = [each.stream for each in self.run().parked]
         if parked:
             resume_tables(load_replication(self.file()), parked)
-        for _ in range(2):  # the first may end before rows that are read again
-            report = self.run()
+        report = self.run()
         assert report.exit_code == 0, [each.why for each in report.parked]
         for table in self.followed:
             here = _rows(self.source.sql(f'SELECT * FROM "{table}"'), self.source.columns(table))

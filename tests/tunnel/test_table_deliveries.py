@@ -15,6 +15,7 @@ from spark_channel.tunnel import Delivery
 from spark_channel.tunnel.ranges import ReadAheadBudget
 from spark_channel.tunnel.records import ChannelState, Client
 from spark_channel.tunnel.tunnel import Tunnel
+from spark_channel.tunnel.worker import TunnelWorker
 from tests.tunnel.tables_world import Copy, Key, Log, Shop, mixed, of_log, taken
 
 Make = Callable[..., Shop]
@@ -371,6 +372,30 @@ def test_a_table_is_added_while_a_range_is_out(make: Make) -> None:
     assert opened == shut == ["stream-0/a", "stream-1/a", "stream-1/b"]
     assert set(copy.done.values()) == {1}
     assert shop.at == 400
+
+
+def test_a_table_that_is_added_while_the_last_range_is_out_is_read_without_a_heartbeat(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TunnelWorker, "beaten", lambda worker: None)
+    log = Log([*mixed(["a", "b"], 100)], ["a"])
+    shop = make(log)
+    opened = list[str]()
+
+    class Each(Copy):
+        def opened(self, channel: str) -> None:
+            opened.append(channel)
+
+        def shutdown(self, channel: str) -> None:
+            pass
+
+        def process(self, delivery: Delivery) -> None:
+            if "stream-1" not in shop.tunnel.store.state("shop").channels:
+                shop.tunnel.add_table("b")
+            super().process(delivery)
+
+    shop.tunnel.consume(Each(log), drained=True)
+    assert opened == ["stream-0/a", "stream-1/a", "stream-1/b"]
 
 
 def test_a_factory_makes_a_processor_for_each_table(make: Make) -> None:

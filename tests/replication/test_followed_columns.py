@@ -1,0 +1,112 @@
+"""Columns of followed tables that have other names, and that no change in the log shows."""
+
+import pytest
+
+from spark_channel.tunnel import Tunnel
+from tests.replication.test_followed import Followed, columns, followed, logging_server
+
+__all__ = ["followed", "logging_server"]
+
+pytestmark = pytest.mark.timeout(120)
+
+PLANTED = "INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y'); INSERT INTO fol.b VALUES (1)"
+only_postgres = pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+
+
+def read_again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tables whose rows are read again from now on."""
+    read, again = Tunnel.resnapshot, []
+
+    def resnapshot(tunnel: Tunnel, table: str) -> None:
+        again.append(table)
+        read(tunnel, table)
+
+    monkeypatch.setattr(Tunnel, "resnapshot", resnapshot)
+    return again
+
+
+def test_a_renamed_column_without_a_later_row_has_its_new_name(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of before the new name are in the log, and come first."""
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); ALTER TABLE fol.a RENAME COLUMN n TO m")
+    again = read_again(monkeypatch)
+    followed.run()
+    assert followed.rows("a", "id, m, s") == [(1, 1, "x"), (2, 2, "y"), (3, 3, "z")]
+    is_known = "publication" in followed.source
+    assert ("n" in columns(followed, "a")) != is_known
+    assert len(again) == (0 if is_known else 1)
+    assert followed.run().rows == 0
+    followed.sql("INSERT INTO fol.a VALUES (4, 4, NULL)")
+    assert followed.run().rows == 1
+    assert followed.rows("a", "id, m")[3] == (4, 4)
+
+
+def test_a_new_column_without_a_later_row_has_its_values(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("ALTER TABLE fol.a ADD COLUMN d INT DEFAULT 7 NOT NULL")
+    again = read_again(monkeypatch)
+    followed.run()
+    assert len(again) == 1
+    assert followed.rows("a", "id, d") == [(1, 7), (2, 7)]
+    assert followed.run().rows == 0
+
+
+@only_postgres
+def test_columns_that_swapped_their_names_without_a_later_row_are_read_again(
+    followed: Followed,
+) -> None:
+    swap = "; ".join(f"ALTER TABLE fol.a RENAME {each}" for each in ("n TO t", "m TO n", "t TO m"))
+    followed.sql("ALTER TABLE fol.a ADD m int; INSERT INTO fol.a VALUES (1, 1, 'x', 10)")
+    followed.run()
+    followed.sql(swap)
+    followed.run()
+    assert followed.rows("a", "id, n, m") == [(1, 10, 1)]
+    followed.sql(f"INSERT INTO fol.a (id, n, m) VALUES (2, 20, 2); {swap}")
+    followed.run()
+    assert followed.rows("a", "id, n, m") == [(1, 1, 10), (2, 2, 20)]
+    assert followed.run().rows == 0
+
+
+@only_postgres
+def test_a_name_that_another_column_has_now_without_a_later_row_has_none_of_its_values(
+    followed: Followed,
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("ALTER TABLE fol.a RENAME n TO m; ALTER TABLE fol.a ADD n int")
+    followed.run()
+    assert followed.rows("a", "id, n, m") == [(1, None, 1), (2, None, 2)]
+
+
+@only_postgres
+def test_a_masked_column_with_another_name_is_not_shown_without_a_later_row(
+    followed: Followed,
+) -> None:
+    followed.more |= {"columns": {"*.s": "sha256"}}
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("ALTER TABLE fol.a RENAME s TO note; INSERT INTO fol.b VALUES (2)")
+    assert "'s', which has mask sha256, was renamed to 'note'" in followed.run(3).parked[0].why
+    assert columns(followed, "a") == ["id", "n", "s"]
+    assert followed.rows("b", "id") == [(1,), (2,)]
+    followed.more["columns"]["*.note"] = "sha256"
+    followed.run()
+    assert columns(followed, "a") == ["id", "n", "note"]
+
+
+@only_postgres
+def test_a_frozen_target_gets_no_other_name(followed: Followed) -> None:
+    followed.more["contract"] = {"columns": "freeze"}
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("ALTER TABLE fol.a RENAME n TO m")
+    assert 'RENAME COLUMN "n" TO "m"' in followed.run(3).parked[0].why
+    followed.sql('ALTER TABLE fol_dw.t_a RENAME COLUMN "n" TO "m"')
+    followed.run()
+    assert followed.rows("a", "id, m") == [(1, 1), (2, 2)]
