@@ -143,15 +143,22 @@ def test_a_table_that_is_refused_is_parked_alone(small: PostgresServer, joined: 
     assert small.psql(_STAGED) == "0"
 
 
-def test_a_target_that_is_in_use_waits_alone(small: PostgresServer, joined: list[str]) -> None:
+def test_a_target_that_is_in_use_waits_alone(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str]
+) -> None:
     spark_channel.replicate(None, _file(small))
     joined.clear()
+    publish = PostgresTogether.publish
+
+    def published(self: PostgresTogether, tables: Sequence[SmallTable]) -> None:
+        publish(self, tables)
+        if any(each.stream.endswith("small.t5") for each in tables):
+            user.rollback()
+
+    monkeypatch.setattr(PostgresTogether, "publish", published)
     with psycopg.connect(**_login(small)) as user:
         user.execute("LOCK TABLE small_dw.t5 IN ACCESS SHARE MODE")
-        timer = threading.Timer(1.0, user.rollback)
-        timer.start()
         report = spark_channel.replicate(None, _file(small))
-        timer.join()
     assert report.parked == []
     assert _rows(small) == {"20|210"}
     assert "small.t5" not in joined
@@ -383,9 +390,7 @@ def test_a_single_run_that_prepared_before_a_group_adds_nothing(small: PostgresS
     from spark_channel.connectors import WriteContext
     from spark_channel.errors import SupersededError
 
-    together, tables = _group(small, [1, 2])
-    for table in tables:
-        table.position = 20
+    _, tables = _group(small, [1])
     assert tables[0].schema is not None
     context = WriteContext(
         "single", "job", overwrite=True, stream=(tables[0].stream, 10), alone=True
@@ -393,6 +398,9 @@ def test_a_single_run_that_prepared_before_a_group_adds_nothing(small: PostgresS
     plan = tables[0].writer.prepare(context, tables[0].schema)
     task = tables[0].writer.open(plan, 0, 0)
     receipt = task.close()
+    together, tables = _group(small, [1, 2])
+    for table in tables:
+        table.position = 20
     together.publish(tables)
     assert [each.is_new for each in tables] == [True, True]
     try:
@@ -497,7 +505,7 @@ def test_a_transaction_that_lasts_too_long_is_given_up(
     assert _rows(small) == {"20|210"}
 
 
-@pytest.mark.parametrize(("own", "holds"), [("0", "30s"), ("7s", "7s")])
+@pytest.mark.parametrize(("own", "holds"), [("0", "5s"), ("3s", "3s"), ("1min", "5s")])
 def test_each_statement_at_the_tables_is_bounded(
     small: PostgresServer, monkeypatch: pytest.MonkeyPatch, own: str, holds: str
 ) -> None:

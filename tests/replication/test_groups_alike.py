@@ -14,10 +14,10 @@ from tests.servers.postgres import PostgresServer
 _CASES: dict[str, tuple[str, str]] = {
     "same": ("(id int, t text); INSERT INTO {} VALUES (1, 'a'), (2, NULL)", "(id int, t text)"),
     "made": (
-        "(a uuid, b jsonb, c int[], d numeric(9,3), e varchar(5), f time, g bytea, h date, i interval, j char(4), "
-        "k timestamptz, l timestamp, m real, n float8, o bool, p smallint, q bigint, r inet, s json, u numeric); "
-        "INSERT INTO {} VALUES (gen_random_uuid(), '{{}}', '{{1}}', 1.5, 'x', '10:00', '\\x00', '2026-01-01', '1 mon', 'c', "
-        "'2026-01-01 00:00:00+02', '2026-01-01', 1.5, 2.5, true, 1, 2, '10.0.0.1', '[1]', 1e20)",
+        """(a uuid, b jsonb, c int[], d numeric(9,3), e varchar(5), f time, g bytea, h date, i interval, j char(4),
+        k timestamptz, l timestamp, m real, n float8, o bool, p smallint, q bigint, r inet, s json, u numeric);
+        INSERT INTO {} VALUES (gen_random_uuid(), '{{}}', '{{1}}', 1.5, 'x', '10:00', '\\x00', '2026-01-01', '1 mon',
+        'c', '2026-01-01 00:00:00+02', '2026-01-01', 1.5, 2.5, true, 1, 2, '10.0.0.1', '[1]', 1e20)""",
         "",
     ),
     "order": ("(a int, b text); INSERT INTO {} VALUES (1, 'x')", "(b text, a int)"),
@@ -47,7 +47,6 @@ _CASES: dict[str, tuple[str, str]] = {
         "(a int); INSERT INTO {} VALUES (7)",
         "(a int GENERATED ALWAYS AS IDENTITY)",
     ),
-    "serial": ("(a int); INSERT INTO {} VALUES (7)", "(b serial, a int)"),
     "checked": ("(a int); INSERT INTO {} VALUES (7)", "(a int CHECK (a < 5))"),
     "unique": ("(a int); INSERT INTO {} VALUES (7), (7)", "(a int PRIMARY KEY)"),
     "unlogged": ("(a int); INSERT INTO {} VALUES (7)", "UNLOGGED (a int)"),
@@ -69,18 +68,18 @@ _CASES: dict[str, tuple[str, str]] = {
     ),
     "deferred": (
         "(a int); INSERT INTO {} VALUES (7)",
-        "(a int); CREATE TABLE {}_c (a int PRIMARY KEY); ALTER TABLE {} ADD FOREIGN KEY (a) REFERENCES {}_c "
-        "DEFERRABLE INITIALLY DEFERRED",
+        """(a int); CREATE TABLE {}_c (a int PRIMARY KEY);
+        ALTER TABLE {} ADD FOREIGN KEY (a) REFERENCES {}_c DEFERRABLE INITIALLY DEFERRED""",
     ),
     "skips": (
         "(a int); INSERT INTO {} VALUES (7)",
-        "(a int); CREATE FUNCTION {}_f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "
-        "CREATE TRIGGER no BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION {}_f()",
+        """(a int); CREATE FUNCTION {}_f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+        CREATE TRIGGER no BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION {}_f()""",
     ),
     "changes": (
         "(a int); INSERT INTO {} VALUES (7)",
-        "(a int); CREATE FUNCTION {}_f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.a = 8; RETURN NEW; END'; "
-        "CREATE TRIGGER other BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION {}_f()",
+        """(a int); CREATE FUNCTION {}_f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.a = 8; RETURN NEW; END';
+        CREATE TRIGGER other BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION {}_f()""",
     ),
     "ruled": (
         "(a int); INSERT INTO {} VALUES (7)",
@@ -131,7 +130,7 @@ def _run(server: PostgresServer, schema: str, **options: Any) -> ReplicationRepo
             "target": {**server.login, "currentSchema": schema},
             "defaults": {"object": "{table}", **options},
             "streams": {"alike.*": {}},
-            "parallel": 2,
+            "parallel": 12,
         },
     )
 
@@ -145,8 +144,9 @@ def _state(server: PostgresServer, schema: str, report: ReplicationReport) -> di
         columns = rows = ""
         if there:
             columns = server.psql(
-                "SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod) || attnotnull, ', ' ORDER BY attnum) "
-                f"FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped"
+                "SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod) || attnotnull, ', ' "
+                f"ORDER BY attnum) FROM pg_attribute "
+                f"WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped"
             )
             rows = server.psql(f"SELECT string_agg(x::text, ';' ORDER BY x::text) FROM {table} x")
         why = (each.why or "").replace(schema, "S").split("\n")[0]
@@ -180,5 +180,5 @@ def test_a_table_in_a_group_is_as_one_that_is_copied_alone(
         together = _state(cases, "alike_n", _run(cases, "alike_n"))
         assert together == alone
         assert {"alike.same", "alike.made", "alike.order", "alike.empty"} <= joined
-        print(sorted(joined), {k: v[:4] for k, v in alone.items()})
+        print(sorted(joined), {k: v[:4] for k, v in alone.items() if v[0] != "done"})
         joined.clear()

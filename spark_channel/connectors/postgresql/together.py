@@ -73,16 +73,14 @@ _FIRST = (
 )
 _LOOK = "SET LOCAL lock_timeout = '2s'"
 """A table that is locked holds up the look at others, and is copied alone."""
-_AT_TABLES = """
-SELECT set_config('lock_timeout', '100ms', true), set_config('statement_timeout', least(coalesce(nullif(
-  (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::bigint, 0), 30000), 30000)::text, true)
-"""
-"""A group that waits for a table has the locks of others. A table whose lock it does not get is copied alone.
-
-The server also ends a COPY of a process that was stopped while it sent rows.
-"""
 _LONGEST_SECONDS = 5.0
-"""The tables of a group are locked for so long, and one more statement."""
+"""The tables of a group are locked for so long, and for the statement that runs then, which the server ends as late."""
+_AT_TABLES = f"""
+SELECT set_config('lock_timeout', '100ms', true),
+  set_config('statement_timeout', least(nullif(own, 0), {_LONGEST_SECONDS * 1000:.0f})::text, true)
+FROM (SELECT (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::int AS own) AS found
+"""  # noqa: S608 - a constant
+"""A group that waits for a table has the locks of others. A table whose lock it does not get is copied alone."""
 _TRIES = 4
 """How often a group is tried, each time without the table that was refused."""
 _BASES: Mapping[str, str] = {
