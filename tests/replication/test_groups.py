@@ -183,31 +183,43 @@ def test_a_target_that_was_altered_since_it_was_looked_up_is_copied_alone(
     assert _rows(small, [0, 1, 3]) == {"20|210"}
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
-def test_a_commit_without_an_answer_is_asked_for_by_each_claim(
-    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str], is_stored: bool
+@pytest.mark.parametrize("outcome", ["stored", "stored later", "lost"])
+def test_a_commit_without_an_answer_loses_and_doubles_nothing(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, outcome: str
 ) -> None:
     original = PgWriteSession.rows
-    lost: list[str] = []
+    lost: list[threading.Timer | None] = []
 
     def rows(self: PgWriteSession, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        if sql == "COMMIT" and "publish together" in self._name and len(lost) < 2:
-            lost.append(sql)
-            if is_stored:
-                original(self, sql)
-            self.close()
-            raise TargetError("gone") from ConnectionError("the connection is lost")
-        return original(self, sql, parameters)
+        if sql != "COMMIT" or "publish together" not in self._name or len(lost) > 1:
+            return original(self, sql, parameters)
+        connection = self._connection
+        timer = None
+        if outcome == "stored":
+            connection.execute(sql)
+        elif outcome == "stored later":
+            timer = threading.Timer(1, connection.execute, [sql])
+            timer.start()
+            self._connection = None
+        lost.append(timer)
+        self.close()
+        raise TargetError("gone") from ConnectionError("the connection is lost")
 
     spark_channel.replicate(None, _file(small), select=["small.t0"])  # makes the tables of claims
     monkeypatch.setattr(PgWriteSession, "rows", rows)
     report = spark_channel.replicate(None, _file(small))
+    for timer in lost:
+        if timer is not None:
+            timer.join()
     assert lost
     assert report.parked == []
+    assert _rows(small) == {"20|210"}
+    assert len(_positions(small)) <= 2
+    monkeypatch.undo()
+    report = spark_channel.replicate(None, _file(small))
     assert {each.rows for each in report.tables} == {20}
     assert _rows(small) == {"20|210"}
-    if is_stored:
-        assert len(joined) == _TABLES
+    assert small.psql(_STAGED) == "0"
 
 
 _KILLED = """

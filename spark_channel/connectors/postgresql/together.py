@@ -234,27 +234,14 @@ class PostgresTogether(Together):
     def _publish(
         self, tables: Sequence[SmallTable], rows: Mapping[SmallTable, Sequence[CopyRows]]
     ) -> None:
-        new: list[SmallTable] = []
-        begun_commit = False
-        try:
-            with self._session("publish together") as session:
-                claims = self._claims(session, tables)
-                self._ensure(session, claims)
-                session.begin("ISOLATION LEVEL READ COMMITTED", *_FIRST)
-                try:
-                    new = self._write(session, claims, tables, rows)
-                except BaseException:
-                    session.undo()
-                    raise
-                begun_commit = True
-                session.rows("COMMIT")
-                if new:
-                    self._sweep(session, new[0], claims)
-        except TargetError as error:
-            if not begun_commit or not is_gone(error):
-                raise
-            self._settle(tables)
-            return
+        """A COMMIT without an answer raises: a table that is copied alone then waits for its claim, and looks at it."""
+        with self._session("publish together") as session:
+            claims = self._claims(session, tables)
+            self._writer.ensure(session, claims)
+            with session.transaction("ISOLATION LEVEL READ COMMITTED", *_FIRST):
+                new = self._write(session, claims, tables, rows)
+            if new:
+                self._sweep(session, new[0])
         at = utc_text()
         for table in new:
             table.published_at, table.is_new = at, True
@@ -315,41 +302,13 @@ class PostgresTogether(Together):
                 raise
             raise _RefusedError(table, error) from error
 
-    def _settle(self, tables: Sequence[SmallTable]) -> None:
-        """After a COMMIT without an answer, each table's claim says whether it is published.
-
-        The claims are locked, which waits for the end of the transaction.
-        """
-
-        def ask(session: PgWriteSession) -> Mapping[SmallTable, Claim | None]:
-            claims = self._claims(session, tables)
-            with self._writer.transaction(session):
-                return claims.locked(tables)
-
-        found = self._writer.run(TargetError, "settle together", ask)
-        for table in tables:
-            if table.why is not None:
-                continue
-            claim = found[table]
-            own = (table.position, table.job)
-            if claim is not None and (claim.last, claim.owner or claim.process) == own:
-                table.published_at, table.is_new = claim.published_at or "", True
-            else:
-                table.published_at = None
-                table.why = TargetError("the connection was lost, and nothing was published")
-
     def _session(self, purpose: str) -> PgWriteSession:
         return PgWriteSession.lent(self._writer.options, failure=TargetError, purpose=purpose)
 
     def _claims(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
         return _GroupClaims(session, self._writer.claim_dialect(session, tables[0].plan.place))
 
-    def _ensure(self, session: PgWriteSession, claims: "_GroupClaims") -> None:
-        if not claims.exist():
-            with self._writer.transaction(session):
-                claims.ensure()
-
-    def _sweep(self, session: PgWriteSession, table: SmallTable, claims: "_GroupClaims") -> None:
+    def _sweep(self, session: PgWriteSession, table: SmallTable) -> None:
         """Remove the staging of runs that are dead, as a copy of one table does."""
         assert table.schema is not None
         plan = SqlPlan(table.job, table.schema, "job", place=table.plan.place)
@@ -518,11 +477,6 @@ class _GroupClaims(Claims):
                 if claim.generation is None
                 else self.progress(identity.target, identity.name)
             )
-
-    def locked(self, tables: Sequence[SmallTable]) -> dict[SmallTable, Claim | None]:
-        streams = {table: _stream(table) for table in tables}
-        found = self._found(list(streams.values()), "FOR UPDATE")
-        return {table: found.get(identity) for table, identity in streams.items()}
 
     def take_all(self, tables: Sequence[SmallTable]) -> dict[SmallTable, ClaimDecision]:
         """Lock the claims of the tables and of their streams, and decide which of the tables are to be published.
