@@ -21,8 +21,8 @@ _CASES: dict[str, tuple[str, str]] = {
         "",
     ),
     "plain": (
-        "(a text, b numeric(9,3), c bytea, d date, e timestamptz, f timestamp, g real, h float8, i bool, j int); "
-        "INSERT INTO {} VALUES ('x', 1.5, '', '2026-01-01', '2026-01-01 00:00+02', '2026-01-01', 1, 2, true, 3)",
+        """(a text, b numeric(9,3), c bytea, d date, e timestamptz, f timestamp, g real, h float8, i bool, j int);
+        INSERT INTO {} VALUES ('x', 1.5, '', '2026-01-01', '2026-01-01 00:00+02', '2026-01-01', 1, 2, true, 3)""",
         "",
     ),
     "order": ("(a int, b text); INSERT INTO {} VALUES (1, 'x')", "(b text, a int)"),

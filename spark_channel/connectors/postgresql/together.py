@@ -157,9 +157,9 @@ class PostgresTogether(Together):
     # --- the look
 
     def look(self, tables: Sequence[SmallTable]) -> None:
-        with self._reader.connect("plan") as session, session.transaction("", _LOOK):
+        with self._reader.connect("plan") as reading, reading.transaction("", _LOOK):
             names = [cast(PostgresReader, each.reader).options.dbtable or "" for each in tables]
-            rows = find_rows(session, names)
+            rows = find_rows(reading, names)
         sources: dict[SmallTable, tuple[ReadSource, Any]] = {}
         for table, row in zip(tables, rows, strict=True):
             with self._alone(table):
