@@ -190,6 +190,10 @@ def test_a_commit_without_an_answer_loses_and_doubles_nothing(
     original = PgWriteSession.rows
     lost: list[threading.Timer | None] = []
 
+    def finish(connection: Any) -> None:
+        with connection:
+            connection.execute("COMMIT")
+
     def rows(self: PgWriteSession, sql: str, parameters: Sequence[Any] = ()) -> Any:
         if sql != "COMMIT" or "publish together" not in self._name or len(lost) > 1:
             return original(self, sql, parameters)
@@ -198,7 +202,7 @@ def test_a_commit_without_an_answer_loses_and_doubles_nothing(
         if outcome == "stored":
             connection.execute(sql)
         elif outcome == "stored later":
-            timer = threading.Timer(1, connection.execute, [sql])
+            timer = threading.Timer(1, finish, [connection])
             timer.start()
             self._connection = None
         lost.append(timer)
