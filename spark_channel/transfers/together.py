@@ -26,7 +26,7 @@ _MOST_READ = 2 * MOST_BYTES
 """Of a table that has grown since its size was looked up."""
 _CAPACITY = 1 << 30
 """Rows and bytes: what was read is bounded by the group."""
-_LONGEST_SECONDS = 0.5
+_LONGEST_SECONDS = 2.0
 """Rows that were read and paid in this time are published: under a slow limit a group is published in parts."""
 
 
