@@ -68,7 +68,7 @@ _READS, _WRITES = _LOGIN | {"reader"}, _LOGIN | {"writer"}
 """With any other option, a table is copied alone."""
 _PIECE = BatchSize(1 << 16, 1 << 20)
 _FIRST = (
-    "SET LOCAL idle_in_transaction_session_timeout = '10s'",
+    "SET LOCAL idle_in_transaction_session_timeout = '5s'",
     "SET LOCAL lock_timeout = '2s'",
 )
 _LOOK = "SET LOCAL lock_timeout = '2s'"
