@@ -126,7 +126,9 @@ def test_a_table_has_its_own_report_its_own_job_and_its_own_position(
     assert kept.splitlines() == ["stream|12|2|2|1|240", "table|12|2|2|0|0"]
 
 
-def test_a_table_that_is_refused_is_parked_alone(small: PostgresServer, joined: list[str]) -> None:
+def test_a_table_that_is_refused_is_parked_alone(
+    small: PostgresServer, joined: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     small.psql(
         "CREATE TABLE small_dw.t3 (id int CHECK (id < 10), note text); INSERT INTO small_dw.t3 VALUES (1, 'old');"
         "CREATE VIEW small_dw.t4 AS SELECT 1 AS id"
@@ -137,6 +139,7 @@ def test_a_table_that_is_refused_is_parked_alone(small: PostgresServer, joined: 
         e.why for e in report.parked if e.stream == "small.t3"
     )
     assert small.psql("SELECT * FROM small_dw.t3") == "1|old"
+    assert sum("t3 was there before" in each for each in caplog.messages) == 1
     others = [n for n in range(_TABLES) if n not in (3, 4)]
     assert _rows(small, others) == {"20|210"}
     assert sorted(joined) == sorted(f"small.t{n}" for n in others)
