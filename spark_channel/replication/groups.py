@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
 from spark_channel.errors import ChannelError, JobCancelledError
 from spark_channel.progress import TransferReport
-from spark_channel.replication.config import Replication
 from spark_channel.replication.table_run import TableRun, reader_of, writer_of
 from spark_channel.replication.tables import TableCopy
 
@@ -20,13 +19,8 @@ __all__ = ["JoinedMove", "copy_group", "groups_of"]
 _log = logging.getLogger(__name__)
 
 _MOST_TABLES = 32
-_MOST_GROUP_BYTES = 4 << 20
-_ROW_BYTES = 40
-"""Of the smallest rows, where the catalog does not know how many there are."""
-_LIMIT_SECONDS = 0.5
-"""The rows of all groups at a time are as many as the limit allows in this time."""
-_FEW = 4
-"""Tables of a group under a limit that is not known here."""
+_MOST_GROUP_BYTES = 1 << 20
+"""The targets of a group are locked while its rows are sent."""
 
 
 class JoinedMove(Protocol):
@@ -42,38 +36,23 @@ class JoinedMove(Protocol):
     ) -> Mapping[SmallTable, TransferReport]: ...
 
 
-def groups_of(
-    replication: Replication, copies: Mapping[int, TableCopy], more: Mapping[str, Any]
-) -> list[list[int]]:
+def groups_of(parallel: int, copies: Mapping[int, TableCopy]) -> list[list[int]]:
     """The tables by their places: groups of small ones, and the others alone, in their order."""
     small = [place for place, copy in copies.items() if _is_small(copy)]
     if not small or not _can_join(copies[small[0]]):
         small = []
     joined = set(small)
     alone = [[place] for place in copies if place not in joined]
-    most_tables = min(_MOST_TABLES, -(-len(small) // replication.parallel))
-    most_rows = float("inf")
-    if more:
-        rows = None if replication.limit.windows else replication.limit.rows_per_second
-        if rows is None or replication.limit.bytes_per_second is not None:
-            most_tables = min(most_tables, _FEW)
-        if rows is not None:
-            most_rows = rows * _LIMIT_SECONDS / replication.parallel
+    most_tables = min(_MOST_TABLES, -(-len(small) // parallel))
     made: list[list[int]] = []
-    count = nbytes = rows_here = 0
+    nbytes = 0
     for place in small:
-        size, rows_of = _size(copies[place])
-        fits = (
-            made
-            and count < most_tables
-            and nbytes + size <= _MOST_GROUP_BYTES
-            and rows_here + rows_of <= most_rows
-        )
-        if not fits:
+        size, _ = copies[place].size
+        if not made or len(made[-1]) >= most_tables or nbytes + size > _MOST_GROUP_BYTES:
             made.append([])
-            count = nbytes = rows_here = 0
+            nbytes = 0
         made[-1].append(place)
-        count, nbytes, rows_here = count + 1, nbytes + size, rows_here + rows_of
+        nbytes += size
     return alone + made
 
 
@@ -100,11 +79,6 @@ def _can_join(copy: TableCopy) -> bool:
         return writer_of(copy).together(reader_of(copy)) is not None
     except ChannelError:
         return False
-
-
-def _size(copy: TableCopy) -> tuple[int, int]:
-    nbytes, rows = copy.size
-    return nbytes, rows or nbytes // _ROW_BYTES
 
 
 @dataclass(frozen=True)

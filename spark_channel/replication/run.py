@@ -153,7 +153,7 @@ class _Run:
             place: each for place, each in enumerate(self._copies) if place not in self.followed
         }
         join: JoinedMove | None = getattr(self._move, "together", None)
-        units = groups_of(self._replication, batch, more) if join else [[each] for each in batch]
+        units = groups_of(self._replication.parallel, batch) if join else [[each] for each in batch]
         left: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
         for unit in units:
             left.put(unit)
@@ -239,7 +239,7 @@ class _Run:
         try:
             runs = {place: self._table_run(place) for place in unit}
             copied = copy_group(runs, join, more, f"replicate {self.report.run_id}")
-        except ChannelError as error:
+        except Exception as error:
             _log.info("%d small tables are copied one by one: %s", len(unit), error)
             return ()
         seconds = (self._clock.now() - began) / len(unit)

@@ -154,11 +154,10 @@ class TableRun:
     def _next(self, known: StreamProgress | None, *, is_there: bool) -> int:
         """The position of a table's next version, of which `known` is the last one."""
         if known is None and not self._settings.dry_run and is_there:
-            self._outcome.why = (
+            self._note(
                 f"{self._copy.object} was there before the first run of this stream, which replaces its rows: if "
                 "another file writes to it, too, give one of them another 'object'"
             )
-            _log.warning("%s: %s", self._copy.stream, self._outcome.why)
         self._hold_file(known)
         last = -1 if known is None or known.position is None else known.position
         now = (self._report.started_at - _EPOCH) // timedelta(microseconds=1)
@@ -188,11 +187,16 @@ class TableRun:
         other = self._copy.other_file(known.by) if known is not None else ""
         if not other or known is None:
             return
-        self._outcome.why = (
+        self._note(
             f"{self._copy.object} was written by file {other} at {known.published_at}, and now by {self._copy.file}: "
             "if both are used, remove the table from one of them, or give it another 'object'"
         )
-        _log.warning("%s: %s", self._copy.stream, self._outcome.why)
+
+    def _note(self, why: str) -> None:
+        """Report what a user should know. A table that is copied alone after its group was looked at is noted once."""
+        if self._outcome.why != why:
+            self._outcome.why = why
+            _log.warning("%s: %s", self._copy.stream, why)
 
     def _increment(self) -> "_Planned | None":
         copy, name = self._copy, self._copy.state_name()

@@ -11,7 +11,7 @@ from spark_channel.channel.batches import arrow_bytes
 from spark_channel.clock import SYSTEM_CLOCK, utc_now
 from spark_channel.connectors.base.registry import describe
 from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
-from spark_channel.errors import JobCancelledError, SourceError
+from spark_channel.errors import ChannelError, JobCancelledError, SourceError
 from spark_channel.options import CommonOptions
 from spark_channel.progress import Counters, JobColumn, JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceClient
@@ -26,6 +26,8 @@ _MOST_READ = 2 * MOST_BYTES
 """Of a table that has grown since its size was looked up."""
 _CAPACITY = 1 << 30
 """Rows and bytes: what was read is bounded by the group."""
+_LONGEST_SECONDS = 2.0
+"""Rows that were read and paid in this time are published: under a slow limit a group is published in parts."""
 
 
 class TogetherEngine(Protocol):
@@ -54,6 +56,8 @@ def carry_out_together(
 ) -> dict[SmallTable, TransferReport]:
     """Copy the tables. Returns a report of each that was copied, or was published before; the others have a `why`.
 
+    Each table is paid before the next one is read, as its batches are where it is copied alone.
+
     `placed` sets the position of a table that was looked up. `more` are options of the whole job.
 
     Raises:
@@ -61,11 +65,21 @@ def carry_out_together(
     """
     began, began_at = SYSTEM_CLOCK.now(), utc_now()
     limits = JobLimits.of(CommonOptions.parse(more)[0])
-    together.look(tables)
-    for table in tables:
-        if table.is_left:
-            placed(table)
+    waits: dict[SmallTable, float] = {}
     is_over = False
+
+    def publish(some: Sequence[SmallTable]) -> None:
+        if is_over:
+            raise JobCancelledError("the run was ended")
+        try:
+            together.publish(some)
+        except ChannelError as error:
+            for table in some:
+                if table.is_left:
+                    table.why = error
+        for table in some:
+            table.batches.clear()
+
     with ExitStack() as held:
         limiter = _limiter(engine, limits, held)
         channel = MemoryChannel(_CAPACITY, _CAPACITY, limiter=limiter)
@@ -76,14 +90,21 @@ def carry_out_together(
             channel.fail(JobCancelledError("the run was ended"))
 
         held.enter_context(engine.cancelling(cancel))
-        with together.reading() as session:
-            for table in tables:
-                if table.is_left:
-                    _read(together, session, table)
-        waits = {table: _pay(channel, table) for table in tables if table.is_left}
-        if is_over:
-            raise JobCancelledError("the run was ended")
-        together.publish(tables)
+        together.look(tables)
+        left = [table for table in tables if table.is_left]
+        for table in left:
+            placed(table)
+        session = held.enter_context(together.reading())
+        ready: list[SmallTable] = []
+        since = SYSTEM_CLOCK.now()
+        for table in left:
+            _read(together, session, table)
+            waits[table] = _pay(channel, table)
+            ready.append(table)
+            if SYSTEM_CLOCK.now() - since > _LONGEST_SECONDS:
+                publish(ready)
+                ready, since = [], SYSTEM_CLOCK.now()
+        publish(ready)
     seconds = round(SYSTEM_CLOCK.now() - began, 3)
     started_at = began_at.isoformat(timespec="seconds")
     reports = {}
@@ -114,7 +135,7 @@ def _read(together: Together, session: Any, table: SmallTable) -> None:
             table.nbytes += arrow_bytes(batch)
             if table.nbytes > _MOST_READ:
                 raise SourceError("the table has grown")
-    except SourceError as error:
+    except ChannelError as error:
         table.why = error
         table.batches.clear()
 

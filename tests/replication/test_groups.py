@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import spark_channel
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.postgresql import together as publishing
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.connectors.postgresql.together import PostgresTogether
 from spark_channel.connectors.sql.session_pool import keeping_sessions
@@ -26,6 +28,7 @@ from spark_channel.replication.groups import groups_of
 from spark_channel.replication.report import TableOutcome
 from spark_channel.replication.table_run import RunSettings, TableRun
 from spark_channel.replication.tables import find_tables
+from spark_channel.transfers import together as carrying
 from tests.servers.postgres import PostgresServer
 
 _TABLES = 12
@@ -123,7 +126,9 @@ def test_a_table_has_its_own_report_its_own_job_and_its_own_position(
     assert kept.splitlines() == ["stream|12|2|2|1|240", "table|12|2|2|0|0"]
 
 
-def test_a_table_that_is_refused_is_parked_alone(small: PostgresServer, joined: list[str]) -> None:
+def test_a_table_that_is_refused_is_parked_alone(
+    small: PostgresServer, joined: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     small.psql(
         "CREATE TABLE small_dw.t3 (id int CHECK (id < 10), note text); INSERT INTO small_dw.t3 VALUES (1, 'old');"
         "CREATE VIEW small_dw.t4 AS SELECT 1 AS id"
@@ -134,21 +139,29 @@ def test_a_table_that_is_refused_is_parked_alone(small: PostgresServer, joined: 
         e.why for e in report.parked if e.stream == "small.t3"
     )
     assert small.psql("SELECT * FROM small_dw.t3") == "1|old"
+    assert sum("t3 was there before" in each for each in caplog.messages) == 1
     others = [n for n in range(_TABLES) if n not in (3, 4)]
     assert _rows(small, others) == {"20|210"}
     assert sorted(joined) == sorted(f"small.t{n}" for n in others)
     assert small.psql(_STAGED) == "0"
 
 
-def test_a_target_that_is_in_use_waits_alone(small: PostgresServer, joined: list[str]) -> None:
+def test_a_target_that_is_in_use_waits_alone(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str]
+) -> None:
     spark_channel.replicate(None, _file(small))
     joined.clear()
+    publish = PostgresTogether.publish
+
+    def published(self: PostgresTogether, tables: Sequence[SmallTable]) -> None:
+        publish(self, tables)
+        if any(each.stream.endswith("small.t5") for each in tables):
+            user.rollback()
+
+    monkeypatch.setattr(PostgresTogether, "publish", published)
     with psycopg.connect(**_login(small)) as user:
         user.execute("LOCK TABLE small_dw.t5 IN ACCESS SHARE MODE")
-        timer = threading.Timer(1.0, user.rollback)
-        timer.start()
         report = spark_channel.replicate(None, _file(small))
-        timer.join()
     assert report.parked == []
     assert _rows(small) == {"20|210"}
     assert "small.t5" not in joined
@@ -173,31 +186,47 @@ def test_a_target_that_was_altered_since_it_was_looked_up_is_copied_alone(
     assert _rows(small, [0, 1, 3]) == {"20|210"}
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
-def test_a_commit_without_an_answer_is_asked_for_by_each_claim(
-    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str], is_stored: bool
+@pytest.mark.parametrize("outcome", ["stored", "stored later", "lost"])
+def test_a_commit_without_an_answer_loses_and_doubles_nothing(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, outcome: str
 ) -> None:
     original = PgWriteSession.rows
-    lost: list[str] = []
+    lost: list[threading.Timer | None] = []
+
+    def finish(connection: Any) -> None:
+        with connection:
+            connection.execute("COMMIT")
 
     def rows(self: PgWriteSession, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        if sql == "COMMIT" and "publish together" in self._name and len(lost) < 2:
-            lost.append(sql)
-            if is_stored:
-                original(self, sql)
-            self.close()
-            raise TargetError("gone") from ConnectionError("the connection is lost")
-        return original(self, sql, parameters)
+        if sql != "COMMIT" or "publish together" not in self._name or len(lost) > 1:
+            return original(self, sql, parameters)
+        connection = self._connection
+        timer = None
+        if outcome == "stored":
+            connection.execute(sql)
+        elif outcome == "stored later":
+            timer = threading.Timer(1, finish, [connection])
+            timer.start()
+            self._connection = None
+        lost.append(timer)
+        self.close()
+        raise TargetError("gone") from ConnectionError("the connection is lost")
 
     spark_channel.replicate(None, _file(small), select=["small.t0"])  # makes the tables of claims
     monkeypatch.setattr(PgWriteSession, "rows", rows)
     report = spark_channel.replicate(None, _file(small))
+    for timer in lost:
+        if timer is not None:
+            timer.join()
     assert lost
     assert report.parked == []
+    assert _rows(small) == {"20|210"}
+    assert len(_positions(small)) <= 2
+    monkeypatch.undo()
+    report = spark_channel.replicate(None, _file(small))
     assert {each.rows for each in report.tables} == {20}
     assert _rows(small) == {"20|210"}
-    if is_stored:
-        assert len(joined) == _TABLES
+    assert small.psql(_STAGED) == "0"
 
 
 _KILLED = """
@@ -315,6 +344,32 @@ def test_a_rerun_and_an_older_run_add_nothing(small: PostgresServer) -> None:
     assert _positions(small) == {"20"}
 
 
+def test_rows_that_were_read_before_another_run_published_do_not_replace_its_rows(
+    small: PostgresServer,
+) -> None:
+    """The other run began earlier, read later, and published first."""
+
+    def publish(group: tuple[Together, list[SmallTable]], position: int) -> list[SmallTable]:
+        for table in group[1]:
+            table.position = position
+        group[0].publish(group[1])
+        return group[1]
+
+    publish(_group(small, [1, 2, 3]), 5)
+    first = _group(small, [1, 2, 3])
+    small.psql("UPDATE small.t1 SET note = note || ' new'")
+    assert [each.is_new for each in publish(_group(small, [1, 2]), 10)] == [True, True]
+    slow = publish(first, 20)
+    shown = "SELECT string_agg(note, ',' ORDER BY id) FROM {}.t1"
+    assert small.psql(shown.format("small_dw")) == small.psql(shown.format("small"))
+    assert [each.is_new for each in slow] == [False, False, True]
+    assert [each.published_at is None for each in slow] == [True, True, False]
+    assert "another run" in str(slow[0].why)
+    report = spark_channel.replicate(None, _file(small))
+    assert report.parked == []
+    assert _rows(small) == {"20|210"}
+
+
 def test_groups_that_overlap_in_another_order_do_not_wait_for_each_other(
     small: PostgresServer,
 ) -> None:
@@ -356,9 +411,7 @@ def test_a_single_run_that_prepared_before_a_group_adds_nothing(small: PostgresS
     from spark_channel.connectors import WriteContext
     from spark_channel.errors import SupersededError
 
-    together, tables = _group(small, [1, 2])
-    for table in tables:
-        table.position = 20
+    _, tables = _group(small, [1])
     assert tables[0].schema is not None
     context = WriteContext(
         "single", "job", overwrite=True, stream=(tables[0].stream, 10), alone=True
@@ -366,6 +419,9 @@ def test_a_single_run_that_prepared_before_a_group_adds_nothing(small: PostgresS
     plan = tables[0].writer.prepare(context, tables[0].schema)
     task = tables[0].writer.open(plan, 0, 0)
     receipt = task.close()
+    together, tables = _group(small, [1, 2])
+    for table in tables:
+        table.position = 20
     together.publish(tables)
     assert [each.is_new for each in tables] == [True, True]
     try:
@@ -377,7 +433,134 @@ def test_a_single_run_that_prepared_before_a_group_adds_nothing(small: PostgresS
     assert small.psql(_STAGED) == "0"
 
 
+# What a group holds, and for how long.
+
+
+def test_a_locked_source_table_holds_up_no_other_and_no_application(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str]
+) -> None:
+    """The application alters a table that the group is to read, then one that it has read."""
+    begun, done = threading.Event(), threading.Event()
+    seconds: list[float] = []
+    failed: list[Exception] = []
+    look = PostgresTogether.look
+
+    def alter() -> None:
+        try:
+            with psycopg.connect(**_login(small)) as user:
+                user.execute("LOCK TABLE small.t5 IN ACCESS EXCLUSIVE MODE")
+                begun.set()
+                waits = (
+                    "SELECT 1 FROM pg_locks WHERE relation = 'small.t5'::regclass AND NOT granted"
+                )
+                with psycopg.connect(**_login(small), autocommit=True) as other:
+                    while not other.execute(waits).fetchone():
+                        time.sleep(0.01)
+                began = time.monotonic()
+                user.execute("LOCK TABLE small.t1 IN ACCESS EXCLUSIVE MODE")
+                seconds.append(time.monotonic() - began)
+                done.wait(3)
+        except Exception as error:
+            failed.append(error)
+
+    def looked(self: PostgresTogether, tables: Sequence[SmallTable]) -> None:
+        look(self, tables)
+        if not begun.is_set():
+            thread.start()
+            begun.wait(10)
+
+    monkeypatch.setattr(PostgresTogether, "look", looked)
+    thread = threading.Thread(target=alter)
+    report = spark_channel.replicate(None, {**_file(small), "parallel": 1})
+    done.set()
+    thread.join()
+    assert not failed
+    assert seconds[0] < 0.5
+    assert report.parked == []
+    assert "small.t5" not in joined
+    assert len(joined) == _TABLES - 1
+    assert _rows(small) == {"20|210"}
+
+
+def test_a_table_is_paid_before_the_next_one_is_read(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    read, pay = carrying._read, carrying._pay
+
+    def noted_read(*each: Any) -> None:
+        events.append("read")
+        read(*each)
+
+    def noted_pay(*each: Any) -> float:
+        events.append("paid")
+        return pay(*each)
+
+    monkeypatch.setattr(carrying, "_read", noted_read)
+    monkeypatch.setattr(carrying, "_pay", noted_pay)
+    monkeypatch.setattr(carrying, "_LONGEST_SECONDS", 0)
+    published: list[int] = []
+    publish = PostgresTogether.publish
+
+    def noted(self: PostgresTogether, tables: Sequence[SmallTable]) -> None:
+        published.append(len(tables))
+        publish(self, tables)
+
+    monkeypatch.setattr(PostgresTogether, "publish", noted)
+    limit = {"rows_per_second": 1_000}
+    report = spark_channel.replicate(None, {**_file(small, limit=limit), "parallel": 1})
+    assert report.parked == []
+    assert events == ["read", "paid"] * _TABLES
+    assert published == [*[1] * _TABLES, 0]
+    assert {each.rows for each in report.tables} == {20}
+    assert _rows(small) == {"20|210"}
+
+
+def test_a_transaction_that_lasts_too_long_is_given_up(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str]
+) -> None:
+    monkeypatch.setattr(publishing, "_LONGEST_SECONDS", -1)
+    report = spark_channel.replicate(None, _file(small))
+    assert report.parked == []
+    assert joined == []
+    assert _rows(small) == {"20|210"}
+
+
+@pytest.mark.parametrize(("own", "holds"), [("0", "5s"), ("3s", "3s"), ("1min", "5s")])
+def test_each_statement_at_the_tables_is_bounded(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, own: str, holds: str
+) -> None:
+    found: set[str] = set()
+    copy = PgWriteSession.copy
+
+    def noted(self: PgWriteSession, *each: Any) -> None:
+        if "together" in self._name:
+            found.add(str(self.value("SHOW statement_timeout")))
+        copy(self, *each)
+
+    monkeypatch.setattr(PgWriteSession, "copy", noted)
+    small.psql(f"ALTER ROLE CURRENT_USER SET statement_timeout = '{own}'")
+    try:
+        report = spark_channel.replicate(None, _file(small))
+    finally:
+        small.psql("ALTER ROLE CURRENT_USER RESET statement_timeout")
+    assert report.parked == []
+    assert found == {holds}
+
+
 # What is grouped.
+
+
+def test_two_tables_with_one_target_are_not_in_one_transaction(
+    small: PostgresServer, joined: list[str]
+) -> None:
+    streams = {"small.*": {}, "small.t0": {"object": "small_dw.t1"}}
+    for _ in range(2):  # the second run replaces what the first one has made
+        joined.clear()
+        report = spark_channel.replicate(None, {**_file(small, streams=streams), "parallel": 1})
+        assert report.parked == []
+        assert _rows(small, [1]) == {"20|210"}
+        assert len(joined) == _TABLES - 1
 
 
 def test_tables_with_options_of_their_own_are_copied_alone(
@@ -409,13 +592,22 @@ def test_a_table_that_has_grown_since_the_catalog_was_read_is_copied_alone(
     assert small.psql("SELECT count(*) FROM small_dw.t6") == "1000"
 
 
+def test_values_outside_of_the_rows_count(small: PostgresServer, joined: list[str]) -> None:
+    """A group that reads a table of long values to no end has read rows which nobody paid."""
+    small.psql(
+        "ALTER TABLE small.t6 ALTER COLUMN note SET STORAGE EXTERNAL; UPDATE small.t6 SET note = repeat('x', 50000)"
+    )
+    report = spark_channel.replicate(None, _file(small))
+    assert report.parked == []
+    assert report.tables[0].stream == "small.t6"  # the largest comes first
+    assert "small.t6" not in joined
+    assert len(joined) == _TABLES - 1
+
+
 def test_groups_are_bounded_and_leave_each_thread_one(small: PostgresServer) -> None:
-    found = load_replication(_file(small))
-    copies = dict(enumerate(find_tables(found).copies))
-    assert sorted(map(len, groups_of(found, copies, {}))) == [3, 3, 3, 3]
-    limited = load_replication(_file(small, limit={"rows_per_second": 320}))
-    copies = dict(enumerate(find_tables(limited).copies))
-    assert set(map(len, groups_of(limited, copies, {"sharedLimit": "x"}))) == {2}
+    copies = dict(enumerate(find_tables(load_replication(_file(small))).copies))
+    assert sorted(map(len, groups_of(4, copies))) == [3, 3, 3, 3]
+    assert sorted(map(len, groups_of(1, copies))) == [_TABLES]
 
 
 def test_a_small_table_of_a_group_takes_few_statements(

@@ -105,7 +105,8 @@ _TABLES = """
 SELECT n.nspname::text, c.relname::text,
   (SELECT sum(greatest(p.reltuples, 0))::bigint FROM pg_catalog.pg_class p
    WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)),
-  (SELECT coalesce(sum(pg_relation_size(p.oid)), 0)::bigint FROM pg_catalog.pg_class p
+  (SELECT coalesce(sum(pg_relation_size(p.oid) + coalesce(pg_relation_size(nullif(p.reltoastrelid, 0)), 0)), 0)::bigint
+   FROM pg_catalog.pg_class p
    WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf))
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'

@@ -5,8 +5,9 @@ one look at both catalogs, one lock of all claims, one statement that writes the
 the source, a CREATE TABLE or TRUNCATE, and a COPY into the target. Nothing is staged: the rows are in memory.
 
 The rules of claims are those of a single table (`connectors.base.claims`). A group takes each claim and publishes it in
-the same transaction, so no other run sees it in between. All transactions lock claims in one order, so that two groups
-do not wait for each other: the claims of streams by their keys, then those of tables.
+the same transaction, so no other run sees it in between. A table whose claim has changed since the group looked at it,
+before it read the rows, is left out: another run may have published newer rows. All transactions lock claims in one
+order, so that two groups do not wait for each other: the claims of streams by their keys, then those of tables.
 """
 
 import logging
@@ -18,9 +19,9 @@ from typing import Any, Self, cast
 
 import pyarrow as pa
 
-from spark_channel.clock import utc_text
+from spark_channel.clock import SYSTEM_CLOCK, utc_text
 from spark_channel.connectors.base import claims as rules
-from spark_channel.connectors.base.claims import Claim, ClaimDecision, Identity, StreamProgress
+from spark_channel.connectors.base.claims import Claim, ClaimDecision, Identity
 from spark_channel.connectors.base.contract import Reader, native_batch, native_data
 from spark_channel.connectors.base.together import SmallTable, Together
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, described, find_rows
@@ -34,7 +35,7 @@ from spark_channel.connectors.postgresql.dialect import (
 from spark_channel.connectors.postgresql.failures import is_gone
 from spark_channel.connectors.postgresql.options import PostgresReadOptions, PostgresWriteOptions
 from spark_channel.connectors.postgresql.reader import PostgresReader
-from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
+from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.postgresql.writer import PostgresWriter
 from spark_channel.connectors.sql.catalog import MisfitError, TargetTable
@@ -67,12 +68,19 @@ _READS, _WRITES = _LOGIN | {"reader"}, _LOGIN | {"writer"}
 """With any other option, a table is copied alone."""
 _PIECE = BatchSize(1 << 16, 1 << 20)
 _FIRST = (
-    "SET LOCAL idle_in_transaction_session_timeout = '10s'",
+    "SET LOCAL idle_in_transaction_session_timeout = '5s'",
     "SET LOCAL lock_timeout = '2s'",
 )
-_AT_TABLES = "SET LOCAL lock_timeout = '100ms'"
+_LOOK = "SET LOCAL lock_timeout = '2s'"
+"""A table that is locked holds up the look at others, and is copied alone."""
+_LONGEST_SECONDS = 5.0
+"""The tables of a group are locked for so long, and for the statement that runs then, which the server ends as late."""
+_AT_TABLES = f"""
+SELECT set_config('lock_timeout', '100ms', true),
+  set_config('statement_timeout', least(nullif(own, 0), {_LONGEST_SECONDS * 1000:.0f})::text, true)
+FROM (SELECT (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::int AS own) AS found
+"""  # noqa: S608 - a constant
 """A group that waits for a table has the locks of others. A table whose lock it does not get is copied alone."""
-_SENT_AT_ONCE = 64 << 10
 _TRIES = 4
 """How often a group is tried, each time without the table that was refused."""
 _BASES: Mapping[str, str] = {
@@ -104,7 +112,7 @@ def joined(reader: Reader, writer: PostgresWriter) -> "PostgresTogether | None":
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """`there`: the table that the rows replace; None = it is to be made."""
+    """`there`: the table that the rows replace; None = it is to be made. `seen`: see `_state`."""
 
     source: ReadSource
     native: bool
@@ -112,6 +120,7 @@ class _Plan:
     target: TargetTable
     create: str
     there: PgTable | None
+    seen: "_State" = (0, "", None)
 
     @property
     def stream_of(self) -> str:
@@ -148,9 +157,9 @@ class PostgresTogether(Together):
     # --- the look
 
     def look(self, tables: Sequence[SmallTable]) -> None:
-        with self._reader.connect("plan") as session:
+        with self._reader.connect("plan") as reading, reading.transaction("", _LOOK):
             names = [cast(PostgresReader, each.reader).options.dbtable or "" for each in tables]
-            rows = find_rows(cast(PgSession, session), names)
+            rows = find_rows(reading, names)
         sources: dict[SmallTable, tuple[ReadSource, Any]] = {}
         for table, row in zip(tables, rows, strict=True):
             with self._alone(table):
@@ -158,19 +167,21 @@ class PostgresTogether(Together):
         with self._session("look together") as session:
             asked = [each for each in tables if each.why is None]
             names = [cast(PostgresWriter, each.writer).options.dbtable for each in asked]
-            for table, row in zip(asked, find_rows(session, names) if names else (), strict=True):
+            with session.transaction("", _LOOK):
+                found = find_rows(session, names) if names else []
+            targets: set[str] = set()
+            for table, row in zip(asked, found, strict=True):
                 with self._alone(table):
                     there = None if row is None else described(*row)
                     place = self._placed(session, cast(PostgresWriter, table.writer), there)
+                    if place.claimed in targets:
+                        raise TargetError(f"{place.label} is the target of two tables")
+                    targets.add(place.claimed)
                     source, native = sources[table]
                     table.plan = _planned(table, source, native, place, there)
                     table.schema, table.is_there = source.schema, there is not None
             for _, some in _by_schema(tables):
-                claims = self._claims(session, some)
-                keys = [Identity(each.plan.stream_of, "stream", each.stream) for each in some]
-                found = claims.progress_of_all(keys)
-                for table, key in zip(some, keys, strict=True):
-                    table.known = found.get(key.key)
+                self._claims(session, some).look(some)
 
     def _placed(
         self, session: PgWriteSession, writer: PostgresWriter, there: PgTable | None
@@ -223,30 +234,17 @@ class PostgresTogether(Together):
     def _publish(
         self, tables: Sequence[SmallTable], rows: Mapping[SmallTable, Sequence[CopyRows]]
     ) -> None:
-        begun_commit = False
-        try:
-            with self._session("publish together") as session:
-                claims = self._claims(session, tables)
-                self._ensure(session, claims)
-                session.begin("ISOLATION LEVEL READ COMMITTED", *_FIRST)
-                try:
-                    new = self._write(session, claims, tables, rows)
-                except BaseException:
-                    session.undo()
-                    raise
-                begun_commit = True
-                session.rows("COMMIT")
-                if new:
-                    self._sweep(session, new[0], claims)
-        except TargetError as error:
-            if not begun_commit or not is_gone(error):
-                raise
-            self._settle(tables)
-            return
+        """A COMMIT without an answer raises: a table that is copied alone then waits for its claim, and looks at it."""
+        with self._session("publish together") as session:
+            claims = self._claims(session, tables)
+            self._writer.ensure(session, claims)
+            with session.transaction("ISOLATION LEVEL READ COMMITTED", *_FIRST):
+                new = self._write(session, claims, tables, rows)
+            if new:
+                self._sweep(session, new[0])
         at = utc_text()
-        for table in tables:
-            if table.published_at is None:
-                table.published_at, table.is_new = at, True
+        for table in new:
+            table.published_at, table.is_new = at, True
 
     def _write(
         self,
@@ -257,10 +255,12 @@ class PostgresTogether(Together):
     ) -> list[SmallTable]:
         """All statements of the transaction. Returns the tables whose rows it publishes."""
         before = claims.take_all(tables)
-        new = [each for each in tables if before[each].held is not None]
-        if any(each.plan.there is not None for each in new):
+        new = [each for each in before if before[each].held is not None]
+        if new:
             session.rows(_AT_TABLES)
+        until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS
         for table in new:
+            _hold_time(until)
             plan: _Plan = table.plan
             with self._refusing(table):
                 session.rows(
@@ -270,16 +270,15 @@ class PostgresTogether(Together):
                 )
         self._hold(session, [each for each in new if each.plan.there is not None])
         for table in new:
-            plan = table.plan
+            _hold_time(until)
+            target = table.plan.target
             for each in rows[table]:
-                size = sum(piece.nbytes for piece in each.pieces)
-                between = None if size <= _SENT_AT_ONCE else _no_pause
                 with self._refusing(table):
-                    session.copy(plan.target.schema, plan.target.name, each, between)
+                    session.copy(target.schema, target.name, each)
         claims.publish_all(new, before)
-        for table in tables:
-            if before[table].held is None:
-                table.published_at = before[table].published_at or ""
+        for table, decision in before.items():
+            if decision.held is None:
+                table.published_at = decision.published_at or ""
         return new
 
     def _hold(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> None:
@@ -303,39 +302,13 @@ class PostgresTogether(Together):
                 raise
             raise _RefusedError(table, error) from error
 
-    def _settle(self, tables: Sequence[SmallTable]) -> None:
-        """After a COMMIT without an answer, each table's claim says whether it is published.
-
-        The claims are locked, which waits for the end of the transaction.
-        """
-
-        def ask(session: PgWriteSession) -> Mapping[SmallTable, Claim | None]:
-            claims = self._claims(session, tables)
-            with self._writer.transaction(session):
-                return claims.locked(tables)
-
-        found = self._writer.run(TargetError, "settle together", ask)
-        for table in tables:
-            claim = found[table]
-            own = (table.position, table.job)
-            if claim is not None and (claim.last, claim.owner or claim.process) == own:
-                table.published_at, table.is_new = claim.published_at or "", True
-            else:
-                table.published_at = None
-                table.why = TargetError("the connection was lost, and nothing was published")
-
     def _session(self, purpose: str) -> PgWriteSession:
         return PgWriteSession.lent(self._writer.options, failure=TargetError, purpose=purpose)
 
     def _claims(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
         return _GroupClaims(session, self._writer.claim_dialect(session, tables[0].plan.place))
 
-    def _ensure(self, session: PgWriteSession, claims: "_GroupClaims") -> None:
-        if not claims.exist():
-            with self._writer.transaction(session):
-                claims.ensure()
-
-    def _sweep(self, session: PgWriteSession, table: SmallTable, claims: "_GroupClaims") -> None:
+    def _sweep(self, session: PgWriteSession, table: SmallTable) -> None:
         """Remove the staging of runs that are dead, as a copy of one table does."""
         assert table.schema is not None
         plan = SqlPlan(table.job, table.schema, "job", place=table.plan.place)
@@ -346,8 +319,13 @@ class PostgresTogether(Together):
             _log.warning("staging of earlier runs stays for now: %s", error)
 
 
-def _no_pause(_sent: int) -> None:
-    """COPY in parts: a session that sends nothing for long is ended."""
+def _hold_time(until: float) -> None:
+    """
+    Raises:
+        TargetError: the transaction has lasted too long: its tables are then copied one by one.
+    """
+    if SYSTEM_CLOCK.now() > until:
+        raise TargetError(f"the group has locked its tables for {_LONGEST_SECONDS:g} s")
 
 
 def _by_schema(tables: Sequence[SmallTable]) -> list[tuple[str, list[SmallTable]]]:
@@ -440,7 +418,7 @@ def _copied(table: SmallTable) -> list[CopyRows]:
 
 
 class _Sources:
-    """The sessions that read: each is in one transaction, in which each statement sees its own state."""
+    """The sessions that read. Each table is read in a transaction of its own, so that no lock of another is held."""
 
     def __init__(self, reader: PostgresReader) -> None:
         self._reader = reader
@@ -451,31 +429,28 @@ class _Sources:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for session in self._open.values():
-            if kind is None and session.is_open:
-                session.rows("COMMIT")
-            else:
-                session.close()
             session.__exit__(kind, None, None)
 
     def read(self, plan: _Plan) -> Iterator[pa.RecordBatch]:
         session, source = self._session(native=plan.native), plan.source
-        if plan.native:
-            columns = [source.column(column.name) for column in source.columns]
-            for piece, bounds in session.copy(source.sql(columns), len(columns), _PIECE.nbytes):
-                yield native_batch(piece, bounds)
-            return
-        for raw in session.stream(
-            source.dialect.statement(source.columns, source.behind()), _PIECE
-        ):
-            if raw.num_rows:
-                yield source.dialect.decode(raw, source.columns, source.schema)
+        with session.closed_on_failure():
+            session.begin("", _LOOK)
+            if plan.native:
+                columns = [source.column(column.name) for column in source.columns]
+                for piece, bounds in session.copy(source.sql(columns), len(columns), _PIECE.nbytes):
+                    yield native_batch(piece, bounds)
+            else:
+                asked = source.dialect.statement(source.columns, source.behind())
+                for raw in session.stream(asked, _PIECE):
+                    if raw.num_rows:
+                        yield source.dialect.decode(raw, source.columns, source.schema)
+            session.rows("COMMIT")
 
     def _session(self, *, native: bool) -> Any:
         found = self._open.get(native)
         if found is None or not found.is_open:
             found = (self._reader.copies if native else self._reader.connect)("read")
             self._open[native] = found
-            found.begin()
         return found
 
 
@@ -485,29 +460,29 @@ class _Sources:
 class _GroupClaims(Claims):
     """The claims of several tables of one schema, read and written by few statements."""
 
-    def progress_of_all(self, keys: Sequence[Identity]) -> dict[str, StreamProgress]:
-        """How far the streams have published, by the keys of their claims."""
+    def look(self, tables: Sequence[SmallTable]) -> None:
+        """Note how far the streams have published, and the states of their claims."""
         if not self.exist():
-            return {}
-        found = {}
-        for identity, claim in self._found(keys).items():
+            return
+        streams = {table: _stream(table) for table in tables}
+        found = self._found(list(streams.values()))
+        for table, identity in streams.items():
+            claim = found.get(identity)
+            if claim is None:
+                continue
+            table.plan = replace(table.plan, seen=_state(claim))
             # Of a stream whose batches follow each other, the table's claim says whether its rows are still there.
-            progress = (
+            table.known = (
                 rules.progress_of(claim)
                 if claim.generation is None
                 else self.progress(identity.target, identity.name)
             )
-            if progress is not None:
-                found[identity.key] = progress
-        return found
-
-    def locked(self, tables: Sequence[SmallTable]) -> dict[SmallTable, Claim | None]:
-        streams = {table: _stream(table) for table in tables}
-        found = self._found(list(streams.values()), "FOR UPDATE")
-        return {table: found.get(identity) for table, identity in streams.items()}
 
     def take_all(self, tables: Sequence[SmallTable]) -> dict[SmallTable, ClaimDecision]:
-        """Lock the claims of the tables and of their streams, and decide which of the tables are to be published."""
+        """Lock the claims of the tables and of their streams, and decide which of the tables are to be published.
+
+        Tables that another run has begun to publish since they were looked up get a `why`, and no decision.
+        """
         streams = {table: _stream(table) for table in tables}
         found = self._made(list(streams.values()))
         self._of_tables = self._made([_table(table) for table in tables])
@@ -518,7 +493,11 @@ class _GroupClaims(Claims):
         process, now = rules.own_process(), utc_text()
         decided = {}
         for table, identity in streams.items():
-            claim = rules.unless_replaced(found[identity], self._of_tables[_table(table)].epoch)
+            claim = found[identity]
+            if _state(claim) != table.plan.seen and not claim.has_published(table.position):
+                table.why = TargetError(f"another run publishes {identity.target}")
+                continue
+            claim = rules.unless_replaced(claim, self._of_tables[_table(table)].epoch)
             decided[table] = rules.take(
                 claim, identity, table.job, position=table.position, process=process, now=now
             )
@@ -566,6 +545,14 @@ class _GroupClaims(Claims):
         values = ", ".join(f"({', '.join(map(literal_sql, each))})" for each in rows)
         into = f"INSERT INTO {self._dialect.table(CLAIMS)} ({COLUMNS})"
         self._run(f"{into} VALUES {values} ON CONFLICT (claim) {conflict}", ())
+
+
+_State = tuple[int, str, int | None]
+
+
+def _state(claim: Claim) -> _State:
+    """What each run that takes a claim, gives it back or publishes changes: of none it is that of a new one."""
+    return claim.epoch, claim.owner, claim.position
 
 
 def _stream(table: SmallTable) -> Identity:

@@ -237,7 +237,7 @@ class WriteProtocol(Writer):
         """Why the role cannot keep claims; "" = it can."""
         claims = self.claims(session, place)
         try:
-            self._ensure(session, claims)
+            self.ensure(session, claims)
             with self.transaction(session):
                 claims.probe()
         except TargetError as error:
@@ -347,7 +347,7 @@ class WriteProtocol(Writer):
     ) -> ClaimDecision:
         """Take the claim, in a short separate transaction, with what `then` does for a claim that was taken."""
         try:
-            self._ensure(session, claims)
+            self.ensure(session, claims)
         except TargetError as error:
             if _ledger_options(self.options) is not None and self.is_denied(error):
                 raise TargetError(f"{error}. {WAYS}") from error.__cause__
@@ -372,7 +372,7 @@ class WriteProtocol(Writer):
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _ensure(self, session: Any, claims: Claims) -> None:
+    def ensure(self, session: Any, claims: Claims) -> None:
         """Make the tables of claims, unless they are there."""
         for left in reversed(range(_TAKES)):
             try:
