@@ -263,7 +263,7 @@ def test_tinyint_1_is_a_number(make_job: Any, shop: Shop) -> None:
 
 def test_a_table_that_is_not_there_is_an_error(make_job: Any, shop: Shop) -> None:
     shop.sql("CREATE TABLE t (id INT); INSERT INTO t VALUES (1)")
-    with pytest.raises(TargetError, match=r"no table 'u'"):
+    with pytest.raises(TargetError, match=r"table 'u' does not exist"):
         move(between(make_job, reads(shop), writes(shop)))
     assert shop.rows("SHOW TABLES LIKE 'u'") == []
 
@@ -379,7 +379,7 @@ def test_pre_sql_of_sqlite(make_job: Any, tmp_path: Path) -> None:
     end = [{"jdbcUrl": [f"jdbc:sqlite:{path}"], "table": ["t"]}]
     target = [{"jdbcUrl": f"jdbc:sqlite:{path}", "table": ["u"]}]
     reader = {"column": ["*"], "connection": end}
-    with pytest.raises(TargetError, match="no table 'u'"):
+    with pytest.raises(TargetError, match="table 'u' does not exist"):
         move(between(make_job, reader, {"column": ["*"], "connection": target}, "sqlite3"))
     writer = {"column": ["*"], "connection": target, "preSql": ["create table @table (id integer)"]}
     move(between(make_job, reader, writer, "sqlite3"))

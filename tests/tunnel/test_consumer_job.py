@@ -135,7 +135,7 @@ def test_its_limit_is_paused_changed_and_resumed_from_the_page(
 def test_its_lag_is_shown_while_it_runs(
     shop: Path, served: ServiceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(job, "_FIRST_LAG_SECONDS", 0.0)
     jobs, may_go, shown = Jobs(served), threading.Event(), threading.Event()
     set_lag = JobProgress.set_lag
 
@@ -269,7 +269,7 @@ def test_lineage_has_one_run_for_the_consumer(
 def test_a_source_that_reports_no_lag_is_no_error(
     shop: Path, served: ServiceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(job, "_FIRST_LAG_SECONDS", 0.0)
     jobs, asked = Jobs(served), threading.Event()
     errors = iter([SourceError("it is away"), OSError("no such host"), ChannelError("again")])
 

