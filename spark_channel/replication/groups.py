@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
 from spark_channel.errors import ChannelError, JobCancelledError
 from spark_channel.progress import TransferReport
-from spark_channel.replication.table_run import TableRun, reader_of, writer_of
+from spark_channel.replication.table_run import TableRun, reader_of, together_of, writer_of
 from spark_channel.replication.tables import TableCopy
 
 __all__ = ["JoinedMove", "copy_group", "groups_of"]
@@ -76,7 +76,7 @@ def _is_small(copy: TableCopy) -> bool:
 def _can_join(copy: TableCopy) -> bool:
     """Whether the connectors copy tables together; whether they do so with a table's options is asked for each."""
     try:
-        return writer_of(copy).together(reader_of(copy)) is not None
+        return together_of(copy, reader_of(copy), writer_of(copy)) is not None
     except ChannelError:
         return False
 

@@ -23,7 +23,7 @@ from spark_channel.replication.tables import TableCopy, hold_open, is_away, targ
 from spark_channel.transfers.run import job_name
 from spark_channel.transform.transformer import Transformer, prepare
 
-__all__ = ["Move", "Pace", "RunSettings", "TableRun", "reader_of", "writer_of"]
+__all__ = ["Move", "Pace", "RunSettings", "TableRun", "reader_of", "together_of", "writer_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +65,11 @@ def reader_of(copy: TableCopy) -> Reader:
     """The reader of a table's source, which is not opened yet."""
     made: Reader = _opened(copy.reader, "reader")
     return made
+
+
+def together_of(copy: TableCopy, reader: Reader, writer: Writer) -> Together | None:
+    """Return how the table is copied with other small ones; None = alone."""
+    return find_connector(resolve_references(copy.writer), "writer").copied_together(reader, writer)
 
 
 class TableRun:
@@ -165,7 +170,7 @@ class TableRun:
 
     def small_table(self) -> tuple[Together, SmallTable] | None:
         """The table, to be copied with others; None = alone."""
-        together = self._writing.together(self._reading)
+        together = together_of(self._copy, self._reading, self._writing)
         if together is None:
             return None
         label = self._copy.job_id

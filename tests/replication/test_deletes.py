@@ -136,7 +136,7 @@ def test_a_column_that_may_be_a_masked_one_is_refused(
         return {name: number for name, _, number in (each.partition(":") for each in text.split())}
 
     facts = {name: ColumnFact(number, filled=False) for name, number in numbers(now).items()}
-    monkeypatch.setattr(renames, "load_reader", lambda given: (Catalog(facts), []))
+    monkeypatch.setattr(renames, "reader_of", lambda copy: Catalog(facts))
     masks = {"*.secret": "sha256", "*.dropped": "drop", "*.kept": "keep"}
     options = StreamOptions.model_validate({"columns": masks})
     copy = TableCopy("s.t", None, options, "t", {}, {})

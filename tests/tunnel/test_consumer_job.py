@@ -20,7 +20,7 @@ from spark_channel.observe.metrics import prometheus_text
 from spark_channel.progress import JobProgress
 from spark_channel.service import ServiceServer, discovery
 from spark_channel.service.limits import job_limit
-from spark_channel.tunnel import Delivery, Tunnel, job
+from spark_channel.tunnel import Delivery, Tunnel, job, positions
 from spark_channel.tunnel.worker import TunnelWorker
 from tests.observe.conftest import receiver
 
@@ -136,6 +136,7 @@ def test_its_lag_is_shown_while_it_runs(
     shop: Path, served: ServiceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job, "_FIRST_LAG_SECONDS", 0.0)
+    monkeypatch.setattr(positions, "_LAG_EVERY_SECONDS", 0.0)
     jobs, may_go, shown = Jobs(served), threading.Event(), threading.Event()
     set_lag = JobProgress.set_lag
 
@@ -270,6 +271,7 @@ def test_a_source_that_reports_no_lag_is_no_error(
     shop: Path, served: ServiceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job, "_FIRST_LAG_SECONDS", 0.0)
+    monkeypatch.setattr(positions, "_LAG_EVERY_SECONDS", 0.0)
     jobs, asked = Jobs(served), threading.Event()
     errors = iter([SourceError("it is away"), OSError("no such host"), ChannelError("again")])
 

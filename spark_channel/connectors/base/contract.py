@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -20,9 +20,6 @@ from spark_channel.connectors.base.stored import Stored
 from spark_channel.errors import BatchRefusedError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.base.together import Together
 
 __all__ = [
     "NATIVE",
@@ -541,10 +538,6 @@ class Writer(ABC):
         With its epoch as the context's `resume`, `prepare` continues it: its tasks are inherited, and its truncate,
         CREATE TABLE and SQL are not repeated.
         """
-        return None
-
-    def together(self, reader: Reader) -> "Together | None":
-        """Driver. How small tables are copied from `reader`'s source to this target together; None = one by one."""
         return None
 
     def stream_progress(self, stream: str) -> StreamProgress | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from spark_channel import lazy
 from spark_channel.connectors.base.contract import Reader, Writer
@@ -21,6 +21,9 @@ from spark_channel.errors import MissingPackageError, OptionError
 from spark_channel.masking import mask_text, mask_url, scheme_of, without_login
 from spark_channel.options import CommitMode, Options
 from spark_channel.working_directory import shorten
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.base.together import Together
 
 __all__ = [
     "AlsoReaches",
@@ -93,7 +96,8 @@ class Connector:
     `writer`: with a `dialect` it takes the parameters of DataX's databases, else its own options. `as_datax`, the
     options with which it behaves as DataX does. `secrets`, the options that are `Secret`, and `Url`s except paths:
     Spark's plans and event logs hide them. `feed`, the option of its change feed, or a text; () = it has none.
-    `keeps`: the target exists after a write, so that `errorIfExists` checks it.
+    `keeps`: the target exists after a write, so that `errorIfExists` checks it. `together`: where its function is
+    (`module:function`) for `copied_together`.
 
     `maturity`, and what it was `tested` against, in a few words; "" = not declared. `delivery`: what each commit mode
     that the writer takes promises. `also`: what else it reaches. `untested`: whether options reach an experiment.
@@ -118,6 +122,7 @@ class Connector:
     delivery: Mapping[CommitMode, Delivery] = field(default_factory=dict)
     also: tuple[AlsoReaches, ...] = ()
     untested: Callable[[Mapping[str, Any]], bool] | None = None
+    together: str | None = None
 
     def _load(self, target: str | None, half: str) -> Any:
         if target is None:
@@ -152,6 +157,12 @@ class Connector:
         cls = self.writer_class()
         parsed, warnings = cls.Options.parse(options, connector=self.name)
         return cls(parsed), warnings
+
+    def copied_together(self, reader: Reader, writer: Writer) -> "Together | None":
+        """Return how small tables go from `reader`'s source to the target of `writer`, its own; None = one by one."""
+        if self.together is None:
+            return None
+        return cast("Together | None", self._load(self.together, "writer")(reader, writer))
 
 
 def _other_driver(options: Mapping[str, Any]) -> bool:
@@ -279,6 +290,7 @@ _BUILT_IN = (
         maturity="stable",
         tested="PostgreSQL 15; the main tests also on 13 and 18",
         delivery=_ONCE,
+        together="spark_channel.connectors.postgresql.together:joined",
     ),
     Connector(
         "mysql",

@@ -6,9 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.base.together import Together
 from spark_channel.connectors.postgresql.catalog import PgTable, find_table, name_parts
 from spark_channel.connectors.postgresql.dialect import (
     DIALECT,
@@ -93,11 +92,6 @@ class PostgresWriter(SqlWriter):
         from spark_channel.connectors.postgresql.health import PostgresHealth
 
         return PostgresHealth(self.options, TargetError, self.row_cost)
-
-    def together(self, reader: Reader) -> Together | None:
-        from spark_channel.connectors.postgresql.together import joined
-
-        return joined(reader, self)
 
     def is_refusal(self, error: BaseException) -> bool:
         return super().is_refusal(error) or is_refused_data(error)
