@@ -323,13 +323,22 @@ class PostgresServer:
         text = self.psql(statement)
         return [tuple(line.split("|")) for line in text.split("\n")] if text else []
 
-    def connections(self) -> int:
-        """How many sessions of clients there are, this question's own left out."""
-        query = (
-            "SELECT count(*) FROM pg_stat_activity "
-            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    def connections(self, *, expected: int = 0) -> int:
+        """How many sessions of clients there are, this question's own left out.
+
+        A server notices some time after a client that it has gone: more than `expected` are waited for, for 10 s.
+        """
+        others = (
+            "pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
         )
-        return int(self.psql(query))
+        return int(
+            self.psql(
+                "DO $$ BEGIN FOR look IN 1..200 LOOP "
+                f"EXIT WHEN (SELECT count(*) FROM {others}) <= {expected}; "
+                "PERFORM pg_sleep(0.05), pg_stat_clear_snapshot(); END LOOP; END $$; "
+                f"SELECT count(*) FROM {others}"
+            )
+        )
 
     def log(self) -> str:
         """Return the server's log."""

@@ -250,8 +250,9 @@ def stages(session: PgSession, schema: str, beginning: str) -> list[str]:
 
 _LOCK_MILLIS = 2_000
 _PATIENT = f"""
-SELECT own, set_config('lock_timeout', least(coalesce(nullif(millis, 0), {_LOCK_MILLIS}), {_LOCK_MILLIS})::text, true)
-FROM (SELECT own, (extract(epoch FROM own::interval) * 1000)::int AS millis
+SELECT own, millis, set_config('lock_timeout', millis::text, true)
+FROM (SELECT own, least(coalesce(nullif((extract(epoch FROM own::interval) * 1000)::int, 0), {_LOCK_MILLIS}),
+                        {_LOCK_MILLIS}) AS millis
       FROM (SELECT current_setting('lock_timeout') AS own) AS asked) AS found
 """  # noqa: S608 - constants
 """`current_setting`, since the view of all settings takes the server a millisecond."""
@@ -306,7 +307,7 @@ def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
     Raises:
         TargetError: the lock was not had; its code is that of a lock, so that the caller tries again later.
     """
-    ((own, millis),) = session.rows(_PATIENT)
+    ((own, millis, _),) = session.rows(_PATIENT)
     try:
         yield
     except TargetError as error:
