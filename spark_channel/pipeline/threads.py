@@ -341,7 +341,10 @@ class StallWatch:
                     if snapshot.phase.final:
                         del self._watched[counters]
                         continue
-                    growth.see(snapshot, now)
+                    if counters.waits_for_target:
+                        growth = self._watched[counters] = LastProgress(since=now)
+                    else:
+                        growth.see(snapshot, now)
                     idle = growth.idle(snapshot, now)
                     if idle >= self._seconds:
                         return StalledError(

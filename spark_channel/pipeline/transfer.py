@@ -31,6 +31,8 @@ _BLOCKED_SECONDS = 0.005
 _WAITING_PART = 1 / 8
 """Tasks that are read and wait for the target have this part of a channel's capacity at most: the target adds the rows
 of one task slowly, and tasks without rows, as filters make them, must not keep the next one from being read."""
+_MOST_WAITING = 8
+"""The most tasks that wait, however few rows they have: a lane that is free finds none of them."""
 _MANY_BEFORE = 2
 """After so many tasks of a lane, its last one ends as slowly as these did: the target does not feel it, and what waits
 for the transfer, such as the next table, waits for little longer."""
@@ -264,7 +266,8 @@ class GroupTransfer:
 
     def _weight(self, waiting: _InFlight) -> float:
         rows = waiting.rows / self._work.capacity_rows
-        return max(rows, waiting.nbytes / self._work.capacity_bytes) / _WAITING_PART
+        part = max(rows, waiting.nbytes / self._work.capacity_bytes)
+        return max(part / _WAITING_PART, 1 / _MOST_WAITING)
 
     def _next(self) -> _InFlight | None:
         with self._lock:
@@ -279,7 +282,9 @@ class GroupTransfer:
                 limiter=self._limiter,
             )
             self._open[task.id] = channel
-        return _InFlight(task, channel, self._make_counters(task))
+        counters = self._make_counters(task)
+        counters.waits_for_target = True
+        return _InFlight(task, channel, counters)
 
     def _was_committed(self, in_flight: _InFlight) -> bool:
         writer, plan = self._work.target_of(in_flight.task)
@@ -355,6 +360,7 @@ class GroupTransfer:
     ) -> Iterator[TaskWriter]:
         """Open an attempt for the block. A failed one keeps its permit until its rollback has closed the connection."""
         with self._permit():
+            counters.waits_for_target = False
             with counters.trace.timed("connect"):
                 task_writer = writer.open(plan, task.id, self._attempt)
             try:

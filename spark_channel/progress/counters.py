@@ -281,6 +281,7 @@ class Counters:
         "scan",
         "task",
         "trace",
+        "waits_for_target",
     )
 
     def __init__(
@@ -299,6 +300,8 @@ class Counters:
         self.rows_expected = rows_expected
         self.bytes_expected = bytes_expected
         self.trace = PhaseTimes()
+        self.waits_for_target = False
+        """The target is busy with tasks before it: this one cannot move, and has not stalled."""
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._waits: dict[str, float] = {}

@@ -36,12 +36,14 @@ def transfer(
     limiter: RateLimiter | None = None,
     *,
     hangs: bool = False,
+    tasks: int = 1,
 ) -> GroupTransfer:
     """As a Spark task runs it with onStall=fail."""
     work = TransferWork(
         (TransferSource(reader, prepare((), SCHEMA)),), ((writer, plan()),), "j", 1000, 1 << 20
     )
-    group = TaskGroup(0, (Task(7, TransferSource.wrap(0, Split({"number": 0}))),), 1)
+    splits = [TransferSource.wrap(0, Split({"number": number})) for number in range(tasks)]
+    group = TaskGroup(0, tuple(Task(7 + number, split) for number, split in enumerate(splits)), 1)
     held = held_now()
 
     def stalled(error: BaseException) -> None:
@@ -85,6 +87,13 @@ def test_a_task_that_moves_slowly_or_waits_for_its_limit_has_not_stalled() -> No
     limited = MemoryWriter()
     transfer(MemoryReader(2), limited, 0.5, RateLimiter(10, None))
     assert len(slow.batches) == 8
+
+
+def test_a_task_that_waits_for_the_one_before_it_has_not_stalled() -> None:
+    """A lane reads the next task while the target still takes the rows of the last one."""
+    slow = MemoryWriter(on_write=lambda _number: time.sleep(0.15))
+    transfer(MemoryReader(8), slow, 0.6, tasks=3)
+    assert len(slow.batches) == 24
 
 
 def test_the_progress_line_names_what_has_stalled() -> None:

@@ -236,6 +236,33 @@ def test_a_task_with_rows_that_waits_for_the_target_keeps_the_next_one_from_bein
     assert begun[2].is_set()
 
 
+def test_tasks_without_rows_are_shared_by_the_lanes() -> None:
+    """One lane that took them all would write them one by one, while the other has nothing to do."""
+    names: dict[int, str] = {}
+
+    class SlowEnd(TableTask):
+        def close(self) -> Receipt:
+            names[self.task] = threading.current_thread().name
+            if self.task == 1:
+                threading.Event().wait(0.5)
+            return super().close()
+
+    class Ending(Table):
+        def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+            super().open(plan, task, attempt)
+            return SlowEnd(self, task, attempt)
+
+    class OneWithRows(MemoryReader):
+        def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+            if split.params["number"] == 0:
+                threading.Event().wait(0.2)
+                yield from super().read(split)
+
+    outcome = transfer(OneWithRows(1), Ending(), group(40, 2)).run()
+    assert len(receipts(outcome)) == 40
+    assert sum(name == names[0] for name in names.values()) > 20
+
+
 def test_a_task_that_was_read_before_its_turn_came_is_told_how_long_its_rows_took() -> None:
     """A limited target spreads its work over a part of that time."""
     arrived: dict[int, float] = {}

@@ -588,11 +588,11 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
         self._through_deadlocks(session, lambda: super(MysqlDirectWriter, self)._conclude(session))
 
     def _complete(self, session: MysqlWriteSession) -> None:
+        session.end_when_silent()  # before the first piece: its rows are locked
         if self._held is not None:
             self._load_held(self._held)
         elif not self._straight and not self.tolerant:
             self._bring_in(session, self._tally.rows)
-        session.end_when_silent()
 
     def _after_loss(self, lost: LostConnectionError) -> Receipt:
         """Whether an attempt has committed the rows of one whose connection was lost."""

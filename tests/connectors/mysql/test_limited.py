@@ -126,6 +126,25 @@ def test_rows_that_wait_in_memory_are_added_again_after_a_deadlock(
     assert shop.rows("SELECT COUNT(*), SUM(id) FROM t") == [("20000", str(sum(range(20_000))))]
 
 
+@pytest.mark.parametrize("held", ["1", "1MiB"])
+def test_the_server_ends_a_process_that_stands_still_between_two_pieces(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    """The rows before are locked, and with `wait_timeout` as servers have it stay so for 8 hours."""
+    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
+    run, seen = MysqlWriteSession.affected, set[str]()
+
+    def asked(session: MysqlWriteSession, sql: str) -> tuple[int, int]:
+        answer = run(session, sql)
+        if f"INTO {'TABLE ' if held != '1' else ''}`{shop.database}`.`t`" in sql:
+            seen.add(str(session.value("SELECT @@wait_timeout")))
+        return answer
+
+    monkeypatch.setattr(MysqlWriteSession, "affected", asked)
+    _written(shop, "task", rowsPerSecond="1M", capacityBytes=held)
+    assert seen == {"30"}
+
+
 @pytest.mark.parametrize("local", ["true", "false"])
 @pytest.mark.parametrize("commit", ["job", "task"])
 def test_limited_rows_are_sent_in_pieces_too(
