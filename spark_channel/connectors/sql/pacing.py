@@ -96,7 +96,7 @@ _REST, _BUSY, _LONGEST_REST = 3.0, 4.0, 0.5
 _MOVE_SECONDS, _SEEN_MOVING = 0.001, 256
 _SPREAD = 1 / 3
 """The part of the time in which rows have gathered; the next ones gather meanwhile."""
-_LATE = 4
+_LATE = 2
 """Pieces that are late are so many times as large: each costs a server something beside its rows."""
 _LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
 """The part under a limit, of the time since the last rows were sent; and the most, in seconds."""
@@ -147,7 +147,7 @@ class WritePacer(_Pacer):
         """`work(a, b)` for ranges that cover `begin` to `end`, each when it is due; see `begin`.
 
         `work` may return the seconds that the server says it took. While pieces are late, as where the network is slow,
-        they are up to four times as large.
+        they are up to twice as large.
         """
         self.begin(end - begin, spread)
         at, larger = begin, 1
