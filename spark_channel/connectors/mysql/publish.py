@@ -155,7 +155,7 @@ def turns_end(spread: float) -> float:
 def turn(until: float) -> Iterator[None]:
     """Run a piece while no other task of this process runs one, or from `until` on.
 
-    Sessions that add rows to one index at the same time spin for its pages: 100 rows kept a core busy for 100 ms.
+    Sessions that add rows to one index at the same time cost MariaDB more: 100 rows kept a core busy for 100 ms.
     """
     has_turn = _TURN.acquire(timeout=max(0.0, until - SYSTEM_CLOCK.now()))
     try:

@@ -219,7 +219,7 @@ def test_what_nothing_limits_and_what_holds_locks_is_one_statement_a_stage(
 def test_tasks_of_a_near_server_add_their_pieces_in_turns(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, way: float, most: int
 ) -> None:
-    """Sessions that add rows to one index at once spin for its pages; far away, the server would rest between turns."""
+    """Sessions that add rows to one index at once cost it more; far away, it would rest between turns."""
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
     module = "spark_channel.connectors.mysql.task_writer"
     monkeypatch.setattr(f"{module}.way_seconds", lambda _ask: way)
