@@ -25,6 +25,8 @@ from spark_channel.connectors.mysql.publish import (
     insert_staged,
     table_in,
     take_over,
+    turn,
+    turns_end,
 )
 from spark_channel.connectors.mysql.session import (
     IGNORED_ROWS,
@@ -66,6 +68,8 @@ _log = logging.getLogger(__name__)
 _MOST_PACKET = 4 << 20
 _WAYS = 2
 """A LOAD DATA goes to the server and back twice."""
+_NEAR_SECONDS = 0.002
+"""The way to a server and back, above which pieces take no turns: the server would rest meanwhile."""
 
 
 class RefusedRowsError(Exception):
@@ -131,7 +135,15 @@ class Loader:
 
         with self._session.in_utc() if self._instants else nullcontext():
             if spread and self._cost is not None:
-                self._pacer.run(send, 0, rows.num_rows, spread=spread)
+                until = turns_end(spread)
+
+                def send_in_turn(begin: int, end: int) -> float:
+                    with turn(until) if self._way <= _NEAR_SECONDS else nullcontext():
+                        begun = time.monotonic()
+                        send(begin, end)
+                        return time.monotonic() - begun
+
+                self._pacer.run(send_in_turn, 0, rows.num_rows, spread=spread)
                 return
             most = rows.num_rows if self._words is None else IGNORED_ROWS
             for begin in range(0, rows.num_rows, max(1, most)):

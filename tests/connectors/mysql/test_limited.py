@@ -1,12 +1,17 @@
 """Writes under a limit: pieces of a publish, and tasks whose transaction is short."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pymysql
 import pytest
 
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import WriteContext
+from spark_channel.connectors.mysql.publish import turn
 from spark_channel.connectors.mysql.session import MysqlWriteSession
 from spark_channel.connectors.mysql.task_writer import Loader
 from spark_channel.connectors.sql.pacing import WritePacer
@@ -227,3 +232,56 @@ def test_what_nothing_limits_and_what_holds_locks_is_one_statement_a_stage(
     inserts = _inserts(monkeypatch)
     _written(shop, "job", **more)
     assert len(inserts) == 2
+
+
+@pytest.mark.parametrize(("way", "most"), [(0.0, 1), (0.01, 2)])
+def test_tasks_of_a_near_server_add_their_pieces_in_turns(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, way: float, most: int
+) -> None:
+    """Sessions that add rows to one index at once cost it more; far away, it would rest between turns."""
+    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
+    module = "spark_channel.connectors.mysql.task_writer"
+    monkeypatch.setattr(f"{module}.way_seconds", lambda _ask: way)
+    monkeypatch.setattr(f"{module}.adding_seconds", lambda *_given, **_named: 2.0)
+    run, running, seen = MysqlWriteSession.affected, list[str](), list[int]()
+
+    def counted(session: MysqlWriteSession, sql: str) -> tuple[int, int]:
+        if not sql.startswith("LOAD DATA"):
+            return run(session, sql)
+        running.append(sql)
+        try:
+            seen.append(len(running))
+            time.sleep(0.02)
+            return run(session, sql)
+        finally:
+            running.remove(sql)
+
+    monkeypatch.setattr(MysqlWriteSession, "affected", counted)
+    writer = shop.writer("t", rowsPerSecond="1M")
+    plan = writer.prepare(WriteContext("turns", commit="task"), ROWS.schema)
+    together = threading.Barrier(2)
+
+    def write(number: int) -> Any:
+        task = writer.open(plan, number, number)
+        for batch in ROWS.slice(10_000 * number, 10_000).to_batches():
+            task.write(batch)
+        together.wait()
+        return task.close()
+
+    with ThreadPoolExecutor() as pool:
+        receipts = list(pool.map(write, range(2)))
+    writer.commit(plan, receipts)
+    assert shop.rows("SELECT COUNT(*) FROM t") == [("20000",)]
+    assert max(seen) == most
+
+
+def test_a_piece_whose_turn_does_not_come_runs_anyway() -> None:
+    """The task that has the turn may wait for a lock of this one."""
+    began = SYSTEM_CLOCK.now()
+    with turn(began + 5.0), ThreadPoolExecutor() as pool:
+
+        def other() -> float:
+            with turn(began + 0.1):
+                return SYSTEM_CLOCK.now()
+
+        assert 0.1 <= pool.submit(other).result() - began < 4.0

@@ -207,6 +207,20 @@ def test_pieces_that_are_late_are_larger_for_as_long() -> None:
     assert max(sizes[0.02]) in range(200, 401)
 
 
+def test_late_pieces_of_a_near_server_are_at_most_twice_as_large() -> None:
+    """They are late because the server waits for a core, and would keep it for longer."""
+    clock, sizes = VirtualClock(), list[int]()
+
+    def send(begin: int, end: int) -> float:
+        sizes.append(end - begin)
+        clock.sleep(0.1)  # of which it works so long:
+        return 0.0002 + (end - begin) * 0.00001
+
+    pacer = WritePacer(0.001, empty_seconds=0.0002, clock=clock)
+    pacer.run(send, 0, 10_000, spread=0.1)
+    assert max(sizes[len(sizes) // 2 :]) in range(190, 201)
+
+
 def test_nothing_is_nothing() -> None:
     mover = _Mover(1.0)
     WritePacer.moving(4, clock=mover.clock).run(mover.work, 5, 5)
