@@ -341,13 +341,14 @@ class LocalMove:
         together: "Together",
         tables: "Sequence[SmallTable]",
         placed: "Callable[[SmallTable], None]",
+        ended: "Callable[[SmallTable, TransferReport], None]",
         more: Mapping[str, Any],
         part_of: str,
-    ) -> "dict[SmallTable, TransferReport]":
+    ) -> None:
         """See `carry_out_together`."""
         from spark_channel.transfers.together import carry_out_together
 
-        return carry_out_together(self._engine, together, tables, placed, more, part_of)
+        carry_out_together(self._engine, together, tables, placed, ended, more, part_of)
 
 
 def first_line(error: Exception) -> str:

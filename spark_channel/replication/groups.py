@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
-from spark_channel.errors import ChannelError, JobCancelledError
+from spark_channel.errors import ChannelError
 from spark_channel.progress import TransferReport
 from spark_channel.replication.table_run import TableRun, reader_of, together_of, writer_of
 from spark_channel.replication.tables import TableCopy
@@ -24,16 +24,17 @@ _MOST_GROUP_BYTES = 1 << 20
 
 
 class JoinedMove(Protocol):
-    """Carries out the copies of a group; returns the reports of the tables that were copied."""
+    """Carries out the copies of a group; `ended` takes the report of each table once it is published."""
 
     def __call__(
         self,
         together: Together,
         tables: Sequence[SmallTable],
         placed: Callable[[SmallTable], None],
+        ended: Callable[[SmallTable, TransferReport], None],
         more: Mapping[str, Any],
         part_of: str,
-    ) -> Mapping[SmallTable, TransferReport]: ...
+    ) -> None: ...
 
 
 def groups_of(parallel: int, copies: Mapping[int, TableCopy]) -> list[list[int]]:
@@ -94,11 +95,7 @@ def copy_group(
     more: Mapping[str, Any],
     part_of: str,
 ) -> set[int]:
-    """Copy the tables together, as far as they can be. Returns the places of those that were copied.
-
-    Raises:
-        JobCancelledError: the run was ended.
-    """
+    """Copy the tables together, as far as they can be. Returns the places of those that were copied."""
     by_key: dict[Hashable, tuple[Together, list[_Member]]] = {}
     for place, run in runs.items():
         found = run.small_table()
@@ -120,22 +117,25 @@ def _copied(
     part_of: str,
 ) -> set[int]:
     by_table = {each.table: each for each in members}
+    copied: set[int] = set()
+
+    def ended(table: SmallTable, report: TransferReport) -> None:
+        by_table[table].run.ended(report)
+        copied.add(by_table[table].place)
+
     try:
-        reports = join(
+        join(
             together,
             list(by_table),
             lambda table: by_table[table].run.place(table),
+            ended,
             more,
             part_of,
         )
-    except JobCancelledError:
-        raise
     except Exception as error:
-        _log.info("%d small tables are copied one by one: %s", len(members), error)
-        return set()
-    for table, report in reports.items():
-        by_table[table].run.ended(report)
+        _log.info("%d small tables are copied one by one: %s", len(members) - len(copied), error)
+        return copied
     for each in members:
         if each.table.why is not None:
             _log.info("%s is copied alone: %s", each.table.stream, each.table.why)
-    return {by_table[table].place for table in reports}
+    return copied

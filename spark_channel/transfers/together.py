@@ -51,17 +51,17 @@ def carry_out_together(
     together: Together,
     tables: Sequence[SmallTable],
     placed: Callable[[SmallTable], None],
+    ended: Callable[[SmallTable, TransferReport], None],
     more: Mapping[str, Any],
     part_of: str,
-) -> dict[SmallTable, TransferReport]:
-    """Copy the tables. Returns a report of each that was copied, or was published before; the others have a `why`.
+) -> None:
+    """Copy the tables. Each is paid before the next one is read, as its batches are where it is copied alone.
 
-    Each table is paid before the next one is read, as its batches are where it is copied alone.
-
-    `placed` sets the position of a table that was looked up. `more` are options of the whole job.
+    `placed` sets the position of a table that was looked up. `ended` takes the report of each that is published, or was
+    before, as soon as that is known; the others have a `why`. `more` are options of the whole job.
 
     Raises:
-        ChannelError: nothing was published.
+        ChannelError: the tables that have not ended are not published.
     """
     began, began_at = SYSTEM_CLOCK.now(), utc_now()
     limits = JobLimits.of(CommonOptions.parse(more)[0])
@@ -79,6 +79,18 @@ def carry_out_together(
                     table.why = error
         for table in some:
             table.batches.clear()
+            note(table)
+
+    def note(table: SmallTable) -> None:
+        if table.published_at is None:
+            return
+        if not table.is_new:
+            table.rows = table.nbytes = 0
+        made = _recorded(engine, table, limits, part_of, waits.get(table, 0.0))
+        seconds = round(SYSTEM_CLOCK.now() - began, 3)
+        ended(
+            table, replace(made, seconds=seconds, started_at=began_at.isoformat(timespec="seconds"))
+        )
 
     with ExitStack() as held:
         limiter = _limiter(engine, limits, held)
@@ -91,6 +103,8 @@ def carry_out_together(
 
         held.enter_context(engine.cancelling(cancel))
         together.look(tables)
+        for table in tables:
+            note(table)
         left = [table for table in tables if table.is_left]
         for table in left:
             placed(table)
@@ -105,17 +119,6 @@ def carry_out_together(
                 publish(ready)
                 ready, since = [], SYSTEM_CLOCK.now()
         publish(ready)
-    seconds = round(SYSTEM_CLOCK.now() - began, 3)
-    started_at = began_at.isoformat(timespec="seconds")
-    reports = {}
-    for table in tables:
-        if table.published_at is None:
-            continue
-        if not table.is_new:
-            table.rows = table.nbytes = 0
-        made = _recorded(engine, table, limits, part_of, waits.get(table, 0.0))
-        reports[table] = replace(made, seconds=seconds, started_at=started_at)
-    return reports
 
 
 def _limiter(engine: TogetherEngine, limits: JobLimits, held: ExitStack) -> Limiter | None:

@@ -21,7 +21,8 @@ from spark_channel.connectors.postgresql import together as publishing
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.connectors.postgresql.together import PostgresTogether
 from spark_channel.connectors.sql.session_pool import keeping_sessions
-from spark_channel.errors import TargetError
+from spark_channel.errors import JobCancelledError, TargetError
+from spark_channel.local import LocalMove
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.groups import groups_of
@@ -513,6 +514,32 @@ def test_a_table_is_paid_before_the_next_one_is_read(
     assert events == ["read", "paid"] * _TABLES
     assert published == [*[1] * _TABLES, 0]
     assert {each.rows for each in report.tables} == {20}
+    assert _rows(small) == {"20|210"}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), JobCancelledError("the run was ended")])
+def test_what_was_published_before_a_group_fails_is_not_copied_again(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str], error: Exception
+) -> None:
+    read, alone, reads = carrying._read, LocalMove.__call__, []
+
+    def failing(together: Together, session: Any, table: SmallTable) -> None:
+        reads.append(table)
+        if len(reads) == 4:
+            raise error
+        read(together, session, table)
+
+    def noted(self: LocalMove, spec: Any, more: Mapping[str, Any]) -> Any:
+        copied.append(spec)
+        return alone(self, spec, more)
+
+    copied: list[Any] = []
+    monkeypatch.setattr(carrying, "_read", failing)
+    monkeypatch.setattr(carrying, "_LONGEST_SECONDS", -1)
+    monkeypatch.setattr(LocalMove, "__call__", noted)
+    report = spark_channel.replicate(None, {**_file(small), "parallel": 1})
+    assert (len(joined), len(copied)) == (3, _TABLES - 3)
+    assert [(each.state, each.rows) for each in report.tables] == [("done", 20)] * _TABLES
     assert _rows(small) == {"20|210"}
 
 
