@@ -12,10 +12,7 @@ BEGIN, END = "<!-- picture -->\n", "<!-- /picture -->\n"
 
 @dataclass(frozen=True, slots=True)
 class HarmFigures:
-    """Medians over `rounds`: p99 in milliseconds, and rows per second. `limit` is the copy's own.
-
-    `bands`: the picture shows all rounds, and not one of them.
-    """
+    """Medians over `rounds`: p99 in milliseconds, and rows per second. `limit` is the copy's own."""
 
     rounds: int
     rows: int
@@ -25,7 +22,6 @@ class HarmFigures:
     limited_ms: float
     jdbc_speed: float
     limited_speed: float
-    bands: bool = True
 
 
 def spaced(number: float) -> str:
@@ -35,14 +31,10 @@ def spaced(number: float) -> str:
 def caption(of: HarmFigures) -> str:
     what = "p99 latency of an application while rows are copied out of its database and into it"
     slow, fast = of.rows / of.limited_speed, of.rows / of.jdbc_speed
-    shown = (
-        f"A line is the median of {of.rounds} rounds, in a band of all."
-        if of.bands
-        else f"The picture is one of {of.rounds} rounds."
-    )
     text = (
         f"*An application's transactions (pgbench) while {spaced(of.rows)} rows are copied out of its PostgreSQL and "
-        f"into it. {shown} Median p99 of all rounds: {of.idle_ms:.2f} ms idle; "
+        f"into it. A line is the median of {of.rounds} rounds, in a band of all. "
+        f"Median p99 of all rounds: {of.idle_ms:.2f} ms idle; "
         f"{of.jdbc_ms:.1f} ms beside Spark's JDBC source; {of.limited_ms:.1f} ms beside spark-channel at "
         f"{spaced(of.limit)} rows/s. The price is time: {slow:.0f} s instead of {fast:.0f} s. "
         "[Method and all results](docs/benchmarks.md).*"
