@@ -69,7 +69,7 @@ _MOST_PACKET = 4 << 20
 _WAYS = 2
 """A LOAD DATA goes to the server and back twice."""
 _NEAR_SECONDS = 0.002
-"""The way to a server and back, above which pieces take no turns: the server would rest meanwhile."""
+"""The round trip to a server, above which pieces take no turns: the server would be idle meanwhile."""
 
 
 class RefusedRowsError(Exception):

@@ -180,7 +180,8 @@ def spread_of(gathered: float, since: float, room: float, *, is_limited: bool) -
 
 _ADDING_SECONDS, _ADDING_PART = 2.0, 0.2
 _OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.8
-"""With 0.9, eight tasks use 94 % of a limit; with 0.6, the target sees 1.6 times the limit in a second, now 1.2."""
+"""The target sees 1.2 times the limit in a second; with a part of 0.6 it sees 1.6 times, and with 0.9 eight tasks use
+94 % of the limit."""
 
 
 def adding_seconds(took: float, room: float, *, overlapped: bool) -> float:
