@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_channel.connectors import find_connector, load_reader, load_writer
-from spark_channel.connectors.base.registry import has_third_parties, take_schema
+from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.datax import LoadedJob, load_job, parse_parameters
 from spark_channel.datax.load import check_job_file
 from spark_channel.errors import ChannelError, MissingPackageError, OptionError
 from spark_channel.option_types import has_reference, without_references
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress.report import short
+from spark_channel.transfers.options import take_schema
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -380,16 +380,15 @@ def _register_format(spark: SparkSession, context: Any, times: bool | None) -> N
 
 def _hide_logins(spark: SparkSession) -> None:
     """Plans and event logs show a source's options, but for those whose names or values match this."""
-    from spark_channel.connectors.base.registry import hidden_options
+    from spark_channel.connectors.base.registry import all_connectors
 
     try:
         if spark.conf.get(_HIDDEN, None) in (
             None,
             "(?i)url",
         ):  # unset, or Spark's default: another is the user's
-            names = "|".join(
-                re.escape(name) for name in sorted({*hidden_options(), *_OF_EVERY_CONNECTOR})
-            )
+            secrets = {name for connector in all_connectors() for name in connector.secrets}
+            names = "|".join(re.escape(name) for name in sorted(secrets | {*_OF_EVERY_CONNECTOR}))
             spark.conf.set(_HIDDEN, f"(?i)^({names})$|password|secret|{_LOGIN_IN_A_PATH}")
     except (
         Exception

@@ -30,7 +30,7 @@ class AdmittingStreamReader(ChannelStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit.nbytes is None else ReadMaxBytes(limit.nbytes)
 
     @without_traceback()
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override] # only sources with admission take these arguments
         standing, asked = self._standing(), self._asked(limit)
         return standing.latest(start, self._beside(asked) if standing.is_beside(start) else asked)
 

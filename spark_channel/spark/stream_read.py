@@ -110,7 +110,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         return self._standing().initial()
 
     @without_traceback()
-    def latestOffset(self) -> Offset:  # type: ignore[override]
+    def latestOffset(self) -> Offset:  # type: ignore[override] # Spark 4.2 gives it arguments in a subclass
         limit = self._source.options.limit()
         if limit and self._source.options.tunnel is None:
             raise UnsupportedError(

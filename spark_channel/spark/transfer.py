@@ -15,7 +15,6 @@ from pyspark.sql import functions as f
 
 from spark_channel.arrow_schema import conform
 from spark_channel.clock import utc_now
-from spark_channel.connectors.base.registry import take_schema
 from spark_channel.errors import DirtyRowsError, LimitError, OptionError, TargetError
 from spark_channel.masking import mask_text, mask_url, without_login
 from spark_channel.options import CommonOptions, WriteOptions
@@ -32,7 +31,7 @@ from spark_channel.spark.throttle import by_number, throttle
 from spark_channel.spark.worker import own_error
 from spark_channel.transfers.fan_out import carry_out as carry_out_on
 from spark_channel.transfers.limits import is_limited, limit_scope_of
-from spark_channel.transfers.options import JobOptions, job_options
+from spark_channel.transfers.options import JobOptions, job_options, take_schema
 from spark_channel.transfers.plan import begin_transfer, first_reachable
 from spark_channel.transfers.task import TaskServiceClient
 from spark_channel.transform import Pipeline, prepare

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from spark_channel.connectors.base.registry import find_connector
 from spark_channel.errors import OptionError
 from spark_channel.option_types import resolve_references
 from spark_channel.options import CommonOptions, Options, ReadOptions, WriteOptions
@@ -17,6 +18,7 @@ __all__ = [
     "TargetOptions",
     "job_options",
     "read_targets",
+    "take_schema",
     "target_options",
 ]
 
@@ -212,3 +214,14 @@ def _slower(option: str, own: Any, whole: Sequence[Mapping[str, Any]]) -> Any:
     field = WriteOptions.names()[option.lower()]
     speeds = [getattr(WriteOptions.parse({option: value})[0], field) for value in (own, *others)]
     return min((speed for speed in speeds if speed is not None), default=None)
+
+
+def take_schema(named: dict[str, Any]) -> str | None:
+    """`schema` as `spark.read.schema` takes it, out of a reader's options; None = the reader finds its own.
+
+    A connector that has an option of that name keeps it.
+    """
+    key = next((key for key in named if key.lower() == "schema"), None)
+    if key is None or "schema" in find_connector(named, "reader").options_class("reader").names():
+        return None
+    return str(named.pop(key))

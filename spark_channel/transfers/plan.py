@@ -28,7 +28,6 @@ from spark_channel.connectors.base.registry import (
     all_connectors,
     describe,
     experiment_remark,
-    take_schema,
 )
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.datax.plugins.databases import jdbc_port
@@ -56,7 +55,7 @@ from spark_channel.transfers.conversion import (
     with_conversion,
 )
 from spark_channel.transfers.limits import JobLimits
-from spark_channel.transfers.options import JobOptions, job_options, target_options
+from spark_channel.transfers.options import JobOptions, job_options, take_schema, target_options
 from spark_channel.transfers.resume import PartialTransfer, find_partial_transfer
 from spark_channel.transform import Pipeline, prepare
 

@@ -342,7 +342,7 @@ class SqlStore(ABC):
 
     def _insert(self, statements: Statements, name: str, channel: Channel) -> None:
         statements.rows(
-            f"INSERT INTO spark_channel_tunnel_channels (tunnel, {_CHANNEL_COLUMNS}) "  # noqa: S608
+            f"INSERT INTO spark_channel_tunnel_channels (tunnel, {_CHANNEL_COLUMNS}) "  # noqa: S608 - constants
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 name,
@@ -356,7 +356,7 @@ class SqlStore(ABC):
 
     def _remove(self, statements: Statements, name: str) -> None:
         for table in ("tunnel_notes", "tunnel_clients", "tunnel_channels"):
-            statements.rows(f"DELETE FROM spark_channel_{table} WHERE tunnel = ?", (name,))  # noqa: S608
+            statements.rows(f"DELETE FROM spark_channel_{table} WHERE tunnel = ?", (name,))  # noqa: S608 - a constant name
         statements.rows("DELETE FROM spark_channel_tunnels WHERE name = ?", (name,))
 
     def _load(self, statements: Statements, name: str) -> TunnelState:

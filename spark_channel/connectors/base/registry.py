@@ -37,10 +37,8 @@ __all__ = [
     "experiment_remark",
     "find_connector",
     "has_third_parties",
-    "hidden_options",
     "load_reader",
     "load_writer",
-    "take_schema",
 ]
 
 
@@ -550,11 +548,6 @@ def experiment_remark(used: Iterable[tuple[Connector, Mapping[str, Any]]]) -> st
     return f"an experimental connector is used: {listed}. Compare target and source before you rely on it"
 
 
-def hidden_options() -> list[str]:
-    """The names of all options, of any connector, whose values hold secrets."""
-    return sorted({name for connector in _all().values() for name in connector.secrets})
-
-
 def find_connector(options: Mapping[str, Any], half: str) -> Connector:
     """The connector that `options` (Spark's, lower-cased keys) ask for; `half` is "reader" or "writer".
 
@@ -631,17 +624,6 @@ def load_reader(options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
 def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
     """The writer that `options` describe, and warnings about ignored options. Opens nothing."""
     return find_connector(options, "writer").writer_with(options)
-
-
-def take_schema(named: dict[str, Any]) -> str | None:
-    """`schema` as `spark.read.schema` takes it, out of a reader's options; None = the reader finds its own.
-
-    A connector that has an option of that name keeps it.
-    """
-    key = next((key for key in named if key.lower() == "schema"), None)
-    if key is None or "schema" in find_connector(named, "reader").options_class("reader").names():
-        return None
-    return str(named.pop(key))
 
 
 def describe(options: Any) -> str:

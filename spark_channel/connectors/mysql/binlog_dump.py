@@ -73,9 +73,9 @@ def _packets(session: MysqlSession, after: GtidSet) -> Generator[bytes]:
     connection: Any = session.connection
     try:
         # PyMySQL has no public way to send another command than a statement.
-        connection._execute_command(*_command(after))  # noqa: SLF001
+        connection._execute_command(*_command(after))  # noqa: SLF001 - PyMySQL has no public way
         while True:
-            data = cast(bytes, connection._read_packet().get_all_data())  # noqa: SLF001
+            data = cast(bytes, connection._read_packet().get_all_data())  # noqa: SLF001 - PyMySQL has no public way
             if data[0] == _EOF and len(data) < _EOF_SIZE:
                 return
             yield data[1:]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import sqlglot
-from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined] # sqlglot does not list it
 
 from spark_channel.arrow_schema import UNLIMITED
 from spark_channel.connectors.mysql.session import MysqlSession, code_of, is_away, is_ended, quoted
@@ -202,7 +202,7 @@ class MysqlDialect(Dialect):
         """As the result is described. Costs no scan where the server merges the query."""
         try:
             fields = cast(MysqlSession, session).fields(
-                f"SELECT * FROM ({query}) AS `source` LIMIT 0"  # noqa: S608
+                f"SELECT * FROM ({query}) AS `source` LIMIT 0"  # noqa: S608 - a query that was parsed
             )
         except SourceError as error:
             if code_of(error) != _SAME_NAMES:
@@ -447,12 +447,12 @@ def table_named(session: Session, database: str, name: str) -> MysqlTable | None
     literal = MysqlDialect().literal
     there = f"table_schema = {literal(database, None)} AND table_name = {literal(name, None)}"
     rows = session.rows(
-        f"SELECT table_schema, table_name, table_type, engine FROM information_schema.tables WHERE {there}"  # noqa: S608
+        f"SELECT table_schema, table_name, table_type, engine FROM information_schema.tables WHERE {there}"  # noqa: S608 - texts are quoted
     )
     if not rows:
         return None
     columns = _columns(session, there)
-    database, name, kind, engine = (None if each is None else str(each) for each in rows[0])  # type: ignore[assignment]
+    database, name, kind, engine = (None if each is None else str(each) for each in rows[0])  # type: ignore[assignment] # four columns
     if "VIEW" in str(kind):
         return MysqlTable(database, name, columns, is_view=True)
     indexes = _indexes(session, there)
@@ -526,7 +526,7 @@ def _is_named(name: str, granted: str, *, is_pattern: bool) -> bool:
 
 def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
     rows = session.rows(
-        "SELECT column_name, column_type, is_nullable, column_default, extra, character_set_name, collation_name "  # noqa: S608
+        "SELECT column_name, column_type, is_nullable, column_default, extra, character_set_name, collation_name "  # noqa: S608 - texts are quoted
         f"FROM information_schema.columns WHERE {there} ORDER BY ordinal_position"
     )
     found = []
@@ -574,7 +574,7 @@ class _Index:
 def _indexes(session: Session, there: str) -> list[_Index]:
     """The indexes of whole columns: the primary key first, then the shortest."""
     rows = session.rows(
-        "SELECT index_name, non_unique, column_name, nullable, sub_part, collation "  # noqa: S608
+        "SELECT index_name, non_unique, column_name, nullable, sub_part, collation "  # noqa: S608 - texts are quoted
         f"FROM information_schema.statistics WHERE {there} ORDER BY index_name, seq_in_index"
     )
     found: dict[str, _Index] = {}

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import sqlglot
 from pydantic import BeforeValidator, Field
-from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined] # sqlglot does not list it
 
 from spark_channel.connectors.base.network import check_no_fragment, decoded
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT

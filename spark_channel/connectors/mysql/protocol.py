@@ -44,15 +44,15 @@ def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) 
     be abandoned. After the last batch, `connection.warnings_left` says how many warnings the statement left.
     """
     # PyMySQL has no public way below its cursors.
-    connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001
-    first = connection._read_packet()  # noqa: SLF001
+    connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001 - PyMySQL has no public way
+    first = connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
     if first.is_load_local_packet():
         connection.refuse_file(first)
     width = int(first.read_length_encoded_integer())
     for _ in range(width):
-        connection._read_packet()  # noqa: SLF001
-    connection._read_packet()  # noqa: SLF001
-    rows = _Rows(connection._rfile.read1)  # noqa: SLF001
+        connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
+    connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
+    rows = _Rows(connection._rfile.read1)  # noqa: SLF001 - PyMySQL has no public way
     while not rows.ended:
         data, begins, ends = rows.take(batch_rows, batch_bytes)
         if len(begins):

@@ -270,7 +270,7 @@ def insert_staged(
 
         def insert(stage: str, some: str = "") -> int:
             affected, warnings = session.affected(
-                f"{verb} INTO {target.sql} ({names}) SELECT {names} FROM {stage}{some} ORDER BY {PLACE}{more}"  # noqa: S608
+                f"{verb} INTO {target.sql} ({names}) SELECT {names} FROM {stage}{some} ORDER BY {PLACE}{more}"  # noqa: S608 - names are quoted
             )
             leaves_out = verb == IGNORING and not session.lenient
             if warnings and leaves_out and (others := session.warnings_but_keys()):
@@ -298,7 +298,7 @@ def insert_staged(
                     counts.append(insert(stage, f" WHERE {PLACE} >= {begin} AND {PLACE} < {end}"))
                     return SYSTEM_CLOCK.now() - begun
 
-            first, last = session.rows(f"SELECT MIN({PLACE}), MAX({PLACE}) FROM {stage}")[0]  # noqa: S608
+            first, last = session.rows(f"SELECT MIN({PLACE}), MAX({PLACE}) FROM {stage}")[0]  # noqa: S608 - names are quoted
             if first is not None and verb == IGNORING and not paced:
                 for begin in range(int(first), int(last) + 1, IGNORED_ROWS):
                     insert_range(begin, begin + IGNORED_ROWS)
@@ -316,7 +316,7 @@ def insert_staged(
         create_stage(session, merged, staged_columns(target), temporary=True, key=target.key)
         for stage, _ in stages:
             session.rows(
-                f"INSERT INTO {merged} ({staged}) SELECT {staged} FROM {stage} ORDER BY {PLACE}"  # noqa: S608
+                f"INSERT INTO {merged} ({staged}) SELECT {staged} FROM {stage} ORDER BY {PLACE}"  # noqa: S608 - names are quoted
             )
     _MysqlMerge(session, MysqlWriteDialect(), target, merged, options.write_mode).bring()
 
@@ -369,15 +369,15 @@ class _MysqlMerge(Merge):
                 ]
             )
             stored = self._affected(
-                f"UPDATE {self._target} AS t JOIN {self._rows} AS s ON {self._same} SET {sets}"  # noqa: S608
+                f"UPDATE {self._target} AS t JOIN {self._rows} AS s ON {self._same} SET {sets}"  # noqa: S608 - names are quoted
             )
         inserted = self._affected(
-            f"INSERT INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
+            f"INSERT INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608 - names are quoted
             f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s LEFT JOIN {self._target} AS t "
             f"ON {self._same} WHERE t.{self.quoted(self._key[0])} IS NULL"
         )
         if update and self.others:
-            ((sent,),) = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608
+            ((sent,),) = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608 - names are quoted
             hold_stored(self._label, int(sent), stored + inserted)
         return None
 

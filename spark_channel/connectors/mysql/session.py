@@ -377,7 +377,7 @@ class MysqlSession(BoundSession):
 
         with self._cursor():
             # PyMySQL has no public way to send another command than a statement.
-            send, read = self._connection._execute_command, self._connection._read_packet  # noqa: SLF001
+            send, read = self._connection._execute_command, self._connection._read_packet  # noqa: SLF001 - PyMySQL has no public way
             send(_COM_STMT_PREPARE, sql)
             head = read().get_all_data()
             columns, parameters = struct.unpack_from("<HH", head, 5)

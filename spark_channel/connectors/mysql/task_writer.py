@@ -376,7 +376,7 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
 
     def _count(self) -> str:
         assert self._table is not None
-        return f"SELECT COUNT(*) FROM {self._sql(self._table)}"  # noqa: S608
+        return f"SELECT COUNT(*) FROM {self._sql(self._table)}"  # noqa: S608 - names are quoted
 
 
 class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):

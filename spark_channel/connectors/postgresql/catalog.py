@@ -202,7 +202,7 @@ def find_rows(session: PgSession, texts: Sequence[str]) -> list[tuple[Any, ...] 
         asked.append(f"({number}, {names})")
     find = re.sub(r"\$(\d)", lambda found: f"asked.name{found[1]}", _FIND)
     rows = session.rows(
-        f"SELECT asked.number, found.* FROM (VALUES {', '.join(asked)}) AS asked (number, name1, name2, name3) "  # noqa: S608
+        f"SELECT asked.number, found.* FROM (VALUES {', '.join(asked)}) AS asked (number, name1, name2, name3) "  # noqa: S608 - texts are quoted
         f"CROSS JOIN LATERAL ({find}) AS found (f1, f2, f3, f4, f5, f6, f7, f8, f9)"
     )
     found = {int(number): tuple(row) for number, *row in rows}

@@ -146,7 +146,7 @@ class PostgresDialect(Dialect):
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         """The driver knows most types of a query's columns, and a numeric's size."""
         schema = cast("PgReadSession", session).schema_of(
-            f"SELECT * FROM ({query}) AS source LIMIT 0"  # noqa: S608
+            f"SELECT * FROM ({query}) AS source LIMIT 0"  # noqa: S608 - a query that was parsed
         )
         found = []
         for field in schema:

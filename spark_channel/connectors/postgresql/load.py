@@ -320,7 +320,7 @@ class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
                 )
             if self._chunks_staged:
                 listed = ", ".join(f"'{int(number) % (1 << 32)}'" for number in self._chunks_staged)
-                query = f"SELECT count(*) FROM {self._stage_sql} WHERE xmin::text IN ({listed})"  # noqa: S608
+                query = f"SELECT count(*) FROM {self._stage_sql} WHERE xmin::text IN ({listed})"  # noqa: S608 - a quoted name, and numbers
                 if self._session.value(query) != sum(self._chunks_staged.values()):
                     raise TargetError(
                         f"task {self._task}: the server crashed, and with it went the rows staged in "
@@ -534,7 +534,7 @@ class PostgresDirectWriter(_PostgresTaskWriter, DirectTaskWriter):
         if self._options.write_mode in ("upsert", "skipExisting"):
             keys = keys_sql(self._plan.target)
             session.rows(
-                f"CREATE TEMPORARY TABLE {_KEYS} ON COMMIT DROP AS SELECT {keys} FROM {_ROWS}"  # noqa: S608
+                f"CREATE TEMPORARY TABLE {_KEYS} ON COMMIT DROP AS SELECT {keys} FROM {_ROWS}"  # noqa: S608 - names are quoted
             )
             session.rows(f"ALTER TABLE pg_temp.{_KEYS} ADD PRIMARY KEY ({keys})")
 
@@ -555,7 +555,7 @@ class PostgresDirectWriter(_PostgresTaskWriter, DirectTaskWriter):
         PostgresMerge(session, target, f"pg_temp.{_ROWS}", mode, count=count).bring()
         if self._options.write_mode in ("upsert", "skipExisting"):
             keys = keys_sql(target)
-            session.rows(f"INSERT INTO pg_temp.{_KEYS} SELECT {keys} FROM pg_temp.{_ROWS}")  # noqa: S608
+            session.rows(f"INSERT INTO pg_temp.{_KEYS} SELECT {keys} FROM pg_temp.{_ROWS}")  # noqa: S608 - names are quoted
         session.rows(f"TRUNCATE pg_temp.{_ROWS}")
 
     def _complete(self, session: PgWriteSession) -> None:

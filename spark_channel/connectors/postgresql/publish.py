@@ -105,7 +105,7 @@ class PostgresMerge(Merge):
         """
         said = ", ".join(f"'{word}'" for word in TRUNCATES)
         truncates = f"LOWER({self._operation}) IN ({said})"
-        ((last,),) = self._run(f"SELECT max({PLACE})::bigint FROM {self._rows} WHERE {truncates}")  # noqa: S608
+        ((last,),) = self._run(f"SELECT max({PLACE})::bigint FROM {self._rows} WHERE {truncates}")  # noqa: S608 - names are quoted
         if last is None:
             return
         if self.writers != 1:
@@ -119,24 +119,24 @@ class PostgresMerge(Merge):
                 "task are older or newer is not known. Write with commit=job, and without a shuffle behind the stream "
                 "(repartition, join), so that one task has all changes in their order"
             )
-        self._run(f"DELETE FROM {self._target}")  # noqa: S608
-        hold_gone(self._label, int(self._run(f"SELECT count(*) FROM {self._target}")[0][0]))  # noqa: S608
-        self._run(f"DELETE FROM {self._rows} WHERE {PLACE} <= {last}")  # noqa: S608
+        self._run(f"DELETE FROM {self._target}")  # noqa: S608 - names are quoted
+        hold_gone(self._label, int(self._run(f"SELECT count(*) FROM {self._target}")[0][0]))  # noqa: S608 - names are quoted
+        self._run(f"DELETE FROM {self._rows} WHERE {PLACE} <= {last}")  # noqa: S608 - names are quoted
 
     def _keep_last(self) -> None:
         key = self.listed(self._key)
         self._rows = (
-            f"(SELECT DISTINCT ON ({key}) * FROM {self._rows} ORDER BY {key}, {PLACE} DESC)"  # noqa: S608
+            f"(SELECT DISTINCT ON ({key}) * FROM {self._rows} ORDER BY {key}, {PLACE} DESC)"  # noqa: S608 - names are quoted
         )
 
     def _delete(self) -> None:
         where = f"{self.gone('s.')} AND {self._same}"
-        self._run(f"DELETE FROM {self._target} t USING {self._rows} s WHERE {where}")  # noqa: S608
+        self._run(f"DELETE FROM {self._target} t USING {self._rows} s WHERE {where}")  # noqa: S608 - names are quoted
 
     def _close(self, end: str) -> None:
         where = f"{self.does(CLOSES, 's.')} AND {self._same_one} AND t.{self.quoted(end)} IS NULL"
         self._run(
-            f"UPDATE {self._target} t SET {self.quoted(end)} = {self._closed_at(end)} FROM {self._rows} s "  # noqa: S608
+            f"UPDATE {self._target} t SET {self.quoted(end)} = {self._closed_at(end)} FROM {self._rows} s "  # noqa: S608 - names are quoted
             f"WHERE {where}"
         )
 
@@ -163,7 +163,7 @@ class PostgresMerge(Merge):
         kept, count = "", self._count
         if self._mode == "apply":
             kept = f" WHERE NOT {self.ended('s.')}"
-            ((count,),) = self._run(f"SELECT count(*) FROM {self._rows} s{kept}")  # noqa: S608
+            ((count,),) = self._run(f"SELECT count(*) FROM {self._rows} s{kept}")  # noqa: S608 - names are quoted
         conflict = f"{kept} ON CONFLICT ({self.listed(self._key)}) {action}"
         if action == "DO NOTHING":
             stored, _ = self._insert(conflict)
@@ -185,7 +185,7 @@ class PostgresMerge(Merge):
         override = " OVERRIDING SYSTEM VALUE" if numbered else ""
         values = ", ".join(map(self._value, self._columns))
         return self._session.affected(
-            f"INSERT INTO {self._target} ({self.listed(self._names)}){override} "  # noqa: S608
+            f"INSERT INTO {self._target} ({self.listed(self._names)}){override} "  # noqa: S608 - names are quoted
             f"SELECT {values} FROM {self._rows} s{more}"
         )
 
@@ -483,4 +483,4 @@ def _keep_only(
         )
     if strange := found.keys() - wanted.keys():
         listed = ", ".join(f"'{number}'" for number in sorted(strange))
-        session.rows(f"DELETE FROM {stage} WHERE xmin::text IN ({listed})")  # noqa: S608
+        session.rows(f"DELETE FROM {stage} WHERE xmin::text IN ({listed})")  # noqa: S608 - a quoted name, and numbers

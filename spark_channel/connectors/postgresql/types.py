@@ -587,7 +587,7 @@ def own_names(session: Session) -> bool:
     """Whether a user has named a type like one of PostgreSQL's: a name then does not determine its bytes."""
     names = ", ".join(literal_sql(name) for name in sorted(_PLAIN | _SIZED))
     query = (
-        "SELECT EXISTS (SELECT FROM pg_catalog.pg_type "  # noqa: S608
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_type "  # noqa: S608 - texts are quoted
         f"WHERE typnamespace <> 'pg_catalog'::regnamespace AND typname IN ({names}))"
     )
     return bool(session.value(query))

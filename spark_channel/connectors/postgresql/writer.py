@@ -124,7 +124,7 @@ class PostgresWriter(SqlWriter):
             kept = session.answers_kept.of("current_schema")
             known = kept.get("") or session.value("SELECT current_schema()")
             kept[""] = known
-        elif not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal_sql(space)}"):  # noqa: S608
+        elif not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal_sql(space)}"):  # noqa: S608 - a text is quoted
             known = None
         if known is None:
             raise OptionError(

@@ -421,7 +421,7 @@ class Claims:
     def beat(self, held: HeldClaim) -> None:
         """Show that the run lives."""
         self._run(
-            f"UPDATE {self._dialect.table(CLAIMS)} SET beat_at = ? WHERE claim = ? AND owner = ? AND epoch = ?",  # noqa: S608
+            f"UPDATE {self._dialect.table(CLAIMS)} SET beat_at = ? WHERE claim = ? AND owner = ? AND epoch = ?",  # noqa: S608 - names are quoted
             (utc_text(), held.identity.key, held.owner, held.epoch),
         )
 
@@ -457,10 +457,10 @@ class Claims:
                 kept.append(prefix)
             elif claim.identity.kind == "job" and claim.state == "open":
                 # No run can continue it; a task of it that is still there after all is fenced off.
-                self._run(f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?", (key,))  # noqa: S608
+                self._run(f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?", (key,))  # noqa: S608 - names are quoted
             if verdict == "doubtful" and not claim.doubted_at > claim.beat_at:
                 table = self._dialect.table(CLAIMS)
-                self._run(f"UPDATE {table} SET doubted_at = ? WHERE claim = ?", (now, key))  # noqa: S608
+                self._run(f"UPDATE {table} SET doubted_at = ? WHERE claim = ?", (now, key))  # noqa: S608 - names are quoted
         return [name for name in others if not name.startswith(tuple(kept))]
 
     def prune(self) -> None:
@@ -470,7 +470,7 @@ class Claims:
         """
         before = utc_text(utc_now() - timedelta(days=_DAYS))
         table = self._dialect.table(CLAIMS)
-        old = f"SELECT claim FROM {table} WHERE kind = 'job' AND state = 'published' AND published_at < ?"  # noqa: S608
+        old = f"SELECT claim FROM {table} WHERE kind = 'job' AND state = 'published' AND published_at < ?"  # noqa: S608 - names are quoted
         for (key,) in self._run(old, (before,)):
             self._run(f"DELETE FROM {table} WHERE claim = ?", (key,))  # noqa: S608 - a quoted name
 
@@ -486,7 +486,7 @@ class Claims:
             before = ""
         if lock is None:
             table = self._dialect.table(CLAIMS)
-            self._run(f"UPDATE {table} SET epoch = epoch WHERE claim = ?", (identity.key,))  # noqa: S608
+            self._run(f"UPDATE {table} SET epoch = epoch WHERE claim = ?", (identity.key,))  # noqa: S608 - names are quoted
         return self._read(identity, lock or "", f"{before}; " if before else "")
 
     def _read(self, identity: Identity, lock: str = "", before: str = "") -> Claim | None:
@@ -516,7 +516,7 @@ class Claims:
         table, key = self._dialect.table(CLAIMS), claim.identity.key
         if before is not None:
             sql = (
-                f"UPDATE {table} SET owner = ?, epoch = ?, state = ?, batch = ?, published_at = ?, row_count = ?, "  # noqa: S608
+                f"UPDATE {table} SET owner = ?, epoch = ?, state = ?, batch = ?, published_at = ?, row_count = ?, "  # noqa: S608 - names are quoted
                 "byte_count = ?, process = ?, beat_at = ?, doubted_at = ?, generation = ? WHERE claim = ?"
             )
             return sql, (*own, key)

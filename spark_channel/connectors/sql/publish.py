@@ -221,7 +221,7 @@ class Merge:
         """Insert the rows in the order in which they came."""
         names = self.listed(self._names)
         stored = self._affected(
-            f"{self.insert} INTO {self._target} ({names}) SELECT {names} FROM {self._rows}{self.order}"  # noqa: S608
+            f"{self.insert} INTO {self._target} ({names}) SELECT {names} FROM {self._rows}{self.order}"  # noqa: S608 - names are quoted
         )
         if stored is not None:
             hold_stored(self._label, self._count, stored)
@@ -257,8 +257,8 @@ class Merge:
 
     def _keep_last(self) -> None:
         """Leave the last row of each key."""
-        last = f"SELECT MAX({PLACE}) FROM {self._rows} GROUP BY {self.listed(self._key)}"  # noqa: S608
-        self._run(f"DELETE FROM {self._rows} WHERE {PLACE} NOT IN ({last})")  # noqa: S608
+        last = f"SELECT MAX({PLACE}) FROM {self._rows} GROUP BY {self.listed(self._key)}"  # noqa: S608 - names are quoted
+        self._run(f"DELETE FROM {self._rows} WHERE {PLACE} NOT IN ({last})")  # noqa: S608 - names are quoted
 
     def gone(self, prefix: str = "") -> str:
         """The condition that a row is a delete."""
@@ -294,12 +294,12 @@ class Merge:
             return
         value = f"SELECT MAX({self._staged(end)}) FROM {self._rows} s WHERE {said}"  # noqa: S608 - quoted names
         self._run(
-            f"UPDATE {self._target} SET {self.quoted(end)} = ({value}) WHERE {self.quoted(end)} IS NULL"  # noqa: S608
+            f"UPDATE {self._target} SET {self.quoted(end)} = ({value}) WHERE {self.quoted(end)} IS NULL"  # noqa: S608 - names are quoted
         )
         if self._begin is not None:
             # As in `_closed_at`, apart: MySQL reads a temporary table once in a statement.
             ended, begin = self.quoted(end), self.quoted(self._begin)
-            self._run(f"UPDATE {self._target} SET {ended} = {begin} WHERE {ended} < {begin}")  # noqa: S608
+            self._run(f"UPDATE {self._target} SET {ended} = {begin} WHERE {ended} < {begin}")  # noqa: S608 - names are quoted
         self._run(f"DELETE FROM {self._rows} WHERE {said}")  # noqa: S608 - quoted names
 
     def _leave_open(self, end: str) -> None:
@@ -313,7 +313,7 @@ class Merge:
         """Set the end of the target's rows that have none and that a close names."""
         said = f"FROM {self._rows} s WHERE {self._same_one} AND {self.does(CLOSES, 's.')}"
         self._run(
-            f"UPDATE {self._target} AS t SET {self.quoted(end)} = (SELECT {self._closed_at(end)} {said}) "  # noqa: S608
+            f"UPDATE {self._target} AS t SET {self.quoted(end)} = (SELECT {self._closed_at(end)} {said}) "  # noqa: S608 - names are quoted
             f"WHERE t.{self.quoted(end)} IS NULL AND EXISTS (SELECT 1 {said})"
         )
 
@@ -332,12 +332,12 @@ class Merge:
     def _delete(self) -> None:
         """Remove the keys of deletes from the target."""
         keys = self.listed(self._key)
-        gone = f"SELECT {keys} FROM {self._rows} WHERE {self.gone()}"  # noqa: S608
-        self._run(f"DELETE FROM {self._target} WHERE ({keys}) IN ({gone})")  # noqa: S608
+        gone = f"SELECT {keys} FROM {self._rows} WHERE {self.gone()}"  # noqa: S608 - names are quoted
+        self._run(f"DELETE FROM {self._target} WHERE ({keys}) IN ({gone})")  # noqa: S608 - names are quoted
 
     def _drop_deletes(self) -> None:
         """Leave the writes."""
-        self._run(f"DELETE FROM {self._rows} WHERE {self.ended()}")  # noqa: S608
+        self._run(f"DELETE FROM {self._rows} WHERE {self.ended()}")  # noqa: S608 - names are quoted
 
     def _affected(self, statement: str) -> int | None:
         """Run a statement: the rows that it stored; None = the database does not report them."""
@@ -357,7 +357,7 @@ class Merge:
             action = f"DO UPDATE SET {sets}"
         # WHERE: without it SQLite takes ON for the beginning of a join
         return self._affected(
-            f"{self.insert} INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
+            f"{self.insert} INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608 - names are quoted
             f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s WHERE TRUE "
             f"ON CONFLICT ({self.listed(self._key)}) {action}"
         )
@@ -365,10 +365,10 @@ class Merge:
     @property
     def _there(self) -> str:
         """The condition that the target has the key of the row s."""
-        return f"EXISTS (SELECT 1 FROM {self._target} t WHERE {self._same})"  # noqa: S608
+        return f"EXISTS (SELECT 1 FROM {self._target} t WHERE {self._same})"  # noqa: S608 - names are quoted
 
     def _hold_deleted(self) -> None:
-        query = f"SELECT COUNT(*) FROM {self._rows} s WHERE {self.gone('s.')} AND {self._there}"  # noqa: S608
+        query = f"SELECT COUNT(*) FROM {self._rows} s WHERE {self.gone('s.')} AND {self._there}"  # noqa: S608 - names are quoted
         ((kept,),) = self._run(query)
         hold_gone(self._label, int(kept))
 
@@ -385,14 +385,14 @@ class Merge:
     def _hold_keys(self) -> None:
         """Hold the table to have the key of each row: of those that were there, a database reports nothing."""
         kept = f" WHERE NOT {self.ended('s.')}" if self._mode == "apply" else ""
-        query = f"SELECT COUNT(*), SUM(CASE WHEN {self._there} THEN 1 ELSE 0 END) FROM {self._rows} s{kept}"  # noqa: S608
+        query = f"SELECT COUNT(*), SUM(CASE WHEN {self._there} THEN 1 ELSE 0 END) FROM {self._rows} s{kept}"  # noqa: S608 - names are quoted
         ((sent, stored),) = self._run(query)
         hold_stored(self._label, int(sent), int(stored or 0))
 
     def _refuse_unknown_operations(self) -> None:
         known = (*WRITES, *OPENS, *DELETES, *CLOSES)
         unknown = self.limited(
-            f"SELECT {self._operation} FROM {self._rows} WHERE {self._operation} IS NULL "  # noqa: S608
+            f"SELECT {self._operation} FROM {self._rows} WHERE {self._operation} IS NULL "  # noqa: S608 - names are quoted
             f"OR LOWER({self._operation}) NOT IN ({_texts(known)})"
         )
         for (found,) in self._run(unknown):
@@ -402,7 +402,7 @@ class Merge:
 
     def _refuse_null_keys(self) -> None:
         empty = " OR ".join(f"{self.quoted(name)} IS NULL" for name in self._key)
-        if self._run(self.limited(f"SELECT 1 FROM {self._rows} WHERE {empty}")):  # noqa: S608
+        if self._run(self.limited(f"SELECT 1 FROM {self._rows} WHERE {empty}")):  # noqa: S608 - names are quoted
             raise BatchRefusedError(
                 f"a row has NULL in its key ({', '.join(self._key)}), which is equal to no other "
                 "value: fill it, or leave such rows out"
@@ -411,7 +411,7 @@ class Merge:
     def _refuse_twins(self) -> None:
         keys = self.listed(self._key)
         twice = self.limited(
-            f"SELECT {keys}, COUNT(*) FROM {self._rows} GROUP BY {keys} HAVING COUNT(*) > 1"  # noqa: S608
+            f"SELECT {keys}, COUNT(*) FROM {self._rows} GROUP BY {keys} HAVING COUNT(*) > 1"  # noqa: S608 - names are quoted
         )
         for *key, count in self._run(twice):
             shown = ", ".join(repr(part) if isinstance(part, str) else str(part) for part in key)
@@ -425,13 +425,13 @@ class StandardMerge(Merge):
     """For databases with standard SQL's MERGE, also those that compare no rows of several values."""
 
     def _delete(self) -> None:
-        gone = f"SELECT 1 FROM {self._rows} s WHERE {self._same} AND {self.gone('s.')}"  # noqa: S608
-        self._run(f"DELETE FROM {self._target} t WHERE EXISTS ({gone})")  # noqa: S608
+        gone = f"SELECT 1 FROM {self._rows} s WHERE {self._same} AND {self.gone('s.')}"  # noqa: S608 - names are quoted
+        self._run(f"DELETE FROM {self._target} t WHERE EXISTS ({gone})")  # noqa: S608 - names are quoted
 
     def _write(self, *, update: bool) -> int | None:
         sets = ", ".join(f"{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
         self._run(
-            f"MERGE INTO {self._target} t USING {self._rows} s ON {self._same} "  # noqa: S608
+            f"MERGE INTO {self._target} t USING {self._rows} s ON {self._same} "  # noqa: S608 - names are quoted
             f"{f'WHEN MATCHED THEN UPDATE SET {sets} ' if update and sets else ''}"
             f"WHEN NOT MATCHED THEN INSERT ({self.listed(self._names)}) VALUES ({self.listed(self._names, 's.')})"
         )
@@ -500,5 +500,5 @@ def _statements(run: Run, table: str, kind: str) -> Sequence[tuple[Any, ...]]:
     """The statements that made the table, or its triggers."""
     name = quoted_text(table)  # sqlglot's generator takes a tenth of a second to load
     return run(
-        f"SELECT sql FROM main.sqlite_master WHERE type = '{kind}' AND lower(tbl_name) = lower({name})"  # noqa: S608
+        f"SELECT sql FROM main.sqlite_master WHERE type = '{kind}' AND lower(tbl_name) = lower({name})"  # noqa: S608 - texts are quoted
     )

@@ -212,7 +212,7 @@ def _numbered(session: Session, dialect: Dialect, query: str) -> str:
         return query
     # Names before a WITH apply by position, in every database; a derived table of MariaDB takes none.
     columns = ", ".join(dialect.quoted(each) for each in made)
-    return f"WITH spark_channel_source ({columns}) AS ({query}) SELECT * FROM spark_channel_source"  # noqa: S608
+    return f"WITH spark_channel_source ({columns}) AS ({query}) SELECT * FROM spark_channel_source"  # noqa: S608 - a query that was parsed
 
 
 def _condition(source: ReadSource, options: SqlReadOptions) -> str | None:
@@ -537,4 +537,4 @@ class LateRows:
         return [self.seconds]
 
     def __setstate__(self, state: Sequence[Any]) -> None:
-        self.__init__(state[0])  # type: ignore[misc]
+        self.__init__(state[0])  # type: ignore[misc] # as pickle makes it

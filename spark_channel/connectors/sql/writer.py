@@ -625,7 +625,7 @@ class SqlWriter(WriteProtocol):
         tables = []
         for receipt in sorted(receipts, key=lambda each: each.task):
             if (name := receipt.details.get("table")) is not None:
-                hold_receipt(receipt, int(session.value(f"SELECT COUNT(*) FROM {sql(name)}")))  # noqa: S608
+                hold_receipt(receipt, int(session.value(f"SELECT COUNT(*) FROM {sql(name)}")))  # noqa: S608 - names are quoted
                 tables.append((sql(name), receipt.rows))
         return tables
 
