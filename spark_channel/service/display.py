@@ -122,9 +122,11 @@ class ProgressDisplay:
         self._closed = mode == "off"
 
     def job_opened(self, progress: JobProgress) -> None:
+        """Show the job from now on."""
         self._add("opened", progress)
 
     def job_closed(self, progress: JobProgress) -> None:
+        """Show the summary of the job, and then no more of it."""
         self._add("closed", progress)
 
     def flush(self, timeout: float = 2.0) -> None:

@@ -30,7 +30,8 @@ _MOST_ATTEMPTS = 250_000
 class JobListener(Protocol):
     """Is notified of jobs, on the service's threads: its methods return quickly and never raise."""
 
-    def job_opened(self, progress: JobProgress) -> None: ...
+    def job_opened(self, progress: JobProgress) -> None:
+        """`progress` is a job that was opened, for the first time or again."""
 
     def job_closed(self, progress: JobProgress) -> None:
         """`progress` is in a final phase. A job that reports again is opened again."""
@@ -75,10 +76,12 @@ class JobRegistry:
         self._listeners: list[JobListener] = []
 
     def subscribe(self, listener: JobListener) -> None:
+        """Call `listener` for each job that opens or closes from now on."""
         with self._lock:
             self._listeners.append(listener)
 
     def unsubscribe(self, listener: JobListener) -> None:
+        """Call `listener` no more. Calling it again has no effect."""
         with self._lock:
             if listener in self._listeners:
                 self._listeners.remove(listener)
@@ -186,6 +189,7 @@ class JobRegistry:
             return (self._live.get(job) or self._closed[job]).progress
 
     def live(self) -> list[JobProgress]:
+        """Return the jobs that have not ended."""
         with self._lock:
             return [each.progress for each in self._live.values()]
 

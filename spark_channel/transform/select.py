@@ -111,6 +111,7 @@ class Output:
     random: RandomColumn | None = None
 
     def output_field(self, schema: pa.Schema, position: int, step: str) -> pa.Field:
+        """Return the field of this column in the output, for input of `schema`; `step` names the step in errors."""
         if self.source is None:
             nullable = self.random is None and self.constant is None
             return pa.field(
