@@ -36,7 +36,7 @@ _END = b"\0"
 def wake_on_signals() -> None:
     """From now on. In the main thread, where no other part of the program learns of signals by a descriptor."""
     if _begins():
-        _Relay.running = _Relay()
+        _SignalThread.running = _SignalThread()
 
 
 @contextmanager
@@ -45,11 +45,11 @@ def woken_by_signals() -> Iterator[None]:
     if not _begins():
         yield
         return
-    _Relay.running = relay = _Relay()
+    _SignalThread.running = relay = _SignalThread()
     try:
         yield
     finally:
-        _Relay.running = None
+        _SignalThread.running = None
         relay.end()
 
 
@@ -58,7 +58,7 @@ def _begins() -> bool:
         signal, "pthread_kill"
     ):
         return False
-    relay = _Relay.running
+    relay = _SignalThread.running
     if relay is not None and relay.is_alive():  # in a process that was forked it is not
         return False
     if signal.getsignal(signal.SIGURG) not in (signal.SIG_DFL, signal.SIG_IGN, _nothing):
@@ -70,10 +70,10 @@ def _begins() -> bool:
     return True
 
 
-class _Relay(threading.Thread):
+class _SignalThread(threading.Thread):
     """Hears of each signal, and interrupts the main thread by one that means nothing."""
 
-    running: "_Relay | None" = None
+    running: "_SignalThread | None" = None
 
     def __init__(self) -> None:
         super().__init__(name="spark-channel-signals", daemon=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
-    "Verdict",
+    "CheckResult",
     "check_jobs",
     "check_place",
     "job_files",
@@ -260,7 +260,7 @@ _WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """`state` is "runs", "needs a driver" or "refused"; `faults` is every reason, `missing` the plugins not here."""
 
     state: str
@@ -280,47 +280,49 @@ def check_jobs(
     if not has_third_parties():
         without_pandas()
     variables = parse_parameters(" ".join(parameters))
-    verdicts = {path: check_job(path, variables, connect=connect) for path in job_files(given)}
-    states = Counter(each.state for each in verdicts.values())
-    missing = Counter(name.strip().lower() for each in verdicts.values() for name in each.missing)
+    results = {path: check_job(path, variables, connect=connect) for path in job_files(given)}
+    states = Counter(each.state for each in results.values())
+    missing = Counter(name.strip().lower() for each in results.values() for name in each.missing)
     if as_json:
         shown: dict[str, Any] = {
             "version": 1,
             "totals": {state: states[state] for state in (_RUNS, _NEEDS, _REFUSED)},
             "missing_plugins": dict(missing.most_common()),
-            "jobs": [{"file": str(path), **asdict(verdict)} for path, verdict in verdicts.items()],
+            "jobs": [{"file": str(path), **asdict(result)} for path, result in results.items()],
         }
         print(json.dumps(shown, ensure_ascii=False))  # noqa: T201 - the command line talks
     else:
-        _print(verdicts, states, missing)
+        _print(results, states, missing)
     return not states[_REFUSED]
 
 
-def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -> Verdict:
+def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -> CheckResult:
     """Return whether the job can run, judged by its text; with `connect`, by its source and target, too."""
     if path.suffix.lower() in (".yml", ".yaml"):
         return _check_replication(path, connect=connect)
     found = check_job_file(path, variables)
     if found.faults or found.loaded is None:
         faults = found.faults
-        return Verdict(_REFUSED if faults else _RUNS, faults, found.notes, found.missing)
+        return CheckResult(_REFUSED if faults else _RUNS, faults, found.notes, found.missing)
     try:
         needs = [need for spec in found.loaded.specs for need in _needs(spec)]
         if connect and not needs:
             _connect(found.loaded.specs)
     except ChannelError as error:
-        return Verdict(_REFUSED, (str(error),), found.notes)
+        return CheckResult(_REFUSED, (str(error),), found.notes)
     if needs:
-        return Verdict(_NEEDS, tuple(dict.fromkeys(needs)), found.notes)
-    return Verdict(_RUNS, (), found.notes)
+        return CheckResult(_NEEDS, tuple(dict.fromkeys(needs)), found.notes)
+    return CheckResult(_RUNS, (), found.notes)
 
 
-def _check_replication(path: Path, *, connect: bool) -> Verdict:
+def _check_replication(path: Path, *, connect: bool) -> CheckResult:
     from spark_channel.replication.plan import check_replication
 
     faults, needs = check_replication(path)
     if faults or needs or not connect:
-        return Verdict(_REFUSED if faults else _NEEDS if needs else _RUNS, tuple(faults or needs))
+        return CheckResult(
+            _REFUSED if faults else _NEEDS if needs else _RUNS, tuple(faults or needs)
+        )
     from spark_channel.replication.config import load_replication
     from spark_channel.replication.plan import plan_replication
     from spark_channel.replication.table_run import RunSettings
@@ -328,9 +330,9 @@ def _check_replication(path: Path, *, connect: bool) -> Verdict:
     try:
         made = plan_replication(load_replication(path), RunSettings(), parallelism=1)
     except ChannelError as error:
-        return Verdict(_REFUSED, (str(error),))
+        return CheckResult(_REFUSED, (str(error),))
     found = tuple(f"{each.stream}: {each.fault}" for each in made.tables if each.fault)
-    return Verdict(_REFUSED if found else _RUNS, found, made.notes)
+    return CheckResult(_REFUSED if found else _RUNS, found, made.notes)
 
 
 def _connect(specs: Sequence[TransferSpec]) -> None:
@@ -382,23 +384,23 @@ def _driver(end: Endpoint) -> str:
     return f"{named} (--conf spark.jars=...)"
 
 
-def _print(verdicts: dict[Path, Verdict], states: Counter[str], missing: Counter[str]) -> None:
+def _print(results: dict[Path, CheckResult], states: Counter[str], missing: Counter[str]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     table = Table()
     table.add_column("job", overflow="fold", ratio=2)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("result", no_wrap=True)
     table.add_column("why", overflow="fold", ratio=3)
-    for path, verdict in verdicts.items():
-        color = {_RUNS: "green", _NEEDS: "yellow"}.get(verdict.state, "red")
-        why = "\n".join((*verdict.faults, *(f"note: {note}" for note in verdict.notes)))
-        table.add_row(escape(str(path)), f"[{color}]{verdict.state}[/]", escape(why))
+    for path, result in results.items():
+        color = {_RUNS: "green", _NEEDS: "yellow"}.get(result.state, "red")
+        why = "\n".join((*result.faults, *(f"note: {note}" for note in result.notes)))
+        table.add_row(escape(str(path)), f"[{color}]{result.state}[/]", escape(why))
     console = Console(highlight=False, width=shutil.get_terminal_size((_WIDTH, 24)).columns)
     console.print(table)
     console.print(
-        f"{len(verdicts)} jobs: "
+        f"{len(results)} jobs: "
         + ", ".join(f"{states[each]} {each}" for each in (_RUNS, _NEEDS, _REFUSED))
     )
     if missing:

@@ -125,7 +125,12 @@ def _remarks(each: ChannelView) -> Iterator[tuple[str, str]]:
         if each.in_flight is None
         else in_flight_words(each.in_flight.rows, each.in_flight.seconds)
     )
-    said = {"slot": kept_words(lag), "base": base, "waits": lag.held_up, "in flight": in_flight}
+    said = {
+        "slot": kept_words(lag),
+        "base": base,
+        "waits": lag.backfill_blocked_by,
+        "in flight": in_flight,
+    }
     for about, words in said.items():
         if words:
             yield about, words
@@ -227,7 +232,7 @@ def _plain_lag(lag: FeedLag) -> dict[str, Any]:
         "bytes": lag.nbytes,
         "seconds": _rounded(lag.seconds),
         "wal_kept_bytes": lag.kept,
-        "waits": lag.held_up or None,
+        "waits": lag.backfill_blocked_by or None,
         "base": None
         if lag.base_read is None
         else {**_plain_base(lag), "is_paused_by_max_slot_lag": lag.base_held},

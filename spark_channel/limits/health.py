@@ -11,9 +11,9 @@ __all__ = [
     "AIM_P99",
     "WORK",
     "HealthSample",
+    "HighSignal",
     "SideHealth",
     "Slowdown",
-    "Trouble",
     "UnreachablePolicy",
     "shown",
     "signal_bound",
@@ -102,7 +102,7 @@ class UnreachablePolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class HighSignal:
     """A signal of a side that is too high, as text for people; `hard`: it halves the speed at once."""
 
     side: str
@@ -214,7 +214,7 @@ class SideHealth:
     slowdowns: dict[str, Slowdown] = field(default_factory=dict)
     naps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_ROOM_SAMPLES))
     usual: dict[str, float] = field(default_factory=dict)
-    trouble: Trouble | None = None
+    trouble: HighSignal | None = None
     missing: tuple[str, ...] = ()
     error: str = ""
     row_seconds: float = 0.0

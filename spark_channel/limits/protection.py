@@ -23,8 +23,8 @@ from spark_channel.limits.health import (
     AIMED,
     WORK,
     HealthSample,
+    HighSignal,
     SideHealth,
-    Trouble,
     UnreachablePolicy,
     shown,
     signal_bound,
@@ -152,7 +152,7 @@ class AdaptiveLimit:
         self._least_since: float | None = None
         self._above_since: float | None = None
         self._spent: deque[tuple[float, float]] = deque()
-        self._trouble: Trouble | None = None
+        self._trouble: HighSignal | None = None
         self._is_above = False
         self._held: deque[ThrottleInterval] = deque(maxlen=_MOST_HELD)
         self._held_seconds: dict[str, float] = {}
@@ -251,13 +251,13 @@ class AdaptiveLimit:
 
     def _judge(
         self, side: str, known: SideHealth, sample: HealthSample, now: float
-    ) -> Trouble | None:
-        worst: tuple[float, Trouble] | None = None
+    ) -> HighSignal | None:
+        worst: tuple[float, HighSignal] | None = None
         for name, (value, bound) in sample.values.items():
             most = self._most_of(known, name, value, bound)
             if most is not None and value > most:
                 text = f"{side}'s {name} {shown(name, value)}, at most {shown(name, most)}"
-                trouble = (value / most if most else 2.0, Trouble(side, name, text, hard=True))
+                trouble = (value / most if most else 2.0, HighSignal(side, name, text, hard=True))
                 worst = trouble if worst is None or trouble[0] > worst[0] else worst
         if self._auto:
             known.listen(sample.delays, now, is_slow=self._rows <= START_ROWS)
@@ -269,7 +269,7 @@ class AdaptiveLimit:
             mean = sum(delays) / len(delays) if delays else 0.0
             if most is not None and mean > most:
                 text = f"{side}'s {name} {shown(name, mean)}, at most {shown(name, most)}"
-                soft = soft or Trouble(side, name, text, hard=False)
+                soft = soft or HighSignal(side, name, text, hard=False)
         return worst[1] if worst is not None else soft
 
     def _most_of(self, known: SideHealth, name: str, value: float, bound: float) -> float | None:
@@ -322,7 +322,7 @@ class AdaptiveLimit:
             return False
         return side.first is None or side.first[1].is_known
 
-    def _above_aim(self, heard: Mapping[str, SideHealth], is_far: bool) -> Trouble:
+    def _above_aim(self, heard: Mapping[str, SideHealth], is_far: bool) -> HighSignal:
         """The side and the signal that are furthest above the aim, by what the speed follows now."""
         found = [
             (each.last if is_far else each.ratio, name, signal)
@@ -331,9 +331,9 @@ class AdaptiveLimit:
         ]
         ratio, name, signal = max(found)
         text = f"{name}'s {signal} {ratio:.2f} times the usual, aim {self.aim:g} times"
-        return Trouble(name, signal, text, hard=False)
+        return HighSignal(name, signal, text, hard=False)
 
-    def _lower(self, trouble: Trouble, now: float) -> None:
+    def _lower(self, trouble: HighSignal, now: float) -> None:
         if trouble.hard:
             self._cut(_HARD, _HARD_EVERY, now, least=self._least, hard=True)
         else:
@@ -476,14 +476,14 @@ class AdaptiveLimit:
             return self._bounds.get(WORK)
         return side.most_of(signal_bound(WORK)) * self._work_part
 
-    def _at_work(self) -> Trouble | None:
+    def _at_work(self) -> HighSignal | None:
         """Return the side whose `work` limits the speed, while the job uses all of it."""
         name, most = min(self._working(), key=lambda each: each[1], default=("", math.inf))
         if most > self._most or min(self._rows, self._speed()) < _USED * most:
             return None
         cost = self._sides[name].cost
         used = shown(WORK, most * cost) if cost else "not known yet"
-        return Trouble(name, WORK, f"{name}'s work {used}", hard=False)
+        return HighSignal(name, WORK, f"{name}'s work {used}", hard=False)
 
     def _trouble_began(self, now: float) -> bool:
         """Whether this cut is the first one since the speed had recovered."""
@@ -504,7 +504,7 @@ class AdaptiveLimit:
         (begin, before), (end, after) = self._spent[0], self._spent[-1]
         return (after - before) / (end - begin) if end > begin else 0.0
 
-    def _note(self, trouble: Trouble | None, now: float) -> None:
+    def _note(self, trouble: HighSignal | None, now: float) -> None:
         before, self._trouble = self._trouble, trouble or (self._trouble if self._is_held else None)
         if trouble is None:
             return

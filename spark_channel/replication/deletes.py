@@ -83,7 +83,7 @@ class _Version:
 
 
 @dataclass(slots=True)
-class _Life:
+class _KeyHistory:
     """What a delivery says of one key. `closed`: the place of a row of the key, and when the target's row ends.
 
     `emptied_at`: when the table was emptied last, which ends the target's row, too.
@@ -148,7 +148,7 @@ def with_deletes(
         return rows.drop_columns([AT])
     with_columns(rows.schema, deletes)
     keys = zip(*(_column(rows, each).to_pylist() for each in key), strict=True)
-    lives: dict[Any, _Life] = {}
+    lives: dict[Any, _KeyHistory] = {}
     said = rows[OPERATION].to_pylist()
     times = rows[AT].to_pylist()
     now = now.replace(microsecond=0)
@@ -162,7 +162,7 @@ def with_deletes(
             for life in lives.values():
                 life.empty(at)
             continue
-        life = lives.setdefault(one, _Life(last_emptied))
+        life = lives.setdefault(one, _KeyHistory(last_emptied))
         if operation in DELETES:
             life.delete(row, at)
         else:
@@ -205,7 +205,7 @@ def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
     return rows.column(found[0])
 
 
-def _marked(lives: dict[Any, _Life]) -> list[_Version]:
+def _marked(lives: dict[Any, _KeyHistory]) -> list[_Version]:
     """The last state of each key."""
     made = []
     for life in lives.values():
@@ -218,7 +218,7 @@ def _marked(lives: dict[Any, _Life]) -> list[_Version]:
     return made
 
 
-def _versions(lives: dict[Any, _Life]) -> list[_Version]:
+def _versions(lives: dict[Any, _KeyHistory]) -> list[_Version]:
     """The end of the target's version, and all later versions. An end is a separate item among the versions."""
     made = []
     for life in lives.values():

@@ -22,7 +22,7 @@ from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import Replication
 from spark_channel.replication.groups import JoinedMove, copy_group, groups_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.table_run import Move, RunSettings, TableRun, writer_of
+from spark_channel.replication.table_run import Move, RunSettings, TableRun
 from spark_channel.replication.tables import (
     FoundTables,
     find_tables,
@@ -37,7 +37,7 @@ from spark_channel.service.windows import (
     zone_of,
 )
 
-__all__ = ["Move", "RunSettings", "TableRun", "limited", "replicate_on", "writer_of"]
+__all__ = ["Move", "RunSettings", "TableRun", "limited", "replicate_on"]
 
 _log = logging.getLogger(__name__)
 

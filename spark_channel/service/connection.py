@@ -65,7 +65,7 @@ class Connection:
     def __init__(self, address: ServiceAddress) -> None:
         self.address = address
         self._lock = threading.Lock()
-        self._idle: _Wire | None = None
+        self._idle: _BufferedSocket | None = None
         self._closed = 0
         self._tls: ssl.SSLContext | None = None
 
@@ -105,7 +105,7 @@ class Connection:
                 f"the token for the service at {self.address} is wrong: it has characters that no token has"
             )
         end = SYSTEM_CLOCK.now() + timeout
-        open_wire: _Wire | None = None
+        open_wire: _BufferedSocket | None = None
         closed = self._closed
         try:
             open_wire = self._taken(end)
@@ -156,7 +156,7 @@ class Connection:
     ) -> None:
         self.close()
 
-    def _taken(self, end: float) -> "_Wire":
+    def _taken(self, end: float) -> "_BufferedSocket":
         with self._lock:
             idle, self._idle = self._idle, None
         if idle is not None:
@@ -165,7 +165,7 @@ class Connection:
             idle.close()
         return self._connected(end)
 
-    def _give_back(self, one: "_Wire", closed: int) -> None:
+    def _give_back(self, one: "_BufferedSocket", closed: int) -> None:
         with self._lock:
             keeps = one.whole and self._idle is None and self._closed == closed
             if keeps:
@@ -173,14 +173,16 @@ class Connection:
         if not keeps:
             one.close()
 
-    def _connected(self, end: float) -> "_Wire":
+    def _connected(self, end: float) -> "_BufferedSocket":
         plain = socket.create_connection((self.address.host, self.address.port), timeout=_left(end))
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.address.tls_root is None:
-                return _Wire(plain)
+                return _BufferedSocket(plain)
             plain.settimeout(_left(end))
-            return _Wire(self._context().wrap_socket(plain, server_hostname=self.address.host))
+            return _BufferedSocket(
+                self._context().wrap_socket(plain, server_hostname=self.address.host)
+            )
         except BaseException:
             plain.close()
             raise
@@ -206,7 +208,7 @@ class _WireError(Exception):
     """The received bytes are not an answer, or end too early."""
 
 
-class _Wire:
+class _BufferedSocket:
     """A socket and what was read of it; `whole` while no answer is under way."""
 
     def __init__(self, connected: socket.socket) -> None:

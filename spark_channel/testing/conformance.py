@@ -29,9 +29,9 @@ from spark_channel.options import CommitMode
 from spark_channel.planning import Split
 
 __all__ = [
-    "Held",
+    "HeldResources",
     "expect",
-    "held_now",
+    "held_resources",
     "reader_conformance",
     "rows_of",
     "same_rows",
@@ -70,7 +70,7 @@ def same_rows(found: Counter[str], wanted: Counter[str], when: str) -> None:
     )
 
 
-class Held:
+class HeldResources:
     """Files and threads that a process held at one moment."""
 
     def __init__(self, files: Counter[str], threads: set[threading.Thread]) -> None:
@@ -81,11 +81,11 @@ class Held:
         for thread in set(threading.enumerate()) - self.threads:
             thread.join(_JOIN_SECONDS)
             expect(not thread.is_alive(), f"{when}: thread {thread.name!r} still runs")
-        more = held_now().files - self.files
+        more = held_resources().files - self.files
         expect(not more, f"{when}: still open: {', '.join(more)}")
 
 
-def held_now() -> Held:
+def held_resources() -> HeldResources:
     """The resources that are open now. Files are known only on Linux."""
     gc.collect()
     files: Counter[str] = Counter()
@@ -98,7 +98,7 @@ def held_now() -> Held:
                 continue
             if target.startswith("/") and not target.startswith(("/dev/", "/proc/")):
                 files[target] += 1
-    return Held(files, set(threading.enumerate()))
+    return HeldResources(files, set(threading.enumerate()))
 
 
 # Holds a `Writer` to its contract: call `writer_conformance` in a pytest test of your connector.
@@ -218,7 +218,7 @@ class _Kit:
         expect(not left, f"commit={self.commit}, {when}: staging still holds {list(left)}")
 
     def publishes_once(self) -> None:
-        before, held = self.seen(), held_now()
+        before, held = self.seen(), held_resources()
         one, two, three = _rows(5), _rows(1), _rows(7)
         writer, plan = self.begin()
         receipts = [
@@ -282,7 +282,7 @@ class _Kit:
     def rolls_back(self) -> None:
         before, lost, rows = self.seen(), _rows(3), _rows(2)
         writer, plan = self.begin()
-        held = held_now()
+        held = held_resources()
         attempt = writer.open(plan, 0, next(self.attempts))
         attempt.write(lost)
         attempt.flush()
@@ -559,7 +559,7 @@ def _survives_pickling(
 
 def _closes_early(make_reader: Callable[[], Reader], advice: int) -> None:
     reader, splits = _ready(make_reader, advice)
-    before = held_now()
+    before = held_resources()
     for split in splits:
         batches = reader.read(split)
         expect(
@@ -610,7 +610,7 @@ def _reads_one_after_another(
     make_reader: Callable[[], Reader], schema: pa.Schema, wanted: Counter[str], advice: int
 ) -> None:
     reader, splits = _ready(make_reader, advice)
-    before = held_now()
+    before = held_resources()
     with reader.reading() as read:
         for split in splits:
             batches = cast("Generator[pa.RecordBatch]", read(split))

@@ -211,7 +211,7 @@ _NANOS = (1 << 63) // 1_000_000 - 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class _How:
+class _TimeSettings:
     """`patterns` read texts as times; `zone` shows milliseconds since 1970 as local times."""
 
     patterns: tuple[str, ...] = ()
@@ -288,7 +288,7 @@ def convert(
     rule = _rule(array.type, kind)
     if rule is None:
         raise TypeError(f"{array.type} cannot become {kind}")
-    made, bad = rule(array, kind, _How(patterns, zone))
+    made, bad = rule(array, kind, _TimeSettings(patterns, zone))
     if bad is not None:
         bad = pc.fill_null(bad, False)
         if not pc.any(bad, min_count=0).as_py():
@@ -296,7 +296,7 @@ def convert(
     return made, bad
 
 
-_Rule = Callable[[pa.Array, pa.DataType, _How], Converted]
+_Rule = Callable[[pa.Array, pa.DataType, _TimeSettings], Converted]
 
 
 def _rule(given: pa.DataType, kind: pa.DataType) -> _Rule | None:
@@ -329,26 +329,26 @@ def _zones_agree(given: pa.DataType, kind: pa.DataType) -> bool:
     return zones == [False] * len(zones) or (len(zones) == 2 and zones[0] == zones[1])
 
 
-def _cast(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _cast(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     return cast_or_refuse(array, kind)
 
 
-def _loosely(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _loosely(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     return pc.cast(array, kind, safe=False), None
 
 
-def _whole_of_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _whole_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     text = _numbers(array)
     if not pc.all(pc.match_substring_regex(text, _WHOLE), min_count=0).as_py():
         return _through_decimal(text, kind)
     return cast_or_refuse(pc.replace_substring_regex(text, r"^\+", ""), kind)
 
 
-def _float_of_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _float_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     return cast_or_refuse(pc.replace_substring_regex(_numbers(array), r"^\+", ""), kind)
 
 
-def _decimal_of_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _decimal_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     return _through_decimal(_numbers(array), kind)
 
 
@@ -361,11 +361,11 @@ def _numbers(array: pa.Array) -> pa.Array:
 def _through_decimal(text: pa.Array, kind: pa.DataType) -> Converted:
     likely = pc.match_substring_regex(text, _NUMBER)
     wide, too_wide = cast_or_refuse(pc.if_else(likely, text, pa.scalar(None, pa.string())), _WIDE)
-    made, bad = _of_decimal(wide, kind, _How())
+    made, bad = _of_decimal(wide, kind, _TimeSettings())
     return made, _either(_either(pc.invert(likely), too_wide), bad)
 
 
-def _of_decimal(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _of_decimal(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     """Whole numbers as they are, refused with a fraction; decimals rounded half up, as databases do."""
     if pa.types.is_integer(kind):
         fraction = pc.not_equal(pc.round(array, ndigits=0, round_mode="towards_zero"), array)
@@ -378,16 +378,16 @@ def _of_decimal(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     return cast_or_refuse(array, kind)
 
 
-def _decimal_of_whole(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _decimal_of_whole(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     return cast_or_refuse(pc.cast(array, pa.decimal256(76, kind.scale)), kind)
 
 
-def _decimal_of_float(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _decimal_of_float(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     """By its shortest text, as DataX reads it: 0.1 is 0.1."""
     return _through_decimal(pc.cast(array, pa.string()), kind)
 
 
-def _text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     text = _plain(pc.cast(array, pa.string()))
     if pa.types.is_floating(array.type):  # 1.0 is "1.0" up to ten million, as Java has it
         bare = pc.and_(pc.match_substring_regex(text, _WHOLE), pc.less(pc.abs(array), 1e7))
@@ -409,21 +409,21 @@ def _plainly(text: str) -> str:
     return names.get(text) or format(Decimal(text), "f")
 
 
-def _words(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _words(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     return pc.cast(pc.cast(array, pa.string()), kind), None
 
 
-def _time_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _time_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     family = _family(array.type)
     pattern = dict(zip(("timestamp", "date", "time"), _TIMES, strict=True))[family]
     return pc.cast(formatted(array, pattern), kind), None
 
 
-def _bool_of_number(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _bool_of_number(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     return pc.not_equal(array, pa.scalar(0, array.type)), None
 
 
-def _bool_of_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
+def _bool_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     text = pc.ascii_lower(_numbers(array))
     true, false = (pc.is_in(text, pa.array(words)) for words in (["true", "1"], ["false", "0"]))
     known = pc.or_(true, false)
@@ -431,7 +431,7 @@ def _bool_of_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     return made, pc.and_(pc.is_valid(text), pc.invert(known))
 
 
-def _time_of_text(array: pa.Array, kind: pa.DataType, how: _How) -> Converted:
+def _time_of_text(array: pa.Array, kind: pa.DataType, how: _TimeSettings) -> Converted:
     """By the job's patterns, else ISO 8601 with or without a time, or a time alone. An empty text is NULL."""
     text = _numbers(array)
     patterns = how.patterns
@@ -444,7 +444,7 @@ def _time_of_text(array: pa.Array, kind: pa.DataType, how: _How) -> Converted:
     return pc.cast(moments, kind, safe=False), bad
 
 
-def _time_of_millis(array: pa.Array, kind: pa.DataType, how: _How) -> Converted:
+def _time_of_millis(array: pa.Array, kind: pa.DataType, how: _TimeSettings) -> Converted:
     """Milliseconds since 1970: an instant, or the local time that DataX's machine shows then."""
     millis, bad = cast_or_refuse(array, pa.int64())
     least, most = _EARLIEST, _LATEST

@@ -127,7 +127,7 @@ class BackfillStallMonitor:
         if now < self._next or not has_base(start):
             return ""
         try:
-            found = self._feed.held_up(start)
+            found = self._feed.backfill_blocked_by(start)
         except ChannelError:  # the channel's own calls report it
             found = ""
         was_held, self._is_held = self._is_held, bool(found)
@@ -401,7 +401,7 @@ class ChannelRun:
     ends: dict[int, Token]
     size: RangeSize
     trouble: FailurePolicy
-    hold_up: BackfillStallMonitor
+    backfill_monitor: BackfillStallMonitor
     planned: Token = field(default_factory=dict)
     planned_sequence: int = 0
     ranges: list[RangeRead] = field(default_factory=list)

@@ -128,10 +128,10 @@ class ChannelTurns(ABC):
                 return self._await_late(run, wait)
         if run.source.feed.missing is not None and sequence not in run.ends and run.ranges:
             return None  # process the assigned ranges first, then report the missing table
-        held_up = "" if run.paused else run.hold_up.look(start)
-        if held_up:
+        backfill_blocked_by = "" if run.paused else run.backfill_monitor.look(start)
+        if backfill_blocked_by:
             until = ", and `consume(drained=True)` ends when they are read" if self._drained else ""
-            _log.warning("channel %s: %s%s", run.id, held_up, until)
+            _log.warning("channel %s: %s%s", run.id, backfill_blocked_by, until)
         end = None if _is_drained(run, start) else self._end_of_range(run, start, sequence)
         if end is None:
             if run.token == start:  # else its last checkpoint is on its way

@@ -219,7 +219,7 @@ class ChannelHost(Protocol):
         """End with `channel` as soon as its range is done; `TunnelClient.ended` follows."""
         ...
 
-    def beaten(self) -> None:
+    def heartbeat_done(self) -> None:
         """A heartbeat was answered. Called outside the lock, by the thread of the heartbeat."""
         ...
 
@@ -292,7 +292,7 @@ class TunnelClient:
             if self._state is not ClientState.READY:
                 raise TunnelError(f"this client of tunnel {self._record.name!r} is {self._state}")
             self._connect()
-        self.beat()
+        self.heartbeat()
         with self._changed:
             if self.state is not ClientState.READY:
                 return  # it was closed meanwhile
@@ -320,7 +320,7 @@ class TunnelClient:
                     error,
                 )
 
-    def beat(self, wanted: Collection[str] = ()) -> None:
+    def heartbeat(self, wanted: Collection[str] = ()) -> None:
         """One heartbeat now, from this thread; `wanted`: channels to ask for first.
 
         Raises:
@@ -343,7 +343,7 @@ class TunnelClient:
                 return
             with self._changed:
                 self._do(self._connects.merge(answer))
-        self._host.beaten()
+        self._host.heartbeat_done()
 
     def want(self, channels: Collection[str]) -> None:
         """Ask for these channels first from now on."""
@@ -443,7 +443,7 @@ class TunnelClient:
                 if self._state is not ClientState.STARTED:
                     return
             try:
-                self.beat()
+                self.heartbeat()
                 wait, failures = self._interval, 0
             except TunnelStoreError as error:
                 wait = min(self._interval, reconnect_delay(failures, self._chance))

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _FIRST_LAG_SECONDS = 10.0
 """A consumer that ends sooner does not measure its lag."""
 _REPORT_SECONDS = 0.5
-_BEAT_SECONDS = 60.0
+_HEARTBEAT_SECONDS = 60.0
 """A service closes a job of which it hears nothing for an hour."""
 _LOOK_SECONDS = 5.0
 _SERVE_SECONDS = 1.0
@@ -174,7 +174,7 @@ class ConsumerJob:
         after: float | None = None
         changed, now = self._counters.changes(), SYSTEM_CLOCK.now()
         if changed is not None or now >= self._beats_at:
-            self._beats_at = now + _BEAT_SECONDS
+            self._beats_at = now + _HEARTBEAT_SECONDS
             snapshots = [] if changed is None else [changed]
             after = server.jobs.report(self._job, "consumer", snapshots)
         if self._limit is not None:

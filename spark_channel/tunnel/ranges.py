@@ -132,12 +132,12 @@ class BudgetShare:
                 pass
         return payment
 
-    def kept_by(self, keep: Callable[[int, int], bool]) -> "_Kept":
+    def filtered(self, keep: Callable[[int, int], bool]) -> "_FilteredShare":
         """Return a limiter that charges this share.
 
         `keep` is called with each payment; if it returns False, the payment does not count.
         """
-        return _Kept(self, keep)
+        return _FilteredShare(self, keep)
 
     def want(self) -> None:
         """Note that a thread waits for the next batch of this range."""
@@ -152,7 +152,7 @@ class BudgetShare:
         self._budget.free(self, 0, 0, closed=True)
 
 
-class _Kept:
+class _FilteredShare:
     def __init__(self, share: BudgetShare, keep: Callable[[int, int], bool]) -> None:
         self._share, self._keep = share, keep
 
@@ -218,7 +218,7 @@ class DeliveryRows:
         self.lost: Exception | None = None
         self.rows = self.nbytes = 0
         self.waited = 0.0
-        paid = share.kept_by(self._keep)
+        paid = share.filtered(self._keep)
         limiter: Limiter = paid if limit is None else CombinedLimiter([paid, limit])
         self.carrier = DataCarrier(1, capacity_rows, capacity_bytes, limiter=limiter)
         self._share = share

@@ -15,7 +15,7 @@ from spark_channel.tunnel.worker import TunnelWorker
 __all__ = ["TunnelReader"]
 
 
-class _Out:
+class _PendingDelivery:
     """A delivery without an outcome. `over` is set when it was processed or has failed."""
 
     def __init__(self, delivery: Delivery) -> None:
@@ -43,8 +43,8 @@ class TunnelReader:
     ) -> None:
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._changed = threading.Condition()
-        self._waiting: deque[_Out] = deque()
-        self._out: dict[tuple[str, int], _Out] = {}
+        self._waiting: deque[_PendingDelivery] = deque()
+        self._out: dict[tuple[str, int], _PendingDelivery] = {}
         self._closing = self._ended = False
         self._error: BaseException | None = None
         self._consumer = make(self)
@@ -133,7 +133,7 @@ class TunnelReader:
 
     def deliver(self, delivery: Delivery) -> None:
         """In a thread of the client: returns when the program has checkpointed it."""
-        out = _Out(delivery)
+        out = _PendingDelivery(delivery)
         with self._changed:
             if self._closing:
                 raise ReadCancelledError("the reader was closed")
@@ -143,7 +143,7 @@ class TunnelReader:
         if out.error is not None:
             raise out.error
 
-    def _take(self, delivery: Delivery, what: str) -> _Out:
+    def _take(self, delivery: Delivery, what: str) -> _PendingDelivery:
         with self._changed:
             out = self._out.get((delivery.channel, delivery.sequence))
             if out is None or out.delivery is not delivery:

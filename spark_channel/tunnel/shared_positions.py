@@ -93,7 +93,7 @@ class SharedPositions(StreamPositions):
             if run := self._runs.get(channel):
                 run.stopping = True
 
-    def beaten(self) -> None:
+    def heartbeat_done(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
@@ -117,7 +117,7 @@ class SharedPositions(StreamPositions):
             self._await(done)
             self.settle(done)
         if self._leave():
-            self._calls.beat()
+            self._calls.heartbeat()
         news, room = {}, BatchAdmission(limit)
         paused = {each.id for each in self._client.running() if each.paused}
         for run in self._loaded():
@@ -237,8 +237,8 @@ class SharedPositions(StreamPositions):
                     break
                 with self._changed:
                     self._clock.wait(self._changed, _LOOK_SECONDS)
-                self._calls.beat(keys)
-            self._calls.beat(keys)
+                self._calls.heartbeat(keys)
+            self._calls.heartbeat(keys)
         finally:
             self._client.want(())
 

@@ -546,7 +546,7 @@ class PostgresStore(SqlStore):
         if self._known is None or self._known[0] != os.getpid():
             self._known = os.getpid(), driver.connect(self._url)
         connection: Any = adbc_driver_manager.dbapi.Connection
-        return connection(_Lasting(), adbc_driver_manager.AdbcConnection(self._known[1]))
+        return connection(_SharedDatabase(), adbc_driver_manager.AdbcConnection(self._known[1]))
 
     def _lock(self, statements: Statements, name: str) -> list[tuple[Any, ...]]:
         return statements.rows(f"{ONE_TUNNEL} FOR UPDATE", (name,))
@@ -558,7 +558,7 @@ class PostgresStore(SqlStore):
         return float(rows[0][0])
 
 
-class _Lasting:
+class _SharedDatabase:
     """Stands for the database where a connection would close it at its own end."""
 
     def close(self) -> None:

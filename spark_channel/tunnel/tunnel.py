@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_channel.connectors import find_connector
 from spark_channel.connectors.base.contract import Token
-from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, HeldLog, HoldsLogs
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, RetainedLog, RetainsLogs
 from spark_channel.connectors.base.registry import describe
 from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
 from spark_channel.limits import RateLimiter
@@ -200,7 +200,7 @@ class Tunnel:
             views.append(ChannelView(each, lag, why, _in_flight(each, state.clients, now)))
         return TunnelView(record, tuple(views), tuple(state.clients.values()), now)
 
-    def orphans(self) -> list[HeldLog]:
+    def orphans(self) -> list[RetainedLog]:
         """The replication slots of the database of `options` that no tunnel of this store reads.
 
         A stream without a tunnel has such a slot, too, and so have other programs: nothing is dropped here. `named_by`
@@ -214,7 +214,7 @@ class Tunnel:
             options["query"] = "SELECT 1"
         connector = find_connector(options, "reader")
         reader, _ = connector.reader_with(options)
-        if not isinstance(reader, HoldsLogs):
+        if not isinstance(reader, RetainsLogs):
             raise UnsupportedError(
                 f"{connector.name} has no replication slots, which a tunnel could leave behind: name a PostgreSQL "
                 "server"
@@ -224,7 +224,7 @@ class Tunnel:
         for record in self.store.all():
             named.setdefault(slot_of(record), []).append(record)
         found = []
-        for each in reader.held_logs():
+        for each in reader.retained_logs():
             records = named.get(each.slot, [])
             if any(place_of(record.source) == here for record in records):
                 continue

@@ -206,7 +206,7 @@ class TunnelWorker(ChannelTurns):
     def failed(self, error: BaseException) -> None:
         self._end(error)
 
-    def beaten(self) -> None:
+    def heartbeat_done(self) -> None:
         for channel in self._client.running():
             run = self._runs.get(channel.id)
             if run is not None and channel.until not in (None, run.until):  # it was split

@@ -24,7 +24,7 @@ from spark_channel.pipeline import (
 )
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import DirtyLimit
-from spark_channel.testing.conformance import held_now
+from spark_channel.testing.conformance import held_resources
 from spark_channel.transform import prepare
 from spark_channel.transform.transformer import Refused, Transformer, TransformResult
 from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, plan
@@ -72,7 +72,7 @@ def runs(*limits: RateLimiter | None, dirty: int | None = 0) -> list[FanOutTarge
 def move(
     made: FanOutWork, given: list[FanOutTargetRun], tasks: int = 4, channels: int = 2
 ) -> FanOutOutcome:
-    held = held_now()
+    held = held_resources()
     try:
         return GroupFanOut(made, group(tasks, channels), 0, given).run()
     finally:
@@ -234,7 +234,7 @@ def test_rows_that_steps_refuse_count_for_every_target_and_its_own_limit() -> No
 
 
 def test_a_cancel_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, held = threading.Event(), held_now()
+    begun, held = threading.Event(), held_resources()
 
     def on_write(_number: int) -> None:
         begun.set()

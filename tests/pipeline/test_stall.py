@@ -23,7 +23,7 @@ from spark_channel.progress import (
 )
 from spark_channel.spark.write import refuse_on_stall
 from spark_channel.testing.clock import VirtualClock
-from spark_channel.testing.conformance import held_now
+from spark_channel.testing.conformance import held_resources
 from spark_channel.transform import prepare
 from tests.carrier.helpers import JOIN_SECONDS
 from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, plan
@@ -44,7 +44,7 @@ def transfer(
     )
     splits = [TransferSource.wrap(0, Split({"number": number})) for number in range(tasks)]
     group = TaskGroup(0, tuple(Task(7 + number, split) for number, split in enumerate(splits)), 1)
-    held = held_now()
+    held = held_resources()
 
     def stalled(error: BaseException) -> None:
         running.cancel(error)

@@ -25,7 +25,8 @@ from spark_channel.local import carry_out_here, local_engine
 from spark_channel.progress import JobProgress, JobSpec
 from spark_channel.replication import ReplicationReport, TableOutcome, load_replication
 from spark_channel.replication.report import TablesProgress
-from spark_channel.replication.run import RunSettings, TableRun, _Run, replicate_on, writer_of
+from spark_channel.replication.run import RunSettings, TableRun, _Run, replicate_on
+from spark_channel.replication.table_run import writer_of
 from spark_channel.replication.tables import find_tables
 from spark_channel.testing.clock import VirtualClock
 

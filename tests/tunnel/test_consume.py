@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.errors import TunnelError
-from spark_channel.testing.conformance import held_now
+from spark_channel.testing.conformance import held_resources
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.records import ChannelState
 
@@ -74,7 +74,7 @@ def test_what_is_there_comes_first_and_then_what_came(shop: Path) -> None:
     tunnel = tunnel_of(shop)
     tunnel.create(channels=4)
     fill(shop, 1001, 1100)
-    keeper, held = Keeper(), held_now()
+    keeper, held = Keeper(), held_resources()
     tunnel.consume(keeper, drained=True)
     held.expect_no_more("after consume")
     assert keeper.rows == Counter(range(1, 1101))
@@ -143,7 +143,7 @@ def test_a_stream_begins_where_it_is_told(shop: Path) -> None:
 def test_a_processor_that_fails_gets_its_range_again(shop: Path) -> None:
     tunnel = tunnel_of(shop, maxRowsPerTrigger="100", onError="stop")
     tunnel.create(channels=2)
-    keeper, seen, held = Keeper(), [], held_now()
+    keeper, seen, held = Keeper(), [], held_resources()
 
     def breaks(delivery: Delivery) -> None:
         seen.append((delivery.channel, delivery.sequence, delivery.end))

@@ -173,7 +173,7 @@ def test_a_base_is_paused_while_it_is_read_and_the_changes_are_read_on(followed:
         if delivery.sequence == 1:
             assert tunnel.pause_base() == ("stream-0",)
             followed.insert(1001)
-            consumer.client.beat()  # as one that is due
+            consumer.client.heartbeat()  # as one that is due
         if followed.changes():
             consumer.stop()
 
@@ -294,7 +294,7 @@ def test_a_query_that_is_to_end_tells_that_the_base_is_paused(followed: Followed
         ):
             positions.latest(first, FeedLimit())
         followed.tunnel.resume_base()
-        positions._client.beat()
+        positions._client.heartbeat()
         second = positions.latest(first, FeedLimit())
         assert second != first
         assert positions.latest(second, FeedLimit()) == second

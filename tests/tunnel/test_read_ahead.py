@@ -15,7 +15,7 @@ from spark_channel.carrier import DataCarrier
 from spark_channel.connectors.base.contract import Token
 from spark_channel.errors import SourceError
 from spark_channel.planning import Split
-from spark_channel.testing.conformance import held_now
+from spark_channel.testing.conformance import held_resources
 from spark_channel.tunnel import Delivery
 from spark_channel.tunnel.ranges import ReadAheadBudget
 from spark_channel.tunnel.source import StreamSource
@@ -130,7 +130,7 @@ def test_a_range_takes_as_long_as_the_slower_of_its_reading_and_its_processing(
         if number + 1 < last:  # and the one behind it is being read
             steps.wait("read begins", number + 2)
 
-    held = held_now()
+    held = held_resources()
     tunnel.consume(process, drained=True)
     held.expect_no_more("after reading ahead")
     assert not steps.missed

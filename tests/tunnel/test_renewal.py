@@ -17,7 +17,7 @@ from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import ChannelLostError, SourceError, TunnelError, TunnelStoreError
 from spark_channel.retry import RetryingCalls
 from spark_channel.testing import VirtualClock
-from spark_channel.testing.conformance import held_now
+from spark_channel.testing.conformance import held_resources
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.shared_positions import SharedPositions
 from spark_channel.tunnel.source import StreamSource
@@ -98,7 +98,7 @@ def items(postgres_server: PostgresServer) -> Iterator[dict[str, str]]:
 def test_a_consumer_goes_on_after_its_sessions_are_ended(
     make_store: Callable[[], SqlStore], postgres_server: PostgresServer, items: dict[str, str]
 ) -> None:
-    store, killer, held = make_store(), Killer(postgres_server), held_now()
+    store, killer, held = make_store(), Killer(postgres_server), held_resources()
     ledger = Ledger(killer.start)
     tunnel = Tunnel("renewed", items, store=store)
     tunnel.create(channels=4)

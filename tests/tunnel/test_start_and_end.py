@@ -17,7 +17,7 @@ import pytest
 
 from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import OptionError, TunnelError, UnsupportedError
-from spark_channel.testing.conformance import held_now
+from spark_channel.testing.conformance import held_resources
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.positions import CheckpointPositions, Offset
 from spark_channel.tunnel.records import ChannelState
@@ -52,7 +52,7 @@ def test_a_channel_ends_for_good_where_it_is_told(shop: Path, rows: str) -> None
         maxRowsPerTrigger=rows,
     )
     tunnel.create()
-    keeper, held = Keeper(), held_now()
+    keeper, held = Keeper(), held_resources()
     tunnel.consume(keeper, drained=True)
     assert keeper.rows == Counter(range(901, 1001))
     assert states(tunnel) == {"stream-0": ChannelState.OPEN} or states(tunnel) == {
@@ -224,7 +224,7 @@ def test_a_channel_of_files_is_split_while_it_is_read(tmp_path: Path) -> None:
     keeper = Keeper()
     order: list[str] = []
     made: list[str] = []
-    enough, held = threading.Event(), held_now()
+    enough, held = threading.Event(), held_resources()
 
     def process(delivery: Delivery) -> None:
         order.append(delivery.channel)
@@ -313,7 +313,7 @@ def test_a_channel_of_a_table_is_split_while_it_is_read(shop: Path) -> None:
     order: list[str] = []
     parts: dict[str, list[int]] = {}
     made: list[str] = []
-    enough, held = threading.Event(), held_now()
+    enough, held = threading.Event(), held_resources()
 
     def process(delivery: Delivery) -> None:
         order.append(delivery.channel)

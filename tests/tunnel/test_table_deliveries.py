@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import ChannelLostError, TunnelError
-from spark_channel.testing.conformance import held_now
+from spark_channel.testing.conformance import held_resources
 from spark_channel.tunnel import Delivery
 from spark_channel.tunnel.ranges import ReadAheadBudget
 from spark_channel.tunnel.records import ChannelState, Client
@@ -49,7 +49,7 @@ def begin(
 def test_each_table_has_a_delivery_of_each_range_in_which_it_has_rows(make: Make) -> None:
     log = Log([*mixed(["shop.a", "shop.b", "shop.c"], 300), *mixed(["shop.a"], 100)])
     shop = make(log, maxRowsPerTrigger="100")
-    copy, held = Copy(log), held_now()
+    copy, held = Copy(log), held_resources()
     shop.tunnel.consume(copy.process, drained=True)
     held.expect_no_more("after consume")
     assert copy.is_whole()
@@ -176,7 +176,7 @@ def test_a_table_that_fails_for_good_parks_the_channel_of_all(make: Make) -> Non
 def test_an_error_ends_all_with_on_error_stop(make: Make) -> None:
     log = Log(mixed(["a", "b", "c"], 300))
     shop = make(log, maxRowsPerTrigger="300", onError="stop")
-    copy, held = Copy(log), held_now()
+    copy, held = Copy(log), held_resources()
 
     def process(delivery: Delivery) -> None:
         if delivery.table == "b":
@@ -218,7 +218,7 @@ def test_a_processor_that_exits_ends_all_though_another_table_is_processed(make:
 def test_a_stop_ends_after_all_tables_of_the_range_that_has_begun(make: Make) -> None:
     log = Log(mixed(["a", "b", "c"], 900))
     shop = make(log, maxRowsPerTrigger="300")
-    copy, tunnel, held = Copy(log), shop.tunnel, held_now()
+    copy, tunnel, held = Copy(log), shop.tunnel, held_resources()
 
     def process(delivery: Delivery) -> None:
         tunnel.stop()
@@ -377,7 +377,7 @@ def test_a_table_is_added_while_a_range_is_out(make: Make) -> None:
 def test_a_table_that_is_added_while_the_last_range_is_out_is_read_without_a_heartbeat(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TunnelWorker, "beaten", lambda worker: None)
+    monkeypatch.setattr(TunnelWorker, "heartbeat_done", lambda worker: None)
     log = Log([*mixed(["a", "b"], 100)], ["a"])
     shop = make(log)
     opened = list[str]()
@@ -443,7 +443,7 @@ def test_a_range_that_is_larger_than_the_memory_passes(
         return found
 
     monkeypatch.setattr(ReadAheadBudget, "take", take)
-    copy, held = Copy(log), held_now()
+    copy, held = Copy(log), held_resources()
     shop.tunnel.consume(copy.process, threads=threads, drained=True)
     held.expect_no_more("after a large range")
     assert copy.is_whole()
@@ -494,7 +494,7 @@ def test_a_table_that_fails_while_its_large_range_is_read(make: Make) -> None:
 def test_a_loop_of_one_thread_gets_all_tables(make: Make, capacity: str) -> None:
     log = Log(mixed(["a", "b", "c"], 900), width=10)
     shop = make(log, maxRowsPerTrigger="450", capacityRows=capacity)
-    copy, held = Copy(log), held_now()
+    copy, held = Copy(log), held_resources()
     with shop.tunnel.open(drained=True) as reader:
         while (delivery := reader.read(timeout=30)) is not None:
             copy.process(delivery)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.testing.conformance import held_now
+from spark_channel.testing.conformance import held_resources
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.ranges import ReadAheadBudget
 from spark_channel.tunnel.worker import TunnelWorker
@@ -136,7 +136,7 @@ def test_a_batch_that_a_rate_cuts_into_pieces_passes_a_smaller_memory(
 ) -> None:
     log = Log([("a", number) for number in range(500)] + mixed(["a", "b"], 500), width=width)
     shop = make(log, maxRowsPerTrigger="1000", capacityRows="60", rowsPerSecond="1000")
-    copy, tunnel, held = Copy(log), shop.tunnel, held_now()
+    copy, tunnel, held = Copy(log), shop.tunnel, held_resources()
     thread, errors = begin(tunnel, copy.process, threads=2, drained=True)
     assert ends(thread, tunnel)
     assert errors == []
@@ -151,7 +151,7 @@ def test_a_channel_is_given_up_while_its_next_range_waits_for_memory(
     log = Log([*mixed(["a"], 20), *mixed(["x"], 80), *mixed(["a", "b"], 100)], ["a", "b"], 10)
     full = Full(log, 140, monkeypatch)
     shop = make(log, maxRowsPerTrigger="100", capacityRows="60")
-    tunnel, held, shut = shop.tunnel, held_now(), threading.Event()
+    tunnel, held, shut = shop.tunnel, held_resources(), threading.Event()
 
     class Own(Copy):
         def process(self, delivery: Delivery) -> None:

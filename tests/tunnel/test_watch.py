@@ -110,7 +110,7 @@ def test_each_table_has_its_lag_and_its_rows_in_flight(
     thread = watched.start("orders")
     try:
         assert watched.is_held.wait(30)
-        watched.consumer.client.beat()
+        watched.consumer.client.heartbeat()
         orders, items, quiet = (watched.table(each) for each in ("orders", "items", "quiet"))
         assert (orders["changes"], items["changes"], quiet["changes"]) == (30, 1, 0)
         assert (orders["rows_in_flight"], items["rows_in_flight"], quiet["rows_in_flight"]) == (
@@ -171,7 +171,7 @@ def test_a_range_that_is_tried_again_stays_in_flight(shop: Shop, tmp_path: Path)
     try:
         assert failed.wait(30)
         for _ in range(20):  # through several tries
-            consumer.client.beat()
+            consumer.client.heartbeat()
             flight = watched.view().in_flight
             assert flight is not None
             assert flight.tables == {f"{shop.name}.orders": 30}
@@ -230,7 +230,7 @@ def test_what_a_killed_client_told_is_not_shown_and_its_successor_tells_its_own(
         assert watched.is_held.wait(60)
         view = watched.view()
         assert view.channel.client == watched.consumer.client.id
-        watched.consumer.client.beat()
+        watched.consumer.client.heartbeat()
         flight = watched.view().in_flight
         assert flight is not None
         assert flight.tables[f"{shop.name}.orders"] == 30
@@ -373,7 +373,7 @@ def test_the_page_shows_what_describe_shows(
     try:
         assert is_held.wait(60)
         run("INSERT INTO shop.orders SELECT i, 'new' FROM generate_series(2001, 2012) i")
-        consumer.client.beat()
+        consumer.client.heartbeat()
         shown = call(
             "describe",
             "shop",

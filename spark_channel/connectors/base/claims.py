@@ -15,19 +15,19 @@ from spark_channel.errors import SupersededError, TargetError
 from spark_channel.processes import describe_owner, owner_is_gone
 
 __all__ = [
-    "BEAT_SECONDS",
+    "HEARTBEAT_SECONDS",
     "ORPHAN_SECONDS",
     "Claim",
     "ClaimDecision",
     "Follows",
     "HeldClaim",
     "Identity",
+    "Liveness",
     "StreamProgress",
-    "Verdict",
-    "beat_is_due",
     "check",
     "check_generation",
     "forget",
+    "heartbeat_is_due",
     "is_alive",
     "own_process",
     "progress_of",
@@ -371,10 +371,10 @@ def release(
     return replace(found, owner="", state="open")
 
 
-Verdict = Literal["live", "doubtful", "dead"]
+Liveness = Literal["live", "doubtful", "dead"]
 """`doubtful`: note `now` as the claim's `doubted_at`, unless it has one that is newer than its last beat."""
 
-BEAT_SECONDS = 3_600.0
+HEARTBEAT_SECONDS = 3_600.0
 ORPHAN_SECONDS = 86_400.0
 
 
@@ -383,13 +383,13 @@ def own_process() -> str:
     return json.dumps(describe_owner(), separators=(",", ":"))
 
 
-def beat_is_due(claim: Claim, now: str) -> bool:
-    return _time(now) - _time(claim.beat_at) >= timedelta(seconds=BEAT_SECONDS)
+def heartbeat_is_due(claim: Claim, now: str) -> bool:
+    return _time(now) - _time(claim.beat_at) >= timedelta(seconds=HEARTBEAT_SECONDS)
 
 
 def is_alive(
     claim: Claim, now: str, *, is_gone: Callable[[dict[str, Any]], bool] = owner_is_gone
-) -> Verdict:
+) -> Liveness:
     """Return whether the run that holds `claim` is alive. The staging of a live run is kept.
 
     On the machine of the run its process is looked up. For a run on another machine only its beats are known, one per

@@ -35,10 +35,10 @@ __all__ = [
     "FeedLimit",
     "FeedOptions",
     "FollowsTables",
-    "HeldLog",
-    "HoldsLogs",
     "LogFacts",
     "Read",
+    "RetainedLog",
+    "RetainsLogs",
     "SplitReader",
     "TableLag",
     "Token",
@@ -168,7 +168,7 @@ class FeedLag:
     `kept`: bytes of log that the source keeps for its reader. `base_read` and `base_rows`: existing rows that were read
     beside the changes, and how many there are, about; `base_chunks`: in how many chunks. None where the base is not
     read so, or is read. `base_held`: the source keeps so much that no chunks are read. `tables`: of a feed of several.
-    `held_up`: see `ChangeFeed.held_up`.
+    `backfill_blocked_by`: see `ChangeFeed.backfill_blocked_by`.
     """
 
     rows: int | None = None
@@ -180,7 +180,7 @@ class FeedLag:
     base_chunks: int | None = None
     base_held: bool = False
     tables: tuple[TableLag, ...] = ()
-    held_up: str = ""
+    backfill_blocked_by: str = ""
 
     @property
     def chunks(self) -> int | None:
@@ -195,7 +195,7 @@ def _chunks(chunks: int | None, read: int | None, rows: int | None) -> int | Non
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLog:
+class RetainedLog:
     """The log that a source keeps for one reader. `kept`: bytes; None = not known.
 
     `named_by`: what reads from a slot of this name, at a place that has another name than this source.
@@ -208,10 +208,10 @@ class HeldLog:
 
 
 @runtime_checkable
-class HoldsLogs(Protocol):
+class RetainsLogs(Protocol):
     """A reader whose source keeps its log for readers that it knows by name."""
 
-    def held_logs(self) -> list[HeldLog]:
+    def retained_logs(self) -> list[RetainedLog]:
         """All of the reader's database, also those of other programs."""
         ...
 
@@ -401,7 +401,7 @@ class ChangeFeed(SplitReader):
             "tunnel"
         )
 
-    def held_up(self, token: Token) -> str:
+    def backfill_blocked_by(self, token: Token) -> str:
         """Return why existing rows are not read beside the changes at `token`. Asks the source.
 
         Empty: they are read, or the reason is not known.

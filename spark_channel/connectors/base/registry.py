@@ -135,9 +135,11 @@ class Connector:
         return getattr(lazy.load(module), name)
 
     def reader_class(self) -> type[Reader]:
+        """Load the reader. Raises OptionError if it has none, MissingPackageError if it lacks a library."""
         return cast(type[Reader], self._load(self.reader, "reader"))
 
     def writer_class(self) -> type[Writer]:
+        """Load the writer. Raises the errors of `reader_class`."""
         return cast(type[Writer], self._load(self.writer, "writer"))
 
     def options_class(self, half: str) -> type[Options]:

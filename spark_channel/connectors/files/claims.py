@@ -413,7 +413,7 @@ class JobFolder:
         """Whether the run was neither ended nor aborted. The log decides; this spares a task useless work."""
         return self.store.exists(self.marker)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Show that the run lives."""
         if self.is_live():
             self.store.touch(self.marker)
@@ -424,7 +424,7 @@ class JobFolder:
         self.store.remove_tree(self.path)
 
     def is_dead(self, claim: Claim) -> bool:
-        """Whether the claim's run is known to be dead; see `connectors.commit.liveness`. Notes a doubt."""
+        """Whether the claim's run is known to be dead; see `connectors.base.claims.is_alive`. Notes a doubt."""
         now = utc_now().isoformat(timespec="seconds")
         doubt = posixpath.join(self.path, _DOUBT)
         seen = replace(
@@ -432,10 +432,10 @@ class JobFolder:
             beat_at=_time(self.store, self.marker) or claim.beat_at,
             doubted_at=_time(self.store, doubt),
         )
-        verdict = is_alive(seen, now)
-        if verdict == "doubtful" and not seen.doubted_at > seen.beat_at and self.is_live():
+        liveness = is_alive(seen, now)
+        if liveness == "doubtful" and not seen.doubted_at > seen.beat_at and self.is_live():
             self.store.put(doubt, b"")
-        return verdict == "dead"
+        return liveness == "dead"
 
 
 def _time(store: Store, path: str) -> str:

@@ -276,7 +276,7 @@ class Like(_OnColumn):
 
 
 @dataclass(frozen=True, slots=True)
-class _Junction(Condition):
+class _Compound(Condition):
     """Conditions joined by one operator; what negates it joins their negations by the other (De Morgan)."""
 
     parts: tuple[Condition, ...]
@@ -295,7 +295,7 @@ class _Junction(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class All(_Junction):
+class All(_Compound):
     """AND."""
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
@@ -309,7 +309,7 @@ class All(_Junction):
 
 
 @dataclass(frozen=True, slots=True)
-class AnyOf(_Junction):
+class AnyOf(_Compound):
     """OR."""
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:

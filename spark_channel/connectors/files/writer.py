@@ -18,7 +18,7 @@ from pyarrow import fs as pafs
 
 from spark_channel.connectors import Receipt, RowTally, TaskWriter, WriteContext, WritePlan, Writer
 from spark_channel.connectors.base.claims import (
-    BEAT_SECONDS,
+    HEARTBEAT_SECONDS,
     HeldClaim,
     Identity,
     StreamProgress,
@@ -399,9 +399,9 @@ class FilesTaskWriter(TaskWriter):
 
     def _heartbeat(self) -> None:
         now = self._store.clock.now()
-        if now - self._beat >= BEAT_SECONDS:
+        if now - self._beat >= HEARTBEAT_SECONDS:
             self._beat = now
-            self._folder.beat()
+            self._folder.heartbeat()
 
     def _begin(self) -> Encoder:
         if not self._folder.is_live():

@@ -61,7 +61,7 @@ _SILENT = frozenset(
 )
 
 
-class _Quiet:
+class _DebugLogger:
     """The client's log, which has a line for each connection that fails: what matters becomes an error."""
 
     def log(self, _level: int, text: str, *values: object) -> None:
@@ -96,7 +96,7 @@ class BrokerStatus:
             # The brokers' default would create a topic whose name is mistyped.
             "allow.auto.create.topics": False,
             "error_cb": self._noticed,
-            "logger": _Quiet(),
+            "logger": _DebugLogger(),
         }
         if options.user is not None:
             made |= {

@@ -15,7 +15,13 @@ from pyarrow import fs as pafs
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, RowTally, TaskWriter
-from spark_channel.connectors.base.claims import BEAT_SECONDS, Claim, HeldClaim, Identity, is_alive
+from spark_channel.connectors.base.claims import (
+    HEARTBEAT_SECONDS,
+    Claim,
+    HeldClaim,
+    Identity,
+    is_alive,
+)
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import LOG, read_file, writing
 from spark_channel.connectors.files.formats.parquet import RowGroupEncoder
@@ -171,7 +177,7 @@ class Run:
             self._beside("ended")
         )
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         if self.is_live():
             self.store.touch(self._beside("json"))
 
@@ -207,7 +213,7 @@ class Run:
             return None
 
     def is_dead(self, held: HeldClaim) -> bool:
-        """Whether the run's process is known to be gone; see `connectors.commit.liveness`. Notes a doubt."""
+        """Whether the run's process is known to be gone; see `connectors.base.claims.is_alive`. Notes a doubt."""
         found = self.about()
         if found is None:
             return False  # it has ended since it was found, and took its notes away
@@ -219,10 +225,10 @@ class Run:
             beat_at=self._time(self._beside("json")) or str(found.get("started", "")),
             doubted_at=self._time(self._beside("doubted")),
         )
-        verdict = is_alive(claim, utc_now().isoformat(timespec="seconds"))
-        if verdict == "doubtful" and not claim.doubted_at > claim.beat_at:
+        liveness = is_alive(claim, utc_now().isoformat(timespec="seconds"))
+        if liveness == "doubtful" and not claim.doubted_at > claim.beat_at:
             self._put("doubted", b"")
-        return verdict == "dead"
+        return liveness == "dead"
 
     def remove(self, keep: Collection[str] = ()) -> None:
         """Remove the run's files but `keep` (relative to the table), then its notes."""
@@ -457,9 +463,9 @@ class LakeTask(TaskWriter):
             self._files.write(rows)
             self._tally.add(batch)
             now = self._run.store.clock.now()
-            if now - self._beat >= BEAT_SECONDS:
+            if now - self._beat >= HEARTBEAT_SECONDS:
                 self._beat = now
-                self._run.beat()
+                self._run.heartbeat()
 
     def _check(self, rows: pa.RecordBatch) -> None:
         for name in self._key:

@@ -79,7 +79,7 @@ _ASKED = 500
 
 
 @dataclass(frozen=True)
-class _IdleLook:
+class _EmptyRead:
     """A look at the log behind `token` that found no change: how far it came, over how many bytes, and when the first
     transaction there was committed; 0.0 = there was none.
     """
@@ -108,7 +108,7 @@ class BinlogFeed(ChangeFeed):
         self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores)
         self._range_rule = self._rule
         """That of ranges that were handed out."""
-        self._idle_look: _IdleLook | None = None
+        self._idle_look: _EmptyRead | None = None
         with self._session() as session:
             self._server = LogServer.of(session)
             self._gtids = self._server.gtids
@@ -362,7 +362,7 @@ class BinlogFeed(ChangeFeed):
         look = self._idle_look
         if look is not None and look.token == token:
             looked, first = looked + look.nbytes, look.first or first
-        self._idle_look = _IdleLook(token, position.copy(), looked, first)
+        self._idle_look = _EmptyRead(token, position.copy(), looked, first)
 
     def _fresh(self, token: TablesToken, made: TablesToken) -> TablesToken:
         """`made`, whose range has no changes, where `token` is so old that its logs would be purged."""

@@ -198,7 +198,7 @@ def effects_of(
     words = _executed_words(statement)
     if not words or not (_is_named(statement.text, table, database) or words[0].says(*_CALLS)):
         return
-    ours = _Ours(statement.default, database, table, folds)
+    ours = _TableMatcher(statement.default, database, table, folds)
     verb = words[0]
     effect: Effect | None = None
     if verb.says(*_CALLS):
@@ -231,7 +231,7 @@ def defined_by(
     verb, place = _at(words, 0), _object(words)
     if not verb.says("create", "alter") or not _at(words, place).says("table"):
         return ""
-    ours = _Ours(statement.default, database, table, folds)
+    ours = _TableMatcher(statement.default, database, table, folds)
     if not ours.at(words, _behind_if(words, place + 1)):
         return ""
     return "create" if verb.says("create") else "alter"
@@ -254,7 +254,7 @@ def _is_named(text: str, table: str, database: str) -> bool:
     )
 
 
-class _Ours:
+class _TableMatcher:
     """Recognises the name of the table."""
 
     def __init__(self, default: str, database: str, table: str, folds: bool) -> None:
@@ -285,7 +285,7 @@ class _Ours:
         return word.kind != "text" and self.same(word.text) == self._table
 
 
-def _truncate(words: _Words, ours: _Ours) -> Effect | None:
+def _truncate(words: _Words, ours: _TableMatcher) -> Effect | None:
     begin = 2 if _at(words, 1).says("table") and len(words) > 2 else 1
     length = ours.at(words, begin)
     rest = words[begin + length :]
@@ -299,7 +299,7 @@ def _object(words: _Words) -> int:
     return next((place for place, word in enumerate(words) if word.says(*_OBJECTS)), len(words))
 
 
-def _drop(words: _Words, ours: _Ours) -> Effect | None:
+def _drop(words: _Words, ours: _TableMatcher) -> Effect | None:
     place = _object(words)
     if _at(words, place).says(*_OBJECTS_WITHOUT_ROWS):
         return None
@@ -308,12 +308,12 @@ def _drop(words: _Words, ours: _Ours) -> Effect | None:
     return DROPS[0] if ours.anywhere(words[place:]) else None
 
 
-def _of_database(words: _Words, place: int, ours: _Ours) -> Effect | None:
+def _of_database(words: _Words, place: int, ours: _TableMatcher) -> Effect | None:
     name = _at(words, _behind_if(words, place + 1))
     return DROPS[1] if ours.same(name.text) == ours.database else None
 
 
-def _create(words: _Words, ours: _Ours) -> Effect | None:
+def _create(words: _Words, ours: _TableMatcher) -> Effect | None:
     """A table that was not there has lost no rows."""
     place = _object(words)
     replaces = _at(words, 1).says("or")
@@ -344,7 +344,7 @@ def _cascades(words: _Words) -> Effect | None:
 
 
 def _alter(
-    words: _Words, ours: _Ours, columns: Mapping[str, tuple[str, str]], *, is_strict: bool
+    words: _Words, ours: _TableMatcher, columns: Mapping[str, tuple[str, str]], *, is_strict: bool
 ) -> Iterator[Effect]:
     place = _object(words)
     if _at(words, place).says(*_OBJECTS_WITHOUT_ROWS, "database", "schema"):
@@ -383,7 +383,7 @@ def _actions(words: _Words) -> list[list[_Word]]:
     return [each for each in found if each]
 
 
-def _moved(action: _Words, ours: _Ours) -> Effect | None:
+def _moved(action: _Words, ours: _TableMatcher) -> Effect | None:
     """What an ALTER of another table does to this one."""
     if not ours.anywhere(action):
         return None

@@ -29,7 +29,7 @@ from spark_channel.connectors.sql.catalog import (
     Table,
 )
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.rights import Lacking, Right
+from spark_channel.connectors.sql.rights import MissingRights, Right
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.errors import SchemaError, SourceError, TargetError
@@ -166,13 +166,13 @@ class MysqlDialect(Dialect):
             return f"CAST({text} AS DATE)"
         return f"CAST({text} AS DATETIME(6))" if pa.types.is_timestamp(kind) else text
 
-    def lacking(self, session: Session, rights: Sequence[Right]) -> Lacking:
+    def lacking(self, session: Session, rights: Sequence[Right]) -> MissingRights:
         try:
             grants = [str(row[0]) for row in session.rows("SHOW GRANTS")]
         except (SourceError, TargetError) as error:
             if is_away(error):
                 raise
-            return Lacking("", {})  # a server without grants, as with --skip-grant-tables
+            return MissingRights("", {})  # a server without grants, as with --skip-grant-tables
         return _lacking(grants, rights)
 
     def find_table(self, session: Session, text: str) -> MysqlTable | None:
@@ -480,7 +480,7 @@ _OF_ROUTINES = re.compile(r"GRANT [\w ,]+ ON (?:PROCEDURE|FUNCTION|PACKAGE) ")
 _ALL = "ALL PRIVILEGES"
 
 
-def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> Lacking:
+def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> MissingRights:
     """A right on some columns of a table counts as one on the table. Where a role is granted, nothing is sure."""
     held, login = [], ""
     for grant in grants:
@@ -488,7 +488,7 @@ def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> Lacking:
             continue
         match = _GRANT.match(grant)
         if match is None:
-            return Lacking("", {})
+            return MissingRights("", {})
         words, every, database, _, table, to = match.groups()
         login = login or to or ""
         names = {
@@ -508,7 +508,7 @@ def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> Lacking:
     if all(right.word == "DROP" for right in lacks):
         lacks = []  # the write succeeds without, and warns that its staging stays
     places = (f"{quoted(each.schema)}.{quoted(each.name) if each.name else '*'}" for each in lacks)
-    return Lacking(login, dict(zip(lacks, places, strict=True)))
+    return MissingRights(login, dict(zip(lacks, places, strict=True)))
 
 
 def _plain(name: str) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlglot import exp
 
-from spark_channel.connectors.base.feed import HeldLog
+from spark_channel.connectors.base.feed import RetainedLog
 from spark_channel.connectors.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql import catalog
-from spark_channel.connectors.sql.rights import Lacking, Right
+from spark_channel.connectors.sql.rights import MissingRights, Right
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import parsed_name, quoted_parts
 
@@ -22,11 +22,11 @@ __all__ = [
     "described",
     "find_rows",
     "find_table",
-    "held_logs",
     "kept_bytes",
     "lacking",
     "name_parts",
     "oldest_of",
+    "retained_logs",
     "table_names",
 ]
 
@@ -117,12 +117,12 @@ ORDER BY 1 LIMIT 21
 """
 
 
-def lacking(session: PgSession, rights: Sequence[Right]) -> Lacking:
+def lacking(session: PgSession, rights: Sequence[Right]) -> MissingRights:
     """What the session's role lacks; a right on some columns of a table counts as one on the table."""
     asked = [{"n": number, **right._asdict()} for number, right in enumerate(rights)]
     found = session.rows(_LACKS.format(rights=literal_sql(json.dumps(asked))))
     role = str(found[0][0]) if found else ""
-    return Lacking(role, {rights[int(number)]: str(place) for _, number, place in found})
+    return MissingRights(role, {rights[int(number)]: str(place) for _, number, place in found})
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +277,11 @@ FROM pg_catalog.pg_replication_slots WHERE {where} ORDER BY slot_name
 """
 
 
-def held_logs(session: PgSession) -> list[HeldLog]:
+def retained_logs(session: PgSession) -> list[RetainedLog]:
     """The logical slots of the session's database that decode with pgoutput."""
     where = "database = current_database() AND plugin = 'pgoutput' AND NOT temporary"
     return [
-        HeldLog(name, active, kept)
+        RetainedLog(name, active, kept)
         for name, active, kept in session.rows(_SLOTS.format(where=where))
     ]
 

@@ -47,7 +47,7 @@ from spark_channel.connectors.sql.catalog import (
 )
 from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, wrong_table_options
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.rights import OWNER, Lacking, Right
+from spark_channel.connectors.sql.rights import OWNER, MissingRights, Right
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.target_columns import create_table, old_target
@@ -131,7 +131,7 @@ class PostgresDialect(Dialect):
     def __init__(self, *, local: bool = False) -> None:
         self.local = local
 
-    def lacking(self, session: Session, rights: Sequence[Right]) -> Lacking:
+    def lacking(self, session: Session, rights: Sequence[Right]) -> MissingRights:
         return lacking(cast("PgReadSession", session), rights)
 
     def same_name(self, name: str, names: Sequence[str]) -> str | None:

@@ -226,7 +226,11 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         )
 
     def _lag(
-        self, session: PgReadSession, token: TablesToken, present: Sequence[str], held_up: str = ""
+        self,
+        session: PgReadSession,
+        token: TablesToken,
+        present: Sequence[str],
+        backfill_blocked_by: str = "",
     ) -> FeedLag:
         """`present`: the tables that were not dropped."""
         self._confirmed(session)
@@ -243,7 +247,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             nbytes=behind,
             kept=kept,
             base_held=is_held and not token.is_read,
-            held_up=held_up,
+            backfill_blocked_by=backfill_blocked_by,
         )
 
     # --- ranges ---

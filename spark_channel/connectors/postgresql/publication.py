@@ -21,8 +21,8 @@ from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
 
 __all__ = [
+    "CatalogTable",
     "Followed",
-    "Found",
     "LogTypes",
     "Part",
     "Published",
@@ -239,7 +239,7 @@ WHERE c.oid IN ({oids})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CatalogTable:
     """A table that there is. `name` is what the feed calls it, and `sql` its name in a statement.
 
     `columns`: a digest of its columns; empty where it was not asked for.
@@ -262,13 +262,13 @@ class Found:
         return table_sql(self.schema, self.table)
 
 
-def find_listed(session: Session, publication: str, items: list[str]) -> list[Found]:
+def find_listed(session: Session, publication: str, items: list[str]) -> list[CatalogTable]:
     """The tables that the items of a list name, each once.
 
     Raises:
         OptionError: a name of no table, or a pattern of none.
     """
-    found: dict[int, Found] = {}
+    found: dict[int, CatalogTable] = {}
     for item in items:
         for each in (
             _of_pattern(session, publication, item)
@@ -279,7 +279,7 @@ def find_listed(session: Session, publication: str, items: list[str]) -> list[Fo
     return list(found.values())
 
 
-def find_one(session: Session, name: str) -> Found:
+def find_one(session: Session, name: str) -> CatalogTable:
     """
     Raises:
         OptionError: the table does not exist.
@@ -291,7 +291,7 @@ def find_one(session: Session, name: str) -> Found:
             option="tables",
             got=name,
         )
-    return Found(table.oid, table.schema, table.name)
+    return CatalogTable(table.oid, table.schema, table.name)
 
 
 def named(text: str, names: Collection[str]) -> list[str]:
@@ -316,16 +316,16 @@ def left_out(session: Session, publication: str, items: list[str]) -> Iterator[s
             continue
         rows = session.rows(_LEFT_OUT.format(schema=_quoted(schema)))
         published = {each.oid for each in _of_pattern(session, publication, item)}
-        yield from (each.name for row in rows if (each := Found(*row)).oid not in published)
+        yield from (each.name for row in rows if (each := CatalogTable(*row)).oid not in published)
 
 
-def look_up(session: Session, oids: list[int]) -> dict[int, Found]:
+def look_up(session: Session, oids: list[int]) -> dict[int, CatalogTable]:
     """The present names and columns of tables by their numbers, without tables that were dropped."""
     text = ", ".join(map(str, oids))
-    return {int(row[0]): Found(*row) for row in session.rows(_PRESENT.format(oids=text))}
+    return {int(row[0]): CatalogTable(*row) for row in session.rows(_PRESENT.format(oids=text))}
 
 
-def _of_pattern(session: Session, publication: str, item: str) -> list[Found]:
+def _of_pattern(session: Session, publication: str, item: str) -> list[CatalogTable]:
     schema = _schema_of(item)
     where = "true" if schema is None else f"n.nspname = {_quoted(schema)}"
     rows = session.rows(_PUBLISHED.format(publication=_quoted(publication), where=where))
@@ -334,7 +334,7 @@ def _of_pattern(session: Session, publication: str, item: str) -> list[Found]:
             f"publication {publication!r} in {session.place} has no table that {item!r} names: "
             f"add one with ALTER PUBLICATION {publication} ADD TABLE ..."
         )
-    return [Found(*row) for row in rows]
+    return [CatalogTable(*row) for row in rows]
 
 
 def _schema_of(item: str) -> str | None:

@@ -21,7 +21,7 @@ from spark_channel.connectors.base.contract import (
     Read,
     native_batch,
 )
-from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, HeldLog, LogFacts
+from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts, RetainedLog
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
@@ -516,11 +516,11 @@ class PostgresReader(SqlReader):
         with self.connect("plan") as session:
             return log_facts(session, slot or "")
 
-    def held_logs(self) -> list[HeldLog]:
-        from spark_channel.connectors.postgresql.catalog import held_logs
+    def retained_logs(self) -> list[RetainedLog]:
+        from spark_channel.connectors.postgresql.catalog import retained_logs
 
         with self.connect("slots") as session:
-            return held_logs(session)
+            return retained_logs(session)
 
     def lasts(self, split: Split) -> bool:
         return "snapshot" not in split.params

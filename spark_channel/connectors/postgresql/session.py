@@ -42,7 +42,7 @@ from spark_channel.connectors.sql.postgresql import (
 )
 from spark_channel.connectors.sql.publish import hold_stored
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
-from spark_channel.connectors.sql.session_pool import KeptAnswers, sessions
+from spark_channel.connectors.sql.session_pool import AnswerCache, sessions
 from spark_channel.connectors.sql.statements import quoted_name
 from spark_channel.errors import ChannelError
 
@@ -94,7 +94,7 @@ class PgSession(DriverSession):
         self.servers: frozenset[str] | None = None
         """The server's own names, once they were asked for."""
         self.pool_key = self._key(options, settings)
-        self.answers_kept = KeptAnswers()
+        self.answer_cache = AnswerCache()
         self._prepared: set[str] | None = None
         """Statements that the server's session keeps; None = another client may get that session."""
 

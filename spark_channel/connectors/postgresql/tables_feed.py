@@ -26,8 +26,8 @@ from spark_channel.connectors.postgresql.pgoutput import (
     becomes,
 )
 from spark_channel.connectors.postgresql.publication import (
+    CatalogTable,
     Followed,
-    Found,
     LogTypes,
     Part,
     Published,
@@ -90,7 +90,7 @@ _MADE_AGAIN = f"Add it to the publication, run {READ_AGAIN}, and `spark-channel 
 
 
 @dataclass(frozen=True)
-class _Look:
+class _CatalogState:
     """What the catalog said of the tables. `digests` of their columns by number, `changed` those that a table continues
     with. `dropped`: the tables that no longer exist.
     """
@@ -218,7 +218,7 @@ class TablesFeed(ReplicationFeed):
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         raise base_refused(_INSTEAD)
 
-    def held_up(self, token: Token) -> str:
+    def backfill_blocked_by(self, token: Token) -> str:
         found = TablesToken.read(token)
         if not found.awaited():
             return ""
@@ -259,7 +259,7 @@ class TablesFeed(ReplicationFeed):
     def _given_log(self, log: PgWatermarks, table: str) -> WatermarkLog[int, pa.RecordBatch]:
         return NamedLog(log, table)
 
-    def _begin(self, session: PgReadSession) -> list[tuple[Found, TableColumns]]:
+    def _begin(self, session: PgReadSession) -> list[tuple[CatalogTable, TableColumns]]:
         """The tables that a new tunnel begins with."""
         found = find_listed(session, self._publication, self._items)
         without = list(left_out(session, self._publication, self._items))
@@ -280,7 +280,7 @@ class TablesFeed(ReplicationFeed):
 
     @staticmethod
     def _token(
-        lsn: int, tables: Sequence[tuple[Found, TableColumns]], published: Published
+        lsn: int, tables: Sequence[tuple[CatalogTable, TableColumns]], published: Published
     ) -> Token:
         places = {
             each.name: TablePlace(
@@ -290,7 +290,7 @@ class TablesFeed(ReplicationFeed):
         }
         return TablesToken(lsn, places).token()
 
-    def _check_base(self, session: PgReadSession, found: Found, joins: str = "") -> None:
+    def _check_base(self, session: PgReadSession, found: CatalogTable, joins: str = "") -> None:
         """`joins`: the message's words for a table that a tunnel did not begin with."""
         self._look_at(session, found)
         why = obstacle(session, self._reader_of(session, found.name, found.oid).resolve(session))
@@ -338,7 +338,7 @@ class TablesFeed(ReplicationFeed):
         return FollowedTable(name, oid, columns, self._types.schema(columns.columns))
 
     def _look_at(
-        self, session: PgReadSession, found: Found, only: Collection[str] | None = None
+        self, session: PgReadSession, found: CatalogTable, only: Collection[str] | None = None
     ) -> FollowedTable:
         """A table as the catalog has it. `only`: others of its columns are left out, whatever they are."""
         source = self._reader_of(session, found.name, found.oid).resolve(session)
@@ -360,7 +360,7 @@ class TablesFeed(ReplicationFeed):
                 f"{error}. 'columns' does not go with 'tables': follow this table by 'dbtable' and its own slot"
             ) from None
 
-    def _check_tables(self, session: PgReadSession, token: TablesToken) -> _Look:
+    def _check_tables(self, session: PgReadSession, token: TablesToken) -> _CatalogState:
         """
         Raises:
             SourceError: one was renamed or made again, or left the publication. SchemaError: one has columns that it
@@ -396,7 +396,7 @@ class TablesFeed(ReplicationFeed):
             ):
                 raise not_followed(item)
         self._unchecked = []
-        return _Look(now, _digests(present), changed, dropped)
+        return _CatalogState(now, _digests(present), changed, dropped)
 
     def _check_dropped(self, session: PgReadSession, name: str) -> None:
         """A table that is not there cannot change: all that the log has of it is delivered, and nothing follows.
@@ -413,7 +413,7 @@ class TablesFeed(ReplicationFeed):
             warn_of_dropped(name)
 
     def _continued(
-        self, session: PgReadSession, name: str, place: TablePlace, found: Found
+        self, session: PgReadSession, name: str, place: TablePlace, found: CatalogTable
     ) -> TableColumns | None:
         """The other columns that a table continues with; None: those that it has."""
         if found.columns == place.columns:
@@ -424,7 +424,7 @@ class TablesFeed(ReplicationFeed):
         return self._accepted[key]
 
     def _judged(
-        self, session: PgReadSession, name: str, place: TablePlace, found: Found
+        self, session: PgReadSession, name: str, place: TablePlace, found: CatalogTable
     ) -> TableColumns | None:
         was, label, rule = place.shape, f"table {name!r}", self._rule
         kept = None if rule.evolves else {each.name for each in was.columns}
@@ -449,5 +449,5 @@ class TablesFeed(ReplicationFeed):
         return table.columns
 
 
-def _digests(tables: Mapping[int, Found]) -> dict[int, str]:
+def _digests(tables: Mapping[int, CatalogTable]) -> dict[int, str]:
     return {oid: each.columns for oid, each in tables.items()}

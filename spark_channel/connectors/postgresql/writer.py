@@ -40,7 +40,7 @@ from spark_channel.connectors.postgresql.session import PgWriteSession, literal_
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.postgresql import claim_dialect
-from spark_channel.connectors.sql.session_pool import KeptSession
+from spark_channel.connectors.sql.session_pool import ThreadSession
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
@@ -69,7 +69,7 @@ class PostgresWriter(SqlWriter):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self.kept = KeptSession()
+        self.kept = ThreadSession()
 
     def writing(self) -> AbstractContextManager[None]:
         return self.kept.keeping()
@@ -112,7 +112,7 @@ class PostgresWriter(SqlWriter):
         return name_parts(text) or (None, text)
 
     def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
-        known = session.answers_kept.of(("claims", place.schema, place.ledger))
+        known = session.answer_cache.of(("claims", place.schema, place.ledger))
         return claim_dialect(
             session.rows, place.schema, ledger=place.ledger, takes_scripts=True, known=known
         )
@@ -121,7 +121,7 @@ class PostgresWriter(SqlWriter):
         space, name = new_name(self.options)
         known = space
         if space is None:  # the first schema of the search path that is there
-            kept = session.answers_kept.of("current_schema")
+            kept = session.answer_cache.of("current_schema")
             known = kept.get("") or session.value("SELECT current_schema()")
             kept[""] = known
         elif not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal_sql(space)}"):  # noqa: S608 - a text is quoted

@@ -243,7 +243,7 @@ def filesystem_of(kind: str, key: Hashable, connect: Callable[[], Remote]) -> pa
     return pafs.PyFileSystem(_Handler(kind, key, connect))
 
 
-class _Closing:
+class _ConnectedFile:
     """A file, and its connection, which is closed after it."""
 
     def __init__(self, remote: Remote, file: Any) -> None:
@@ -300,7 +300,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
     def open_input_file(self, path: str) -> pa.NativeFile:
         remote = self._connect()
         try:
-            return pa.PythonFile(_Closing(remote, remote.open_read(path)), mode="r")
+            return pa.PythonFile(_ConnectedFile(remote, remote.open_read(path)), mode="r")
         except BaseException:
             remote.close()
             raise

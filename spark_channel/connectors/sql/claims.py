@@ -418,7 +418,7 @@ class Claims:
             return []
         return [] if found.has_published(held.position) else receipts
 
-    def beat(self, held: HeldClaim) -> None:
+    def heartbeat(self, held: HeldClaim) -> None:
         """Show that the run lives."""
         self._run(
             f"UPDATE {self._dialect.table(CLAIMS)} SET beat_at = ? WHERE claim = ? AND owner = ? AND epoch = ?",  # noqa: S608 - names are quoted
@@ -427,8 +427,8 @@ class Claims:
 
     def show_life(self, held: HeldClaim, found: Claim) -> None:
         """`beat`, if the last one, in the claim as `peek` found it, is an hour old: no attempt may last so long."""
-        if claims.beat_is_due(found, utc_text()):
-            self.beat(held)
+        if claims.heartbeat_is_due(found, utc_text()):
+            self.heartbeat(held)
 
     def orphans(
         self,
@@ -452,13 +452,13 @@ class Claims:
             if not any(name.startswith(prefix) for name in others):
                 continue
             claim = replace(claim, beat_at=max(claim.beat_at, beat_of(prefix)))
-            verdict = claims.is_alive(claim, now)
-            if verdict != "dead":
+            liveness = claims.is_alive(claim, now)
+            if liveness != "dead":
                 kept.append(prefix)
             elif claim.identity.kind == "job" and claim.state == "open":
                 # No run can continue it; a task of it that is still there after all is fenced off.
                 self._run(f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?", (key,))  # noqa: S608 - names are quoted
-            if verdict == "doubtful" and not claim.doubted_at > claim.beat_at:
+            if liveness == "doubtful" and not claim.doubted_at > claim.beat_at:
                 table = self._dialect.table(CLAIMS)
                 self._run(f"UPDATE {table} SET doubted_at = ? WHERE claim = ?", (now, key))  # noqa: S608 - names are quoted
         return [name for name in others if not name.startswith(tuple(kept))]
@@ -634,7 +634,7 @@ class NoClaims(Claims):
     def release(self, held: HeldClaim, overtaken: Claim | None = None) -> list[Receipt]:
         return []
 
-    def beat(self, held: HeldClaim) -> None: ...
+    def heartbeat(self, held: HeldClaim) -> None: ...
 
     def show_life(self, held: HeldClaim, found: Claim) -> None: ...
 

@@ -1,6 +1,6 @@
 """A table of any database as a change feed: the rows past a cursor column.
 
-`CursorFeed` decides what a range is; a `CursorLook` asks the table.
+`CursorFeed` decides what a range is; a `CursorQuery` asks the table.
 """
 
 import logging

@@ -25,7 +25,7 @@ from spark_channel.connectors.sql.catalog import (
     WriteColumn,
 )
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.rights import Lacking, Right
+from spark_channel.connectors.sql.rights import MissingRights, Right
 from spark_channel.connectors.sql.session import Session, split_script
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
@@ -124,9 +124,9 @@ class Dialect(ABC):
     def find_table(self, session: Session, text: str) -> Table | None:
         """The table or view that `dbtable` names, the whole text as a name first; None when there is none."""
 
-    def lacking(self, session: Session, rights: Sequence[Right]) -> Lacking:
+    def lacking(self, session: Session, rights: Sequence[Right]) -> MissingRights:
         """What the session's login lacks of `rights`, by one query; nothing that the database does not say surely."""
-        return Lacking("", {})
+        return MissingRights("", {})
 
     @abstractmethod
     def table_names(self, session: Session) -> list[str]:

@@ -130,13 +130,13 @@ class Staging:
             beat_at=beat,
             doubted_at=doubt,
         )
-        verdict = is_alive(claim, utc_text())
-        if verdict == "doubtful" and not doubt > beat:
+        liveness = is_alive(claim, utc_text())
+        if liveness == "doubtful" and not doubt > beat:
             try:
                 (self.directory / _DOUBT).touch()
             except OSError:
                 pass  # not ours to remove, then
-        return verdict == "dead"
+        return liveness == "dead"
 
     def new_file(self, task: int, attempt: int) -> Path:
         return self.directory / f"{task}-{attempt}-{secrets.token_hex(4)}.arrow"

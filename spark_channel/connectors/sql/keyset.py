@@ -248,7 +248,7 @@ class SessionHolder:
 
 
 @dataclass(slots=True)
-class _Taken:
+class _StatementResult:
     """What one statement returned. `is_cut`: it was ended early, or failed behind these rows; `is_ended`: by a time
     limit. `rested`: seconds for which the server was left alone between its pieces.
     """
@@ -326,11 +326,11 @@ class ShortStatements:
             elif not taken.is_cut:
                 steps = steps[1:]
 
-    def _fetch(self, conditions: Sequence[str]) -> tuple[int, _Taken]:
+    def _fetch(self, conditions: Sequence[str]) -> tuple[int, _StatementResult]:
         """One statement, until it succeeds: how many rows were asked for, and what came."""
         keyset, dialect = self._keyset, self._reader.dialect
 
-        def once() -> tuple[int, _Taken]:
+        def once() -> tuple[int, _StatementResult]:
             while True:
                 pacer, begun = self._pacer(), self._clock.now()
                 asked = pacer.statement_rows
@@ -385,8 +385,8 @@ class ShortStatements:
             self._is_fitted = True
         return pacer
 
-    def _take(self, sql: str, asked: int, begun: float) -> _Taken:
-        session, taken, pacer = self._line.session(), _Taken(), self._pacer()
+    def _take(self, sql: str, asked: int, begun: float) -> _StatementResult:
+        session, taken, pacer = self._line.session(), _StatementResult(), self._pacer()
         pacer.begin(asked)
         try:
             batches = self._reader.short_batches(
@@ -421,7 +421,7 @@ class ShortStatements:
         return taken
 
     def _paced(
-        self, batches: Iterator[pa.RecordBatch], pacer: ReadPacer, taken: _Taken
+        self, batches: Iterator[pa.RecordBatch], pacer: ReadPacer, taken: _StatementResult
     ) -> Iterator[pa.RecordBatch]:
         """Each batch is a piece; it is asked of the server when it is due."""
         if not pacer.in_pieces:
@@ -446,7 +446,7 @@ class ShortStatements:
                 session, keyset.source, self._split, error, self._before + before
             ) from None
 
-    def _last(self, taken: _Taken) -> list[Any] | None:
+    def _last(self, taken: _StatementResult) -> list[Any] | None:
         """The key of the last row; None without rows."""
         if not taken.batches:
             return None

@@ -233,9 +233,11 @@ class Merge:
             self._refuse_twins()
 
     def quoted(self, name: str) -> str:
+        """The name as an identifier in SQL."""
         return self._dialect.quoted(name)
 
     def listed(self, names: Sequence[str], prefix: str = "") -> str:
+        """The names, quoted and joined by commas; `prefix` stands before each, such as "t."."""
         return ", ".join(prefix + self.quoted(name) for name in names)
 
     def limited(self, query: str) -> str:

@@ -153,6 +153,7 @@ class SqlReader(Reader):
         return self.splitter(session, advice).splits()
 
     def splitter(self, session: Session, advice: int) -> BaseSplitter:
+        """Return what divides the source into about `advice` splits."""
         made = self.Splitter(session, self.known(session), self.options, advice)
         made.gently = self.fetch_size != FetchSize()
         return made

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.write_protocol import WriteTarget
     from spark_channel.connectors.sql.writer import SqlWriter
 
-__all__ = ["OWNER", "Lacking", "Right", "hold_rights", "lacking_to_read", "lacking_to_write"]
+__all__ = ["OWNER", "MissingRights", "Right", "hold_rights", "lacking_to_read", "lacking_to_write"]
 
 OWNER = "OWNER"
 """Stands for what only the table's owner may do."""
@@ -31,7 +31,7 @@ class Right(NamedTuple):
     word: str
 
 
-class Lacking(NamedTuple):
+class MissingRights(NamedTuple):
     """The login, and those of the rights asked for that it lacks, with the table or schema as GRANT names it."""
 
     role: str
@@ -124,7 +124,7 @@ def _to_write(
     return _advice(dialect.lacking(session, asked), asked, "target")
 
 
-def _advice(found: Lacking, rights: Sequence[Right], end: str) -> str:
+def _advice(found: MissingRights, rights: Sequence[Right], end: str) -> str:
     words: dict[str, list[str]] = {}
     for each in rights:
         if each in found.rights:

@@ -335,7 +335,8 @@ class WriteSession(BoundSession):
         return None
 
     @abstractmethod
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        """Begin a transaction, which `commit` or `undo` ends."""
 
     def start(self, begin: str) -> None:
         self.begin()

@@ -18,10 +18,10 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.retry import Retry
 
 __all__ = [
-    "KeptAnswers",
-    "KeptSession",
+    "AnswerCache",
     "PooledSession",
     "SessionPool",
+    "ThreadSession",
     "keeping_sessions",
     "sessions",
 ]
@@ -214,7 +214,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=sessions.forget)
 
 
-class KeptAnswers:
+class AnswerCache:
     """Keeps the server's answers for the next users of a session. Used by one thread.
 
     An answer is forgotten after 30 s, so that changes by others are seen.
@@ -234,14 +234,14 @@ class KeptAnswers:
         return found
 
 
-class KeptSession:
+class ThreadSession:
     """Between the tasks of one thread a session is kept: a server spends milliseconds on a new one."""
 
     def __init__(self) -> None:
         self._kept = threading.local()
 
-    def __reduce__(self) -> tuple[type["KeptSession"], tuple[()]]:
-        return KeptSession, ()
+    def __reduce__(self) -> tuple[type["ThreadSession"], tuple[()]]:
+        return ThreadSession, ()
 
     @contextmanager
     def keeping(self) -> Iterator[None]:

@@ -251,7 +251,7 @@ class SqlTaskWriter(TaskWriter):
         return self._writer.session(TargetError, f"write {self._plan.job}", patient=False)
 
     def _show_life(self) -> None:
-        self._sign = HeartbeatThread(partial(self._writer.beat, self._plan))
+        self._sign = HeartbeatThread(partial(self._writer.heartbeat, self._plan))
 
     def _claims(self, session: Any) -> Claims:
         return self._writer.claims(session, self._plan.place)

@@ -1,8 +1,8 @@
 """The protocol of one write: its target and plan, its claim, its heartbeat, a COMMIT without an answer, and the sweep.
 
 Heartbeats distinguish a long job on another machine from one whose driver was killed: `connectors.base.claims` says
-what follows when they end. An attempt shows life when it begins, when it ends, and every `BEAT_SECONDS` between, also
-while a paused limit or a stalled source brings it no rows.
+what follows when they end. An attempt sends one when it begins, when it ends, and every `HEARTBEAT_SECONDS` between,
+also while a paused limit or a stalled source brings it no rows.
 """
 
 import logging
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.claims import (
-    BEAT_SECONDS,
+    HEARTBEAT_SECONDS,
     Claim,
     ClaimDecision,
     HeldClaim,
@@ -441,12 +441,12 @@ class WriteProtocol(Writer):
 
         self.run(TargetError, f"prepare {own.job}", keep)
 
-    def beat(self, plan: SqlPlan) -> None:
+    def heartbeat(self, plan: SqlPlan) -> None:
         """Record that the run is alive, on a separate connection."""
 
         def show(session: Any) -> None:
             with self.transaction(session):
-                self.claims(session, plan.place).beat(plan.claim)
+                self.claims(session, plan.place).heartbeat(plan.claim)
 
         self.run(TargetError, f"write {plan.job}", show)
 
@@ -600,26 +600,26 @@ class HeartbeatThread:
     def __init__(
         self, show: Callable[[], None], *, seconds: float | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self._pulse = _Pulse(show, BEAT_SECONDS if seconds is None else seconds, clock)
+        self._loop = _HeartbeatLoop(show, HEARTBEAT_SECONDS if seconds is None else seconds, clock)
         self._thread = threading.Thread(
-            target=self._pulse.beat, name="spark-channel-life", daemon=True
+            target=self._loop.run, name="spark-channel-heartbeat", daemon=True
         )
         self._thread.start()
-        weakref.finalize(self, self._pulse.end)
+        weakref.finalize(self, self._loop.end)
 
     def end(self) -> None:
         """Show no more life. Safe twice."""
-        self._pulse.end()
+        self._loop.end()
         self._thread.join(_JOIN_SECONDS)  # a `show` that hangs ends with its connection
 
 
-class _Pulse:
+class _HeartbeatLoop:
     def __init__(self, show: Callable[[], None], seconds: float, clock: Clock) -> None:
         self._show, self._seconds, self._clock = show, seconds, clock
         self._condition = threading.Condition()
         self._ended = False
 
-    def beat(self) -> None:
+    def run(self) -> None:
         while self._pause():
             try:
                 self._show()

@@ -465,6 +465,7 @@ class SqlWriter(WriteProtocol):
         return "", self.options.dbtable
 
     def place(self, schema: str, name: str, table: Table | None = None) -> WriteTarget:
+        """Return the target of a write; `table`: as the catalog has it, None = it is not there."""
         return WriteTarget(schema, name, f"{schema}.{name}" if schema else name, table)
 
     def plan(

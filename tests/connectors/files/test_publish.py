@@ -673,7 +673,7 @@ def test_an_open_task_shows_that_its_run_lives(
     os.utime(marker, (0, 0))
     opened.write(batch)
     assert marker.stat().st_mtime == 0
-    monkeypatch.setattr(writer, "BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(writer, "HEARTBEAT_SECONDS", 0.0)
     opened.write(batch)
     assert marker.stat().st_mtime > 0
     opened.rollback()

@@ -140,7 +140,7 @@ def test_staging_of_a_live_run_stays_and_that_of_a_dead_one_goes(pg: Pg) -> None
         "UPDATE spark_channel_claims SET process = '{}' WHERE name IN ('elsewhere', 'late')"
     )
     pg.psql("CREATE TABLE spark_channel_stage_of_a_user (id int)")
-    writer.beat(plans["late"])
+    writer.heartbeat(plans["late"])
     own = _prepare(pg, writer, commit="job")
     kept = {plans[job].staging for job in ("live", "elsewhere", "late")}
     assert set(pg.staged()) == {*kept, own.staging, "spark_channel_stage_of_a_user"}
@@ -430,7 +430,7 @@ def test_a_role_whose_transactions_are_serializable_writes_all_the_same(
     attempt = writer.open(plan, 0, 1)
     attempt.write(_rows())
     attempt.flush()
-    writer.beat(plan)
+    writer.heartbeat(plan)
     writer.commit(plan, [attempt.close()])
     assert _count(pg) == "1000|1000"
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import ChannelLostError, TunnelError, TunnelStoreError
-from spark_channel.testing.conformance import held_now
+from spark_channel.testing.conformance import held_resources
 from spark_channel.tunnel import Delivery, Tunnel, worker
 from spark_channel.tunnel.channel import FailureAction, FailurePolicy
 from spark_channel.tunnel.records import ChannelState, Client
@@ -68,7 +68,7 @@ def test_one_range_that_fails_parks_its_channel_and_all_others_run_on(shop: Path
     sick.set()
     keepers = [Poisoned(sick) for _ in range(4)]
     errors: list[BaseException] = []
-    held = held_now()
+    held = held_resources()
 
     def client(keeper: Poisoned) -> None:
         try:

@@ -40,7 +40,7 @@ class Held(Log):
         self.said = "existing rows wait for 7"
         self.asked = 0
 
-    def held_up(self, token: Token) -> str:
+    def backfill_blocked_by(self, token: Token) -> str:
         self.asked += 1
         if self.said == "away":
             raise SourceError("away")
@@ -151,7 +151,7 @@ def test_a_transaction_that_never_ends_is_told_with_its_session(
     assert copy.tables["items"] == {1: "old"}
     lag = tunnel.describe().channels[-1].lag
     assert lag is not None
-    assert lag.held_up == ""
+    assert lag.backfill_blocked_by == ""
     tunnel.delete()
 
 

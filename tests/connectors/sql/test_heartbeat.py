@@ -14,7 +14,7 @@ from spark_channel.testing import VirtualClock
 
 
 def _thread() -> threading.Thread:
-    return [each for each in threading.enumerate() if each.name == "spark-channel-life"][-1]
+    return [each for each in threading.enumerate() if each.name == "spark-channel-heartbeat"][-1]
 
 
 def test_life_is_shown_at_every_beat_until_the_end() -> None:

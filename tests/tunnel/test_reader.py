@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import ChannelError, ChannelLostError, FlowError, TunnelError
-from spark_channel.testing.conformance import held_now
+from spark_channel.testing.conformance import held_resources
 from spark_channel.tunnel import Delivery
 from tests.tunnel.test_consume import Keeper, fill, run, tunnel_of
 
@@ -30,7 +30,7 @@ def test_a_loop_reads_everything_once_and_ends(shop: Path) -> None:
     tunnel = tunnel_of(shop, maxRowsPerTrigger="100")
     tunnel.create(channels=3)
     fill(shop, 1001, 1250)
-    held, rows, places = held_now(), Counter[int](), Counter[tuple[str, int]]()
+    held, rows, places = held_resources(), Counter[int](), Counter[tuple[str, int]]()
     with tunnel.open(drained=True) as reader:
         while (delivery := reader.read()) is not None:
             rows.update(ids(delivery))
@@ -47,7 +47,7 @@ def test_a_loop_reads_everything_once_and_ends(shop: Path) -> None:
 def test_what_has_no_checkpoint_is_delivered_again(shop: Path) -> None:
     tunnel = tunnel_of(shop)
     tunnel.create(channels=2)
-    held = held_now()
+    held = held_resources()
     with tunnel.open() as reader:
         first, second = reader.read(), reader.read()
         assert first is not None
