@@ -7,7 +7,7 @@ can be switched off. This module shortens the pauses so that the last attempt be
 import functools
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -17,6 +17,7 @@ __all__ = [
     "Backoff",
     "Retry",
     "RetryingCalls",
+    "commit_pauses",
     "reconnect_delay",
 ]
 
@@ -139,6 +140,16 @@ def reconnect_delay(attempt: int = 0, chance: "random.Random | None" = None) -> 
     """
     most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 3.0 ** min(attempt, 10))
     return (chance or random.Random()).uniform(0.001, most)  # noqa: S311 - spreads load, keeps no secret
+
+
+def commit_pauses(first: float, longest: float) -> Iterator[float]:
+    """Seconds to wait each time that another job has committed first: at random up to `first`, then up to half as
+    much again each time, `longest` at most.
+    """
+    most = first
+    while True:
+        yield most * random.uniform(0.0, 1.0)  # noqa: S311 - spreads load, keeps no secret
+        most = min(most * 1.5, longest)
 
 
 class RetryingCalls:

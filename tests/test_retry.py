@@ -5,7 +5,7 @@ import threading
 import pytest
 import stamina
 
-from spark_channel.retry import Retry
+from spark_channel.retry import Retry, commit_pauses
 from spark_channel.testing import VirtualClock
 
 
@@ -139,3 +139,11 @@ def test_on_the_machine_s_clock_stamina_sleeps_and_tells_its_hooks() -> None:
         stamina.instrumentation.set_on_retry_hooks(before)
     assert len(waits) == 1
     assert 0.005 <= waits[0] <= 0.015
+
+
+def test_pauses_between_commits_grow_by_half_to_the_longest() -> None:
+    pauses = commit_pauses(0.1, 1.0)
+    seen = [next(pauses) for _ in range(400)]
+    bounds = [min(0.1 * 1.5**number, 1.0) for number in range(400)]
+    assert all(0.0 <= pause <= most + 1e-9 for pause, most in zip(seen, bounds, strict=True))
+    assert max(seen[20:]) > 0.7

@@ -11,7 +11,6 @@ the newest one's ancestors. For the same reason an entry counts only if the one 
 import base64
 import json
 import posixpath
-import random
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.files.filesystem import LOG, Location, read_file
 from spark_channel.connectors.files.store import Store
 from spark_channel.errors import CommitError, TargetError
+from spark_channel.retry import commit_pauses
 
 __all__ = [
     "FORMAT",
@@ -336,7 +336,8 @@ def _file(file: DataFile) -> dict[str, Any]:
 
 
 _NAME = re.compile(r"(\d{20})\.json")
-_FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.25
+_PAUSES = 0.001, 0.25
+"""Seconds: the first pause after another job was first, at most, and the longest."""
 _READS = 10
 _ANCESTORS = 100
 _KEPT = 20
@@ -460,7 +461,7 @@ class Log:
             Whatever `change` raises.
         """
         clock = self._store.clock
-        deadline, wait = clock.now() + self._timeout, _FIRST_WAIT
+        deadline, pauses = clock.now() + self._timeout, commit_pauses(*_PAUSES)
         newest = self.newest()
         while True:
             number = 1 if newest is None else newest.number + 1
@@ -475,16 +476,14 @@ class Log:
             if newest is not None and newest.has(entry.id):
                 return (entry if newest.id == entry.id else newest), True
             if put:
-                self._store.remove(
-                    path
-                )  # its number was written and removed before: no reader looks at it
+                # Its number was written and removed before: no reader looks at it.
+                self._store.remove(path)
             if clock.now() >= deadline:
                 raise CommitError(
                     f"{what}: other jobs wrote the log of {self._store.place.show()} first for {self._timeout:g} s; "
                     "run again, or raise option commitTimeout"
                 )
-            clock.sleep(wait * random.uniform(0.0, 1.0))  # noqa: S311 - spreads the tries of several jobs
-            wait = min(wait * 1.5, _LONGEST_WAIT)
+            clock.sleep(next(pauses))
 
     def prune(self) -> None:
         """Remove entries that neither readers nor writers need."""

@@ -7,7 +7,6 @@ there has no log: the first driver that creates it publishes, and the others fin
 
 import dataclasses
 import logging
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,12 +46,14 @@ from spark_channel.connectors.lake.task_writer import (
 )
 from spark_channel.errors import CommitError, OptionError, SchemaError, SupersededError, TargetError
 from spark_channel.options import WriteOptions
+from spark_channel.retry import commit_pauses
 
 __all__ = ["LakePlan", "LakePublisher"]
 
 _log = logging.getLogger(__name__)
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.005, 1.0
+_PAUSES = 0.005, 1.0
+"""Seconds: the first pause after another job was first, at most, and the longest."""
 
 
 @dataclass(frozen=True)
@@ -424,7 +425,7 @@ class LakePublisher(Writer):
     ) -> None:
         """Commit what `change` decides on the newest state, and decide again when another job was first."""
         clock = lake.store.clock
-        deadline, wait = clock.now() + self.options.commit_timeout, _FIRST_WAIT
+        deadline, pauses = clock.now() + self.options.commit_timeout, commit_pauses(*_PAUSES)
         state = table if table is not None else lake.open()
         while True:
             made = change(state)
@@ -442,8 +443,7 @@ class LakePublisher(Writer):
                     f"other jobs committed to {lake.shown} first for {self.options.commit_timeout:g} s; "
                     f"nothing of job {made.job} was added. Run it again, or raise option commitTimeout"
                 )
-            clock.sleep(wait * random.uniform(0.0, 1.0))  # noqa: S311 - spreads the tries of several jobs
-            wait = min(wait * 1.5, _LONGEST_WAIT)
+            clock.sleep(next(pauses))
             state = lake.open()
 
 
@@ -503,7 +503,7 @@ def _is_narrow(columns: pa.Schema, field: pa.Field) -> bool:
 
 
 def _check_same(lake: LakeTable, state: TableState, plan: LakePlan) -> None:
-    """Hold the table to have the columns that the tasks wrote for.
+    """Check that the table has the columns that the tasks wrote for.
 
     Raises:
         CommitError: another job has changed them.
