@@ -33,9 +33,8 @@ class Spread(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     ) -> None:
         super().__init__(config, log)
         self._has_spark = has_spark
-        self._begin_with_spark = min(
-            begin_with_spark, self.numnodes - 1
-        )  # one is left for the others
+        # One is left for the others.
+        self._begin_with_spark = min(begin_with_spark, self.numnodes - 1)
         self._prefers_spark: set[WorkerController] = set()
         self._had_spark: set[WorkerController] = set()
 

@@ -454,7 +454,7 @@ def test_an_aim_that_makes_no_sense_is_refused(given_: str) -> None:
 
 def test_options_do_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        parse().channels = 5  # type: ignore[misc]
+        parse().channels = 5  # type: ignore[misc] # frozen, which is the test
 
 
 def test_errors_travel_between_processes() -> None:

@@ -136,7 +136,7 @@ def test_a_format_of_spark_asks_for_a_session(reader: Any, writer: Any) -> None:
 
 def test_a_text_in_place_of_options_is_named() -> None:
     with pytest.raises(OptionError, match=r"the reader is str; it takes a dict of options"):
-        spark_channel.transfer(None, "orders.csv", {"name": "discard"})  # type: ignore[arg-type]
+        spark_channel.transfer(None, "orders.csv", {"name": "discard"})  # type: ignore[arg-type] # wrong on purpose
 
 
 def test_errors_are_those_of_the_command_line(

@@ -390,9 +390,8 @@ class DataCarrier:
         if error is None:
             self.shutdown()
             return
-        if not isinstance(
-            error, Exception
-        ):  # GeneratorExit, KeyboardInterrupt: not a producer's to raise
+        if not isinstance(error, Exception):
+            # GeneratorExit, KeyboardInterrupt: not a producer's to raise.
             error = ChannelClosedError(f"the carrier was left by {type(error).__name__}")
         self.fail(error)
         with self._lock:

@@ -85,9 +85,8 @@ class Lifecycle:
 
     def enter(self) -> Consumer:
         """The consumer, set up. Raises what making it or its `init` raised, in every thread."""
-        with (
-            self._lock
-        ):  # held during init: the other threads have nothing to do before it is through
+        with self._lock:
+            # Held during init: the other threads have nothing to do before it is through.
             if self._error is not None:
                 raise self._error
             if self._consumer is None:

@@ -522,8 +522,7 @@ class ThreadTransaction:
 
     def __del__(self) -> None:
         # When the channel itself goes, there is nothing to return to, and no listener may be called.
-        transaction: Transaction | None = getattr(
-            self, "transaction", None
-        )  # an interrupt may have cut __init__
+        # An interrupt may have cut __init__.
+        transaction: Transaction | None = getattr(self, "transaction", None)
         if transaction is not None and self._channel() is not None:
             transaction.abandon()

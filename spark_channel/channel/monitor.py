@@ -162,9 +162,8 @@ class ChannelMonitor:
                 requests.popleft()
             elif self._admit(request):
                 requests.popleft()
-                if (
-                    not request.granted
-                ):  # there is more of the batch: its next turn comes after the others'
+                if not request.granted:
+                    # There is more of the batch: its next turn comes after the others'.
                     requests.append(request)
                     continue
             else:

@@ -369,9 +369,8 @@ def _needs(spec: TransferSpec) -> list[str]:
         except ImportError as error:
             needs.append(f"{half}: {error.name or error} (pip install 'spark-channel[{end.name}]')")
         except OptionError as error:
-            if not has_reference(
-                first.options.get(error.option)
-            ):  # which is resolved when the job runs
+            if not has_reference(first.options.get(error.option)):
+                # Which is resolved when the job runs.
                 raise
     return needs
 

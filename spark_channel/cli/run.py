@@ -428,9 +428,8 @@ def _spark_engine(
             except ChannelError as error:
                 raise_if_ended(error)
                 raise
-            except (
-                Exception
-            ) as error:  # Spark's own: a page of stack traces, of which one line says it
+            except Exception as error:
+                # Spark's own: a page of stack traces, of which one line says it.
                 raise_if_ended(error)
                 raise own_error(error) or ChannelError(first_line(error)) from error
 

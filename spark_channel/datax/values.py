@@ -216,9 +216,8 @@ def _refusal_of(detail: Any, root: str) -> JobFileError:
     takes = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else _standard(detail)
     got = detail["input"]
     if takes.startswith("an object") and isinstance(got, str) and not _WORD.fullmatch(got):
-        return refused(
-            path, "a text", takes
-        )  # the settings in another form, and a login among them
+        # The settings in another form, and a login among them.
+        return refused(path, "a text", takes)
     return refusal(path, got, takes)
 
 

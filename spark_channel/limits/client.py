@@ -264,9 +264,8 @@ class LeaseLimiter:
                 if scaled := self._rescale(now):
                     within = None if answer.reason else max(answer.ask_within, NEWS_SPREAD)
             if within is not None:
-                part = zlib.crc32(self._client.encode()) / (
-                    1 << 32
-                )  # its own, so that not all ask at the same time
+                # Its own, so that not all ask at the same time.
+                part = zlib.crc32(self._client.encode()) / (1 << 32)
                 self._hurried = now + nanoseconds(within * part)
                 self._hurry()
             self._changed.notify_all()

@@ -380,9 +380,8 @@ class JobProgress:
             totals = self._totals()
             spec = self._spec_now()
             tasks = self._table.tasks
-            uncounted = (
-                self._published_rows or 0 if tasks == 0 else 0
-            )  # Spark's own tasks report nothing
+            # Spark's own tasks report nothing.
+            uncounted = self._published_rows or 0 if tasks == 0 else 0
             return TransferReport(
                 job=self.job,
                 kind=spec.kind,
@@ -460,9 +459,8 @@ class JobProgress:
             totals.done += done
             totals.rows_done += rows if done else 0
             rows_read, bytes_read = rows + each.dirty_rows, nbytes
-            if (
-                self.spec.kind == "transfer"
-            ):  # its steps may drop rows and change their size on the way
+            if self.spec.kind == "transfer":
+                # Its steps may drop rows and change their size on the way.
                 rows_read, bytes_read = each.rows_pushed, each.bytes_pushed
             totals.rows_expected, rows_towards = _towards(
                 totals.rows_expected, each.rows_expected, rows_read, done

@@ -158,9 +158,8 @@ class SpeedSamples:
             if last < end:  # a task closes its attempt, and moves nothing
                 found.append(Sample(round(end, 3), 0.0, 0.0))
         if not launched and len(found) > 1 and not found[0].rows_per_second:
-            found.insert(
-                0, Sample(0.0, 0.0, 0.0)
-            )  # tasks ran from the start, and the source gave nothing yet
+            # Tasks ran from the start, and the source gave nothing yet.
+            found.insert(0, Sample(0.0, 0.0, 0.0))
         return tuple(each for each in found if since <= 0 or each.seconds > since)
 
     def _bucket(self, seconds: float, *, closing: bool = False) -> int:

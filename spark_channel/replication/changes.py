@@ -136,7 +136,7 @@ class Follower(ChangePublisher):
         self._tunnel = tunnel = tunnel_of(self._replication)
         is_there = tunnel.exists()
         if is_there:
-            self._hold_file(tunnel)
+            self._check_file(tunnel)
         again = self._make_ready(tunnel, more) if is_there else set()
         if not is_there:
             self._apart(self._make_table)
@@ -292,8 +292,8 @@ class Follower(ChangePublisher):
         self._keys[copy.stream] = key_of(copy)
         self._steps(copy)  # which need the keys of the masks
 
-    def _hold_file(self, tunnel: Tunnel) -> None:
-        """Hold the tunnel to be of this file: one that has other tables would end those of the file before it.
+    def _check_file(self, tunnel: Tunnel) -> None:
+        """Check that the tunnel is of this file: one that has other tables would end those of the file before it.
 
         Raises:
             OptionError: another file has tables in it that this one does not have.

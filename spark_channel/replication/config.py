@@ -176,7 +176,7 @@ class StreamOptions(_Part):
 
     @field_validator("source_options", "target_options")
     @classmethod
-    def _hold_further(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _check_further(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
         for key in options or ():
             if why := _NOT_FURTHER.get(key.lower()):
                 raise ValueError(f"further options, and not {key!r}: {why}")
@@ -184,7 +184,7 @@ class StreamOptions(_Part):
 
     @field_validator("object")
     @classmethod
-    def _hold_template(cls, text: str | None) -> str | None:
+    def _check_template(cls, text: str | None) -> str | None:
         if text is None:
             return None
         left = text.replace("{schema}", "").replace("{table}", "")
@@ -207,7 +207,7 @@ class Limit(_Part):
 
     @field_validator("timezone")
     @classmethod
-    def _hold_zone(cls, name: str) -> str:
+    def _check_zone(cls, name: str) -> str:
         zone_of(name)
         return name
 
@@ -250,7 +250,7 @@ class Replication(_Part):
         return self
 
     @model_validator(mode="after")
-    def _hold_places(self) -> "Replication":
+    def _check_places(self) -> "Replication":
         for name in ("source", "target"):
             place: Place = getattr(self, name)
             named = place.reader if name == "source" else place.writer

@@ -139,7 +139,7 @@ class MaskColumns(Transformer):
         return cls(stream, dict(masks), keys)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        self._hold_named(schema)
+        self._check_named(schema)
         fields = []
         for each in schema:
             mask = mask_of(self.masks, self.stream, each.name)
@@ -148,7 +148,7 @@ class MaskColumns(Transformer):
             elif mask.kind == "null":
                 fields.append(pa.field(each.name, each.type))
             elif mask.kind != "drop":
-                _hold_maskable(each, mask)
+                _check_maskable(each, mask)
                 fields.append(pa.field(each.name, pa.string(), nullable=each.nullable))
         if not fields:
             raise SchemaError(
@@ -191,8 +191,8 @@ class MaskColumns(Transformer):
             return _each(_as_text(values), lambda raw: hmac.digest(key, raw, "sha256").hex())
         return _each(_as_text(values), lambda raw: hashlib.sha256(raw).hexdigest())
 
-    def _hold_named(self, schema: pa.Schema) -> None:
-        """Hold each column that is named without a pattern to be there: a misspelled mask masks nothing."""
+    def _check_named(self, schema: pa.Schema) -> None:
+        """Check that each column that is named without a pattern is there: a misspelled mask masks nothing."""
         for pattern in self.masks:
             if {"*", "?"} & set(pattern) or parse_mask(self.masks[pattern]).kind == "keep":
                 continue
@@ -207,7 +207,7 @@ class MaskColumns(Transformer):
                 )
 
 
-def _hold_maskable(column: pa.Field, mask: Mask) -> None:
+def _check_maskable(column: pa.Field, mask: Mask) -> None:
     kind = column.type
     plain = (
         pa.types.is_string(kind)

@@ -499,7 +499,7 @@ def check_replication(path: Path) -> tuple[list[str], list[str]]:
     )
     for name, half, place in ends:
         try:
-            _hold_options(found, name, half, place)
+            _check_options(found, name, half, place)
         except MissingPackageError as error:
             needs.append(f"{name}: {error}")
         except ChannelError as error:
@@ -508,8 +508,8 @@ def check_replication(path: Path) -> tuple[list[str], list[str]]:
     return faults, needs
 
 
-def _hold_options(found: Replication, name: str, half: _Half, place: Place) -> None:
-    """Hold the options of one end, also with those of each stream, to be options of its connector."""
+def _check_options(found: Replication, name: str, half: _Half, place: Place) -> None:
+    """Check that the options of one end, also with those of each stream, are options of its connector."""
     connector = connector_of(place, half)
     whole: dict[str, Any] = without_references(batch_options(place))
     names = connector.options_class(half).names()

@@ -70,7 +70,7 @@ def changes_of(
     for name in columns:
         fact = facts.get(name)
         before = "" if fact is None else names.get(fact.number, "")
-        is_same = not before or before == name or _hold_masked(copy, before, name)
+        is_same = not before or before == name or _check_masked(copy, before, name)
         if name not in new:
             # The name of another column now: the rows that are there have the values of the one before.
             if fact is not None and fact.number != known.get(name, fact.number):
@@ -83,7 +83,7 @@ def changes_of(
                 continue
         elif fact is None or before or not known:
             for each in _hidden(copy, {**dict.fromkeys(gone, ""), **known}, columns, facts):
-                _hold_masked(copy, each, name)
+                _check_masked(copy, each, name)
         # Where no numbers are known, a column that was dropped may be the new one.
         if fact is None or fact.filled or before or (not known and gone):
             filled.append(name)
@@ -108,7 +108,7 @@ def _hidden(
     return found
 
 
-def _hold_masked(copy: TableCopy, before: str, name: str) -> bool:
+def _check_masked(copy: TableCopy, before: str, name: str) -> bool:
     """Whether both names have one mask.
 
     Raises:
@@ -205,7 +205,7 @@ def filled_of(
         if before is None and fact.filled and copy.contract.columns == "evolve":
             found.append(name)
         elif before not in (None, name) and name in known:
-            _hold_masked(copy, str(before), name)
+            _check_masked(copy, str(before), name)
             found.append(name)
     return found
 

@@ -72,7 +72,7 @@ def replicate_on(
             option="--select" if settings.select else "streams",
         )
     run = _Run(replication, found, move, settings, clock)
-    run.hold_together()
+    run.check_together()
     with keeping_sessions(), limited(replication, settings) as (more, keeper):
         try:
             run.carry_out(more, cancel)
@@ -274,8 +274,8 @@ class _Run:
             self.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def hold_together(self) -> None:
-        """Hold `select` to take all tables that the tunnel follows: it has one position for all of them.
+    def check_together(self) -> None:
+        """Check that `select` takes all tables that the tunnel follows: it has one position for all of them.
 
         Raises:
             OptionError: it takes some of them.

@@ -19,7 +19,7 @@ from spark_channel.progress import TransferReport
 from spark_channel.replication.drift import Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.tables import TableCopy, hold_open, is_away, target_schema
+from spark_channel.replication.tables import TableCopy, check_open, is_away, target_schema
 from spark_channel.transfers.run import job_name
 from spark_channel.transform.transformer import Transformer, prepare
 
@@ -163,7 +163,7 @@ class TableRun:
                 f"{self._copy.object} was there before the first run of this stream, which replaces its rows: if "
                 "another file writes to it, too, give one of them another 'object'"
             )
-        self._hold_file(known)
+        self._check_file(known)
         last = -1 if known is None or known.position is None else known.position
         now = (self._report.started_at - _EPOCH) // timedelta(microseconds=1)
         return max(now, last + 1)
@@ -187,7 +187,7 @@ class TableRun:
         outcome.report, outcome.state = report, "done"
         outcome.rows, outcome.nbytes = report.rows, report.bytes
 
-    def _hold_file(self, known: StreamProgress | None) -> None:
+    def _check_file(self, known: StreamProgress | None) -> None:
         """Report that another file writes to the object: its columns, masks and rows may be others."""
         other = self._copy.other_file(known.by) if known is not None else ""
         if not other or known is None:
@@ -206,9 +206,9 @@ class TableRun:
     def _increment(self) -> "_Planned | None":
         copy, name = self._copy, self._copy.state_name()
         assert copy.options.update_key is not None
-        hold_open(copy)
+        check_open(copy)
         known = self._writing.stream_progress(name)
-        self._hold_file(known)
+        self._check_file(known)
         there = self._is_there()
         if known is not None and (self._settings.full_refresh or not there):
             if not self._settings.dry_run and (there or copy.contract.tables == "evolve"):

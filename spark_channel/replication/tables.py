@@ -28,10 +28,10 @@ __all__ = [
     "FoundTables",
     "TableCopy",
     "batch_options",
+    "check_open",
     "connector_of",
     "ends_fault",
     "find_tables",
-    "hold_open",
     "is_away",
     "name_of",
     "tables_of",
@@ -192,8 +192,8 @@ def target_schema(copy: TableCopy, writer: Writer) -> pa.Schema | None:
         return None
 
 
-def hold_open(copy: TableCopy) -> None:
-    """Hold the columns that the target records or matches to be values that may be seen there."""
+def check_open(copy: TableCopy) -> None:
+    """Check that the target may see the values of the columns that it records or matches."""
     options = copy.options
     masks = options.columns or {}
     assert options.update_key is not None

@@ -162,9 +162,8 @@ class ProgressDisplay:
                 )
                 try:
                     self._thread.start()
-                except (
-                    RuntimeError
-                ):  # the interpreter is ending, and since Python 3.12 starts no thread
+                except RuntimeError:
+                    # The interpreter is ending, and since Python 3.12 starts no thread.
                     self._thread, self._closed = None, True
             self._wake.notify_all()
             ending = self._closed

@@ -60,9 +60,8 @@ class CallPool:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 try:
                     thread.start()
-                except (
-                    RuntimeError
-                ):  # the interpreter is ending, and since Python 3.12 starts no thread
+                except RuntimeError:
+                    # The interpreter is ending, and since Python 3.12 starts no thread.
                     return False
                 self._threads.add(thread)
             self._work.put(call)

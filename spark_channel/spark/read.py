@@ -122,9 +122,8 @@ class ChannelReader(DataSourceReader):
         fetch = self._reader.fetch_size = limits.fetch_size(channels)
         splits: Sequence[Split] = self._reader.split(split_advice(channels))
         per_task = self._options.rows_per_second_per_task or self._options.bytes_per_second_per_task
-        if (
-            self._options.channels is None and not per_task
-        ):  # fewer tasks would have less of a limit per task
+        if self._options.channels is None and not per_task:
+            # Fewer tasks would have less of a limit per task.
             splits = self._reader.joined(splits)
         for remark in self._reader.remarks(splits):
             _log.warning(remark)
@@ -174,9 +173,8 @@ class ChannelReader(DataSourceReader):
         from spark_channel.transfers.task import TaskServiceClient
 
         watch = HangupWatch()
-        self._reader.fetch_size = (
-            partition.fetch
-        )  # Spark pickles the reader before it asks for partitions
+        # Spark pickles the reader before it asks for partitions.
+        self._reader.fetch_size = partition.fetch
         task = TaskContext.get()
         assert task is not None
         if partition.stored is not None:

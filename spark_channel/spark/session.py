@@ -131,9 +131,8 @@ def ship_wheel(context: Any) -> None:
     if any(path.endswith(f"/{name}") for path in context.listFiles):
         return
     folder = Path(tempfile.mkdtemp(prefix="spark-channel-"))
-    atexit.register(
-        shutil.rmtree, folder, ignore_errors=True
-    )  # executors fetch it whenever they start
+    # Executors fetch it whenever they start.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     shutil.copyfile(wheel, folder / name)
     context.addPyFile(str(folder / name))
 
@@ -383,16 +382,13 @@ def _hide_logins(spark: SparkSession) -> None:
     from spark_channel.connectors.base.registry import all_connectors
 
     try:
-        if spark.conf.get(_HIDDEN, None) in (
-            None,
-            "(?i)url",
-        ):  # unset, or Spark's default: another is the user's
+        # Unset, or Spark's default: another is the user's.
+        if spark.conf.get(_HIDDEN, None) in (None, "(?i)url"):
             secrets = {name for connector in all_connectors() for name in connector.secrets}
             names = "|".join(re.escape(name) for name in sorted(secrets | {*_OF_EVERY_CONNECTOR}))
             spark.conf.set(_HIDDEN, f"(?i)^({names})$|password|secret|{_LOGIN_IN_A_PATH}")
-    except (
-        Exception
-    ) as error:  # serverless compute and declarative pipelines let no session set, or even read
+    except Exception as error:
+        # Serverless compute and declarative pipelines let no session set, or even read.
         _log.warning(
             "the session's settings are closed (%s), so Spark shows options such as 'uri', 'driverOptions' "
             "and 'tunnelStore' in plans: put logins into 'user' and 'password', or set %s for the compute",

@@ -207,9 +207,8 @@ class HangupWatch:
         poller = select.poll()
         poller.register(stop_read, select.POLLIN)
         for descriptor, inode in self._sockets.items():
-            if (
-                _socket_at(descriptor) == inode
-            ):  # else it was closed, and its number may be another's by now
+            if _socket_at(descriptor) == inode:
+                # Else it was closed, and its number may be another's by now.
                 poller.register(descriptor, 0)  # POLLHUP, POLLERR and POLLNVAL are always reported
         while True:
             for descriptor, event in poller.poll():
@@ -286,8 +285,7 @@ def sent_as_they_come(
         for batch in batches:
             yield batch
             if output is not None and clock.now() - sent >= _EVERY_SECONDS:
-                with suppress(
-                    OSError, ValueError
-                ):  # Spark needs no more rows: `HangupWatch` reports that
+                with suppress(OSError, ValueError):
+                    # Spark needs no more rows: `HangupWatch` reports that.
                     output.flush()
                 sent = clock.now()

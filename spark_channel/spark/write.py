@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 def refuse_on_stall(options: WriteOptions) -> None:
-    """Hold a write of a DataFrame not to be ended when it stalls.
+    """Check that a write of a DataFrame is not ended when it stalls.
 
     Raises:
         OptionError: `onStall=fail`: rows come from Spark, whose own wait for them no task can end.
@@ -224,12 +224,12 @@ class ChannelWriter(DataSourceArrowWriter):
         """
         target = self._plan.stored
         for batch in batches:
-            self._hold_apart(task, target)
+            self._check_apart(task, target)
             target = None if self._plan.commit == "job" else target
             yield batch
-        self._hold_apart(task, target)
+        self._check_apart(task, target)
 
-    def _hold_apart(self, task: TaskContext, target: Stored | None) -> None:
+    def _check_apart(self, task: TaskContext, target: Stored | None) -> None:
         if target is None or most_overlap(reads_of_task(task), target) is not Overlap.SURE:
             return
         raise TargetError(

@@ -235,7 +235,7 @@ def begin_transfer(job: JobOptions) -> JobOptions:
     spec = job.spec
     plain = not spec.targets and not spec.reader.spark_format
     if plain and all(_only_removes_rows(text) for text in texts):
-        _hold_possible(left, texts)
+        _check_possible(left, texts)
     for end in writer.resolve(first_reachable):
         _writer(end, job.job).begin()
     return left
@@ -250,8 +250,8 @@ def _only_removes_rows(script: str) -> bool:
     return all(_REMOVES.fullmatch(str(text)) is not None for text in texts)
 
 
-def _hold_possible(job: JobOptions, scripts: Sequence[str]) -> None:
-    """Hold the source to be there, and its rows to fit the targets; `scripts` remove rows before they are read.
+def _check_possible(job: JobOptions, scripts: Sequence[str]) -> None:
+    """Check that the source is there, and its rows fit the targets; `scripts` remove rows before they are read.
 
     Raises:
         ChannelError: as `open_transfer`. OptionError: the rows are those that would be read.
@@ -447,7 +447,7 @@ def _dealt(
 
 
 def refuse_existing(writer: Writer, opened: OpenedTransfer) -> None:
-    """Hold the target not to be there, as `errorIfExists` asks.
+    """Check that the target is not there, as `errorIfExists` asks.
 
     Raises:
         TargetError: its catalog has it; or, where the writer cannot ask one, it can be read.

@@ -121,7 +121,7 @@ class Transfer:
         ]
 
     def judge(self, outcomes: Sequence[GroupOutcome]) -> None:
-        """Hold the outcomes to be complete and clean enough to be published."""
+        """Check that the outcomes are complete and clean enough to be published."""
         tasks = self._first_of_each(outcomes)
         self._receipts = [
             *self._committed(tasks),

@@ -492,9 +492,8 @@ class ChannelRun:
         dropped = self.ranges[place:]
         del self.ranges[place:]
         for each in dropped:
-            if (
-                each.sequence in self.ends
-            ):  # whose end is in the store, so that its rows stay the same
+            if each.sequence in self.ends:
+                # Whose end is in the store, so that its rows stay the same.
                 self.dropped[each.sequence] = _most(
                     each.rows_by_table(), self.dropped.get(each.sequence, {})
                 )

@@ -227,9 +227,8 @@ class ChannelTurns(ABC):
         for rows in given:
             try:
                 rows.carrier.consume(_Deliver(self, run, found, rows), pool=self._pool)
-            except (
-                FlowError
-            ):  # the pool is closed, or the reading was cancelled: this client ends, or the channel
+            except FlowError:
+                # The pool is closed, or the reading was cancelled: this client ends, or the channel.
                 found.over(rows, is_processed=False)
             except Exception as error:  # it could not be read, which its reader knew first
                 rows.lost = rows.lost or error

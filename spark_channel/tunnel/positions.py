@@ -128,7 +128,7 @@ class StreamPositions(ABC):
         self.target.tokens = self.feed.end()
 
     def check_base(self, tokens: Iterable[Token | None]) -> None:
-        """Hold a run to its end, where nothing is new: that no existing rows are left there.
+        """Check at the end of a run, where nothing is new, that no existing rows are left.
 
         Raises:
             TunnelError: some are, since their reading is paused.
@@ -198,7 +198,7 @@ def _base_of(each: Sequence[FeedLag]) -> tuple[int | None, int | None, int | Non
 
 
 def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str | None) -> None:
-    """Hold an offset of Spark's checkpoint to be of this source. `schema`: None = whatever columns it was made for.
+    """Check that an offset of Spark's checkpoint is of this source. `schema`: None = whatever columns it was made for.
 
     Raises:
         SourceError: damaged, or of another format. TunnelError: of another source, tunnel or schema.

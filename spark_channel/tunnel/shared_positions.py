@@ -250,9 +250,8 @@ class SharedPositions(StreamPositions):
             for run in runs:
                 found = state.channels[run.channel.id]
                 if found.client == self._client.id and (again or run.sequence < 0):
-                    if (
-                        not run.channel.is_base
-                    ):  # the client that took the checkpoint may have ended before it settled
+                    if not run.channel.is_base:
+                        # The client that took the checkpoint may have ended before it settled.
                         self.feed.settle(found.token)
                     run.sequence, run.token, run.pending = (
                         found.sequence,

@@ -166,15 +166,14 @@ class StreamSource:
         return found
 
     def check(self, record: TunnelRecord) -> None:
-        """Hold `record` to be a tunnel of this source and its present columns.
+        """Check that `record` is a tunnel of this source and its present columns.
 
         Raises:
             TunnelError: of another source, or of another schema; says what differs.
         """
         self.check_source(record)
-        if (
-            self.feed.missing is not None
-        ):  # assigned ranges have the columns that the table had then
+        if self.feed.missing is not None:
+            # Assigned ranges have the columns that the table had then.
             return
         now = self.schema_text()
         if record.schema != now and self.keeps_columns:

@@ -419,7 +419,7 @@ class Tunnel:
         self._join(table, again=True)
 
     def check_table(self, table: str) -> None:
-        """Hold one table of the source to be one that `add_table` and `resnapshot` can read.
+        """Check that `add_table` and `resnapshot` can read one table of the source.
 
         Raises:
             ChannelError: it cannot be followed; says why.

@@ -250,9 +250,8 @@ class TunnelWorker(ChannelTurns):
             # A feed is used by one thread at a time: each run has its own.
             source = StreamSource(self._options)
             if not channel.is_base:
-                source.feed.settle(
-                    current.token
-                )  # the client that took the checkpoint may have ended before it settled
+                # The client that took the checkpoint may have ended before it settled.
+                source.feed.settle(current.token)
         except Exception as error:
             verdict, wait = (
                 trouble.no_answer(self._clock.now())

@@ -284,9 +284,8 @@ def _double(values: pa.Array, _form: Form) -> Hashes:
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())
     if pa.types.is_decimal(values.type):
-        values = values.cast(
-            pa.string()
-        )  # a text is rounded once, and so is always the nearest double
+        # A text is rounded once, and so is always the nearest double.
+        values = values.cast(pa.string())
     if not pa.types.is_floating(values.type):
         values = values.cast(pa.float64(), safe=False)
     with np.errstate(invalid="ignore"):  # a NaN may be a signalling one

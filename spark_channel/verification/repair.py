@@ -163,7 +163,7 @@ def _planned(
 
 
 def refuse_impossible(verification: Verification, *, delete: bool) -> None:
-    """Hold the target to be one that can be repaired, before its rows are read.
+    """Check that the target can be repaired, before its rows are read.
 
     Raises:
         UnsupportedError: it cannot.

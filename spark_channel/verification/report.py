@@ -73,7 +73,7 @@ class VerifySettings:
             raise OptionError(
                 f"option 'text' got {self.text!r}; it takes {takes}", option="text", takes=takes
             )
-        _hold_number("confirm", self.confirm, _MOST_LOOKS)
+        _check_number("confirm", self.confirm, _MOST_LOOKS)
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class RepairSettings:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        _hold_number("max_repairs", self.max_repairs)
+        _check_number("max_repairs", self.max_repairs)
 
 
-def _hold_number(option: str, value: Any, most: int | None = None) -> None:
+def _check_number(option: str, value: Any, most: int | None = None) -> None:
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if is_whole and value >= 0 and (most is None or value <= most):
         return
@@ -186,7 +186,7 @@ class VerifyReport:
 
     @staticmethod
     def check_name(path: str | Path) -> Path:
-        """Hold a report's file to have a known ending.
+        """Check that a report's file has a known ending.
 
         Raises:
             OptionError: another one.

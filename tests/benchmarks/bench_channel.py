@@ -103,7 +103,7 @@ def hand_over() -> list[Row]:
         ("put and take, each in a transaction", True, True, "<= 1.5"),
     ):
         ours, theirs = alternate(
-            lambda put=put, take=take: through_channel(sample, put=put, take=take),  # type: ignore[misc]
+            lambda put=put, take=take: through_channel(sample, put=put, take=take),  # type: ignore[misc] # mypy infers no lambda with a default
             lambda: through_queue(sample),
             ROUNDS,
         )

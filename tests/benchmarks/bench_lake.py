@@ -194,7 +194,7 @@ def waits_for_a_cleanup(path: str, where: str, replaced: int) -> list[Row]:
             assert removed.wait(300), "the jobs beside it did not end"
         return original(self, due, listed)
 
-    TargetDirectory._remove = remove  # type: ignore[method-assign]
+    TargetDirectory._remove = remove  # type: ignore[method-assign] # replaced for a while
     try:
         overwrite = threading.Thread(
             target=_write, args=(path, "overwrite"), kwargs={"overwrite": True}
@@ -208,7 +208,7 @@ def waits_for_a_cleanup(path: str, where: str, replaced: int) -> list[Row]:
         took = time.perf_counter() - begin
     finally:
         removed.set()
-        TargetDirectory._remove = original  # type: ignore[method-assign]
+        TargetDirectory._remove = original  # type: ignore[method-assign] # replaced for a while
     note = (
         f"an append takes {alone:.2f} s alone, {beside:.2f} s meanwhile; the removal {took:.1f} s"
     )

@@ -190,7 +190,7 @@ def _side_by_side(
     ours: list[list[float]] = []
     for number in range(ROUNDS):
         turns: list[Callable[[], None]] = [
-            lambda number=number: theirs.append(peer(number)),  # type: ignore[misc]
+            lambda number=number: theirs.append(peer(number)),  # type: ignore[misc] # mypy infers no lambda with a default
             lambda: ours.append(by_feed(feed, start, end)),
         ]
         for turn in turns if number % 2 else reversed(turns):
@@ -280,7 +280,7 @@ def copies() -> list[Row]:
                     ]
                     for times, command in turns if number % 2 else reversed(turns):
                         times.append(_timed(command, folder))
-                        _hold_rows(server, kind, Path(folder) / "out", wanted)
+                        _check_rows(server, kind, Path(folder) / "out", wanted)
             medians = f"{statistics.median(theirs):.1f} s, {statistics.median(ours):.1f} s"
             note = f"{ROWS:,} rows; dlt {DLT}; with their start {medians}"
             name = f"PostgreSQL to {title}: dlt / spark-channel"
@@ -313,8 +313,8 @@ def _timed(command: list[object], folder: str) -> float:
     return time.perf_counter() - start
 
 
-def _hold_rows(server: PostgresServer, kind: str, folder: Path, wanted: str) -> None:
-    """Hold the copy to have the rows of the source, by their number and checksum, and remove it."""
+def _check_rows(server: PostgresServer, kind: str, folder: Path, wanted: str) -> None:
+    """Check that the copy has the rows of the source, by their number and checksum, and remove it."""
     if kind == "parquet":
         files = [str(each) for each in folder.rglob("*.parquet") if "_dlt" not in each.parent.name]
         line = _SUMS.format("('0x' || substr(md5(line), 1, 8))::BIGINT", "read_parquet(?)")

@@ -149,10 +149,10 @@ def make_files(folder: Path) -> Path:
 class BareReader(DataSourceStreamReader):
     """Generates the rows of each batch, to measure the cost of Spark's Python data source API alone."""
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         return {"row": 0}
 
-    def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:  # noqa: N802 - Spark's name
         return {"row": start["row"] + BATCH_ROWS}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
@@ -176,7 +176,7 @@ class Bare(DataSource):
     def schema(self) -> str:
         return "id long, item string, price double"
 
-    def streamReader(self, schema: StructType) -> BareReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> BareReader:  # noqa: N802 - Spark's name
         return BareReader()
 
 

@@ -105,7 +105,7 @@ def timed_source(source: Any, marks: str) -> Any:
     """The same data source as `timed`."""
     make = timed
 
-    class Timed(source):  # type: ignore[misc]
+    class Timed(source):  # type: ignore[misc] # its base is untyped
         @classmethod
         def name(cls) -> str:
             return "timed"

@@ -182,7 +182,7 @@ class Grants:
         self.coordinator = Coordinator("db", LIMIT_ROWS, clock=self, new_id=lambda: f"{next(ids)}")
         for task in tasks:
             task.left = task.rows
-            self._after(task.start, lambda task=task: self._join(task))  # type: ignore[misc]
+            self._after(task.start, lambda task=task: self._join(task))  # type: ignore[misc] # mypy infers no lambda with a default
         if crash:
             self._after(CRASH_AT, self._crash)
 

@@ -137,7 +137,7 @@ def at_once(*whats: Callable[[], object]) -> Iterator[list[Runner]]:
         barrier.wait(JOIN_SECONDS)
         return what()
 
-    runners = [start(lambda what=what: run(what)) for what in whats]  # type: ignore[misc]
+    runners = [start(lambda what=what: run(what)) for what in whats]  # type: ignore[misc] # mypy infers no lambda with a default
     yield runners
     for runner in runners:
         runner.get()

@@ -152,7 +152,7 @@ def test_a_failure_that_comes_while_another_spreads_changes_nothing() -> None:
 def test_fail_takes_an_exception() -> None:
     carrier = DataCarrier()
     with pytest.raises(TypeError, match="'broken'"):
-        carrier.fail("broken")  # type: ignore[arg-type]
+        carrier.fail("broken")  # type: ignore[arg-type] # wrong on purpose
     assert carrier.produce(batch(1))
 
 
@@ -307,7 +307,7 @@ def test_several_threads_may_iterate_beside_a_consumer() -> None:
         carrier.produce(batch(n))
     assert carrier.shutdown(JOIN_SECONDS) in (True, False)
     taken = [reader.get() for reader in readers]
-    seen = consumer.values() + [n for each in taken for n in each]  # type: ignore[attr-defined]
+    seen = consumer.values() + [n for each in taken for n in each]  # type: ignore[attr-defined] # a part of this kind
     assert sorted(seen) == list(range(300))
 
 

@@ -115,9 +115,8 @@ def test_a_thread_that_is_rung_for_a_carrier_that_has_moved_away_looks_for_other
         held.ready.put("moved away, too")
         carriers[0].produce(batch(1))
         assert gate.entered.wait(JOIN_SECONDS)
-        carriers[2].produce(
-            batch(2)
-        )  # the other thread has a ring to answer: it does not look idle
+        # The other thread has a ring to answer: it does not look idle.
+        carriers[2].produce(batch(2))
         held.release()
         waiting.wait_for(1)
         end(carriers, gate)

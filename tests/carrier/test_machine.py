@@ -154,7 +154,7 @@ class CarrierMachine(RuleBasedStateMachine):
             assert self.carrier.backlog == stored
 
     def teardown(self) -> None:
-        self.iterator.close()  # type: ignore[attr-defined]
+        self.iterator.close()  # type: ignore[attr-defined] # a generator
 
 
 TestCarrier = CarrierMachine.TestCase

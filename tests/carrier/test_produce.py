@@ -233,7 +233,7 @@ def test_the_partitioner_can_be_changed() -> None:
     carrier.produce(batch(3))
     assert stored(carrier) == [[0, 1, 2], [3]]
     with pytest.raises(ValueError):
-        carrier.partitioner = "random"  # type: ignore[assignment]
+        carrier.partitioner = "random"  # type: ignore[assignment] # wrong on purpose
     carrier.produce(batch(4))
     assert stored(carrier) == [[], [4]], "a refused change changes nothing"
 
@@ -243,7 +243,7 @@ def test_the_strategy_can_be_changed_and_waiting_producers_go_on() -> None:
     carrier = DataCarrier(2, capacity_rows=1, clock=clock)
     for n in range(2):
         carrier.produce(batch(n))
-    producers = [start(lambda n=n: carrier.produce(batch(n))) for n in (2, 3)]  # type: ignore[misc]
+    producers = [start(lambda n=n: carrier.produce(batch(n))) for n in (2, 3)]  # type: ignore[misc] # mypy infers no lambda with a default
     clock.wait_until_blocked(producers)
     carrier.overflow = "overwrite"
     assert [producer.get() for producer in producers] == [True, True]

@@ -142,16 +142,15 @@ def sweep(
         while in_a_row < UNTOUCHED:
             after += quickest / STEPS
             channel = make()
-            hit = interrupt(lambda c=channel: work(c), max(1e-6, after))  # type: ignore[misc]
+            hit = interrupt(lambda c=channel: work(c), max(1e-6, after))  # type: ignore[misc] # mypy infers no lambda with a default
             in_a_row = 0 if hit else in_a_row + 1
             found["untouched" if not hit else "failed" if check(channel) else "whole"] += 1
     return found
 
 
 if __name__ == "__main__":
-    sys.unraisablehook = lambda _: (
-        None
-    )  # CPython swallows what interrupts a destructor, and says so
+    # CPython swallows what interrupts a destructor, and says so.
+    sys.unraisablehook = lambda _: None
     faulthandler.dump_traceback_later(50, exit=True)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     print(json.dumps(sweep(*WORKS[sys.argv[1]])))

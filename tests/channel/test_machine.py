@@ -313,7 +313,7 @@ class ChannelMachine(RuleBasedStateMachine):
             "keep_alive": keep_alive,
         }
         wanted = self.model.resize(capacity_rows, capacity_bytes, transaction_rows, keep_alive)
-        self.resizer.begin(lambda: self.channel.resize(**given))  # type: ignore[arg-type]
+        self.resizer.begin(lambda: self.channel.resize(**given))  # type: ignore[arg-type] # mypy does not see what a mapping has
         self.clock.wait_until_blocked([self.resizer.thread])
         if wanted == "no room" and keep_alive:
             for seconds in (keep_alive - 0.5, 0.5):

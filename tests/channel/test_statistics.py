@@ -20,7 +20,7 @@ def test_a_history_in_numbers(clock: VirtualClock) -> None:
     channel.push(rows(7))  # rejected
     with channel.transaction() as transaction:
         transaction.put(rows(3))
-    with pytest.raises(ZeroDivisionError), channel.transaction() as transaction:  # noqa: PT012
+    with pytest.raises(ZeroDivisionError), channel.transaction() as transaction:  # noqa: PT012 - the division raises inside the transaction
         transaction.take()
         raise ZeroDivisionError
     with channel.transaction() as transaction:
@@ -89,7 +89,7 @@ def test_waits_are_told_while_they_last(clock: VirtualClock) -> None:
 def test_a_snapshot_is_frozen_and_travels() -> None:
     snapshot = MemoryChannel().statistics()
     with pytest.raises(dataclasses.FrozenInstanceError):
-        snapshot.rows_pushed = 1  # type: ignore[misc]
+        snapshot.rows_pushed = 1  # type: ignore[misc] # frozen, which is the test
     assert pickle.loads(pickle.dumps(snapshot)) == snapshot
     assert json.loads(json.dumps(dataclasses.asdict(snapshot)))["rows_pushed"] == 0
 

@@ -63,7 +63,7 @@ def fifty_by_fifty(channel: MemoryChannel, rows: int, batch_rows: int) -> Sums:
             got.add(batch)
 
     takers = [Thread(consume) for _ in range(consumers)]
-    givers = [Thread(lambda first=n * share: produce(first)) for n in range(producers)]  # type: ignore[misc]
+    givers = [Thread(lambda first=n * share: produce(first)) for n in range(producers)]  # type: ignore[misc] # mypy infers no lambda with a default
     for giver in givers:
         giver.result(100)
     channel.close()
@@ -286,7 +286,7 @@ def order_is_kept(seed: int) -> None:
                 return got
 
     consumer = Thread(consume)
-    givers = [Thread(lambda n=n: produce(n)) for n in range(producers)]  # type: ignore[misc]
+    givers = [Thread(lambda n=n: produce(n)) for n in range(producers)]  # type: ignore[misc] # mypy infers no lambda with a default
     for giver in givers:
         giver.result(60)
     channel.close()

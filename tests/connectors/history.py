@@ -148,7 +148,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def check(folder: Path, published: Mapping[str, list[int]], last: Rows) -> tuple[int, int]:
-    """Hold the history to be serialisable; returns how many operations and reads it has.
+    """Check that the history is serialisable; returns how many operations and reads it has.
 
     `published`: the places in the target's log at which each operation was published. `last`: the rows in the end.
     """

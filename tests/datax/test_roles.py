@@ -119,9 +119,8 @@ def test_a_role_of_mysql_refuses_bad_rows_one_by_one(make_job: Any, shop: Shop) 
         "INSERT INTO t VALUES (1, 'a'), (2, 'long'), (NULL, 'b'), (4, 'd')"
     )
     job = mysql_job(make_job, shop, writeMode="insert ignore")
-    with pytest.raises(
-        BatchRefusedError, match="Data truncated"
-    ):  # of rows: the job's exit code is 3
+    with pytest.raises(BatchRefusedError, match="Data truncated"):
+        # Of rows: the job's exit code is 3.
         move(job)
     assert shop.rows("SELECT * FROM u") == []
 

@@ -247,9 +247,8 @@ def test_a_slow_link_that_loses_packets_to_the_database_and_to_a_shared_limit(
     source = Timeline(tmp_path / "source")
     assert source.worst(1.0) <= RATE * (1.0 + 1.5)  # rows are asked for before they are paid
     assert source.times[-1] >= 0.9 * (ROWS / RATE - 1.5)
-    assert (
-        took <= ROWS / RATE + 100 * DELAY + 25.0
-    )  # Spark's own time is in it; a page a piece took minutes
+    # Spark's own time is in it; a page a piece took minutes.
+    assert took <= ROWS / RATE + 100 * DELAY + 25.0
 
 
 def longer(spark: Any, folder: str) -> int:

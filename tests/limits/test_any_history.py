@@ -45,9 +45,8 @@ class AnyHistory(RuleBasedStateMachine):
     ) -> None:
         self.last = last
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(
-            grants, "ASKS_PER_SECOND", asks
-        )  # 30 tasks at 4 asks a second: grants of 15 s
+        # 30 tasks at 4 asks a second: grants of 15 s.
+        self.patch.setattr(grants, "ASKS_PER_SECOND", asks)
         self.patch.setattr(grants, "SPARED", 0)
         self.patch.setattr(client, "NEWS_FROM", 0.0 if listening else 1e9)
         self.row_bytes = row_bytes  # per second, for each row per second; a row has 100
@@ -194,12 +193,12 @@ class AnyHistory(RuleBasedStateMachine):
     def no_window_passes_more_than_the_bound(self) -> None:
         """docs/limits.md: limit * (window + 0.02) + what waited already when the window began."""
         payments = [(at, since, rows, nbytes) for at, rows, nbytes, _, since in self.world.paid]
-        self._hold_windows("rows", 1, [(at, since, rows) for at, since, rows, _ in payments])
+        self._check_windows("rows", 1, [(at, since, rows) for at, since, rows, _ in payments])
         if self.row_bytes:
             nbytes = [(at, since, amount) for at, since, _, amount in payments]
-            self._hold_windows("bytes", self.row_bytes, nbytes)
+            self._check_windows("bytes", self.row_bytes, nbytes)
 
-    def _hold_windows(self, unit: str, scale: int, paid: list[tuple[float, float, int]]) -> None:
+    def _check_windows(self, unit: str, scale: int, paid: list[tuple[float, float, int]]) -> None:
         """`paid`: (when, since when it had waited, amount), by time; the limit is `scale` times that in rows."""
         times = [at for at, *_ in paid]
         sums = [0, *itertools.accumulate(amount for *_, amount in paid)]

@@ -88,7 +88,7 @@ class Cut:
             return Rejected(str(error), rejoin=True)
 
     def _spend(self, number: int, limiter: LeaseLimiter) -> None:
-        while not self._pays[number].remaining().seconds:  # type: ignore[attr-defined]
+        while not self._pays[number].remaining().seconds:  # type: ignore[attr-defined] # a part of this kind
             self.passed[number].append(self.clock.now())
             self._pays[number] = limiter.pay(1, 0, lambda: None)
 

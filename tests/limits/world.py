@@ -372,8 +372,7 @@ class Worker:
             heard = self.limiter.listen()
             if heard is not None and heard.client != self._listens_as:
                 self._listens_as = heard.client
-                self.listen(
-                    world.latency / 2
-                )  # reports immediately what happened before it listened
+                # Reports immediately what happened before it listened.
+                self.listen(world.latency / 2)
 
         world.after(there, arrive)

@@ -48,7 +48,7 @@ _FOLDER = re.compile(r"/tmp/spark-channel-\w+-\w+")
 
 def read(path: Path) -> Any:
     """The notebook in the file at `path`."""
-    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call] # untyped
 
 
 def execute(notebook: Any, folder: Path, *, seconds: int = 300) -> None:
@@ -170,7 +170,7 @@ def main(wanted: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder, _server(path):
             execute(notebook, Path(folder))
             tidy(notebook, Path(folder))
-        nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
+        nbformat.write(notebook, path)  # type: ignore[no-untyped-call] # untyped
         if path.name == PLOTTED:
             PLOT.write_bytes(plot_of(notebook))
     return 0

@@ -10,7 +10,7 @@ nbformat = pytest.importorskip(
 )
 pytest.importorskip("nbclient", reason="notebooks run where the notebook extra is installed")
 
-from tests.notebooks.refresh import (  # noqa: E402
+from tests.notebooks.refresh import (  # noqa: E402 - behind importorskip
     NOTEBOOKS,
     PLOT,
     PLOTTED,

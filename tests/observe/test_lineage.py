@@ -34,7 +34,7 @@ pytest.importorskip("openlineage.client", reason="extra `openlineage`")
 attrs = pytest.importorskip("attrs")
 
 from openlineage.client import event_v2, generated  # noqa: E402 - the extra may be missing
-from openlineage.client.generated.base import BaseFacet  # noqa: E402
+from openlineage.client.generated.base import BaseFacet  # noqa: E402 - behind importorskip
 
 SPEC = JobSpec(
     "transfer",

@@ -309,10 +309,10 @@ def test_prometheus_scrapes_a_job(server: ServiceServer, tmp_path: Path) -> None
         process.kill()
         process.wait()
     assert {
-        (each["metric"]["side"], each["value"][1])  # type: ignore[index]
+        (each["metric"]["side"], each["value"][1])  # type: ignore[index] # there is one
         for each in found
     } == {("source", "50"), ("target", "40")}
-    assert found[0]["metric"]["name"] == 'postgresql shop#orders -> csv C:\\out "x"\n'  # type: ignore[index]
+    assert found[0]["metric"]["name"] == 'postgresql shop#orders -> csv C:\\out "x"\n'  # type: ignore[index] # there is one
 
 
 def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:

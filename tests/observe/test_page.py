@@ -277,7 +277,7 @@ def test_viewers_who_come_at_the_same_time_are_bounded(page: PageServer) -> None
     for each in shown:
         assert isinstance(each.content, Iterator)
         next(each.content)
-        each.content.close()  # type: ignore[attr-defined]
+        each.content.close()  # type: ignore[attr-defined] # a generator
     assert page._viewers == 0
 
 

@@ -62,7 +62,7 @@ def work(
 
 
 def branch(writer: MemoryWriter, steps: tuple[object, ...] = (), **more: object) -> FanOutTarget:
-    return FanOutTarget(writer, plan(), "j", prepare(steps, SCHEMA), **more)  # type: ignore[arg-type]
+    return FanOutTarget(writer, plan(), "j", prepare(steps, SCHEMA), **more)  # type: ignore[arg-type] # mypy does not see what a mapping has
 
 
 def runs(*limits: RateLimiter | None, dirty: int | None = 0) -> list[FanOutTargetRun]:

@@ -33,7 +33,7 @@ def snapshot(
         rows_written=rows,
         bytes_written=8 * rows,
     )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(made, **more)  # type: ignore[arg-type] # mypy does not see what a mapping has
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def clock() -> VirtualClock:
 
 
 def job(clock: VirtualClock, **spec: object) -> JobProgress:
-    return JobProgress("j", JobSpec("transfer", **spec), clock=clock)  # type: ignore[arg-type]
+    return JobProgress("j", JobSpec("transfer", **spec), clock=clock)  # type: ignore[arg-type] # mypy does not see what a mapping has
 
 
 def test_a_retried_task_counts_once_and_its_traffic_twice(clock: VirtualClock) -> None:

@@ -98,7 +98,7 @@ def test_the_progress_line() -> None:
     ],
 )
 def test_the_progress_line_leaves_out_what_is_unknown(change: dict[str, object], line: str) -> None:
-    assert progress_line(replace(STATUS, **change)) == line  # type: ignore[arg-type]
+    assert progress_line(replace(STATUS, **change)) == line  # type: ignore[arg-type] # mypy does not see what a mapping has
 
 
 @given(st.tuples(*[st.floats(0, 1e9)] * 3).filter(lambda waits: sum(waits) > 1e-3))
@@ -155,7 +155,7 @@ def _unused(*speeds: float, **more: object) -> str:
         REPORT, seconds=samples[-1].seconds, samples=samples, rows=rows, rows_moved=rows
     )
     given = {"rows_per_second_limit": 1_000, "waits": {}, **more}
-    report = replace(report, **given)  # type: ignore[arg-type]
+    report = replace(report, **given)  # type: ignore[arg-type] # mypy does not see what a mapping has
     return next((line for line in summary_lines(report) if "not used" in line), "")
 
 

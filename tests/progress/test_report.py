@@ -76,7 +76,7 @@ def test_the_plot_shows_speed_against_the_limit() -> None:
 
     ax = REPORT.plot()
     assert ax.get_ylabel() == "rows per second"
-    assert [line.get_ydata()[0] for line in ax.get_lines()] == [100.0]  # type: ignore[index]
+    assert [line.get_ydata()[0] for line in ax.get_lines()] == [100.0]  # type: ignore[index] # there is one
     by_bytes = replace(REPORT, rows_per_second_limit=None, bytes_per_second_limit=2_000_000)
     fresh = plt.figure().subplots()
     assert by_bytes.plot(fresh) is fresh
@@ -138,8 +138,8 @@ def test_the_plot_marks_pauses_and_changes_and_shows_both_ends() -> None:
     assert TransferReport.from_json(report.to_json()) == report
     ax = report.plot(plt.figure().subplots())
     (limit,) = ax.get_lines()
-    assert list(limit.get_xdata()) == [0.0, 1.0, 2.0, 3.0]  # type: ignore[arg-type]
-    assert list(limit.get_ydata()) == [100.0, 100.0, 50.0, 50.0]  # type: ignore[arg-type]
+    assert list(limit.get_xdata()) == [0.0, 1.0, 2.0, 3.0]  # type: ignore[arg-type] # an array
+    assert list(limit.get_ydata()) == [100.0, 100.0, 50.0, 50.0]  # type: ignore[arg-type] # an array
     assert [text.get_text() for text in ax.texts] == ["paused"]
     legend = ax.get_legend()
     assert legend is not None

@@ -388,7 +388,7 @@ def test_groups_that_overlap_in_another_order_do_not_wait_for_each_other(
                 with keeping_sessions():
                     together.publish(tables)
             except Exception as error:
-                failed.append(error)  # noqa: B023
+                failed.append(error)  # noqa: B023 - the thread ends in the same turn
 
         threads = [
             threading.Thread(target=publish, args=(*each, begin + number))

@@ -366,7 +366,7 @@ class Histories(RuleBasedStateMachine):
         ]
 
     def _judge(self, name: str, may: Sequence[tuple[str, Held]], said: tuple[str, str]) -> None:
-        """Hold the target to be in one of the states that it `may` have, and drop the other states."""
+        """Check that the target is in one of the states that it `may` have, and drop the other states."""
         columns, rows = self.world.arrived(name)
         fits = []
         for state, held in may:

@@ -159,7 +159,7 @@ class LoggedHistory:
         return what
 
     def hold(self) -> int:
-        """Hold the target to have what the source has; return how many tables were parked before."""
+        """Check that the target has what the source has; return how many tables were parked before."""
         parked = [each.stream for each in self.run().parked]
         if parked:
             resume_tables(load_replication(self.file()), parked)

@@ -241,9 +241,8 @@ def test_rows_with_a_primary_key_are_updated(shop: Shop) -> None:
     no_key = {"stock": {"mode": "incremental", "update_key": "at", "object": "other"}}
     assert "give primary_key" in why(shop.replicate(no_key))
     shop.run("UPDATE stock SET n = 20, at = '2026-01-01 10:00:00.5' WHERE id = 2")
-    shop.run(
-        "INSERT INTO stock VALUES (3, '2026-01-01 10:00:00', 3)"
-    )  # as late as rows that are there
+    # As late as rows that are there.
+    shop.run("INSERT INTO stock VALUES (3, '2026-01-01 10:00:00', 3)")
     report = shop.replicate(streams)
     assert report.exit_code == 0, why(report)
     assert shop.rows("SELECT id, n FROM stock ORDER BY id") == [(1, 1), (2, 20), (3, 3)]

@@ -41,11 +41,11 @@ class Bucket:
 def bucket() -> Iterator[Bucket]:
     """A bucket that is removed at the end."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.bucket = Bucket(server.server_port)  # type: ignore[attr-defined]
+    server.bucket = Bucket(server.server_port)  # type: ignore[attr-defined] # the test's own attribute
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield server.bucket  # type: ignore[attr-defined]
+        yield server.bucket  # type: ignore[attr-defined] # the test's own attribute
     finally:
         server.shutdown()
         thread.join()
@@ -54,9 +54,8 @@ def bucket() -> Iterator[Bucket]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = (
-        1 << 16
-    )  # head and body in one packet: in two, the second waits 40 ms for an answer to the first
+    # Head and body in one packet: in two, the second waits 40 ms for an answer to the first.
+    wbufsize = 1 << 16
 
     def do_HEAD(self) -> None:
         self._object(body=False)

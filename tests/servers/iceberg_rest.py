@@ -128,7 +128,7 @@ def serve(catalog: Catalog) -> Iterator[RestCatalogServer]:
             return self._send(200, text)
 
         do_GET = _handle  # noqa: N815 - the names that the base class calls
-        do_POST = _handle  # noqa: N815
+        do_POST = _handle  # noqa: N815 - http.server's name
 
         def _send(self, status: int, text: str) -> None:
             data = text.encode()

@@ -77,9 +77,8 @@ class WebServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: WebServer
     protocol_version = "HTTP/1.1"
-    wbufsize = (
-        1 << 16
-    )  # one packet for an answer: with two, each waits for the other side's delayed acknowledgement
+    # One packet for an answer: with two, each waits for the other side's delayed acknowledgement.
+    wbufsize = 1 << 16
 
     def _answer(self) -> None:
         parts = urlsplit(self.path)

@@ -56,9 +56,8 @@ def test_a_service_of_this_process_is_called_without_a_socket(
         with ServiceClient(server.address, job, SPEC) as client:
             client.counters(0, 7).pushed(10, 80)
         assert server.jobs.find(job).status().rows == 10
-        with pytest.raises(
-            ServiceUnavailableError
-        ):  # a refusal goes through a socket, and is logged
+        with pytest.raises(ServiceUnavailableError):
+            # A refusal goes through a socket, and is logged.
             control.enter("k", Phase.DONE)
     wrong = replace(server.address, token="not-this-one")
     with ServiceControl(wrong) as control, pytest.raises(ServiceUnavailableError):
@@ -247,11 +246,11 @@ def test_a_task_that_reaches_no_service_keeps_its_share_and_the_next_one_begins_
             limiter = client.limiter("group 0")
             assert limiter is not None
             first = limiter.pay(1, 0, lambda: None)
-            wait_for(lambda first=first: first.remaining().seconds == 0.0, "the first row")  # type: ignore[misc]
+            wait_for(lambda first=first: first.remaining().seconds == 0.0, "the first row")  # type: ignore[misc] # mypy infers no lambda with a default
             took.append(time.monotonic() - start)
             begun = time.monotonic()
             rest = limiter.pay(100, 0, lambda: None)
-            wait_for(lambda rest=rest: rest.remaining().seconds == 0.0, "a hundred rows")  # type: ignore[misc]
+            wait_for(lambda rest=rest: rest.remaining().seconds == 0.0, "a hundred rows")  # type: ignore[misc] # mypy infers no lambda with a default
             assert 0.35 <= time.monotonic() - begun <= 0.6, "250 rows/s, a quarter of the limit"
             assert client.is_static
     note_reached(silent)

@@ -325,7 +325,7 @@ def test_the_link_to_the_page_is_on_a_terminal_once_and_in_no_log(
 ) -> None:
     for mode, shown in (("terminal", True), ("log", False)):
         terminal = Terminal()
-        with ProgressDisplay(mode, stream=terminal) as display:  # type: ignore[arg-type]
+        with ProgressDisplay(mode, stream=terminal) as display:  # type: ignore[arg-type] # a stand-in
             display.link = "http://127.0.0.1:8000/#secret-token"
             run_job(display, "one")
             run_job(display, "two")

@@ -240,9 +240,8 @@ def test_it_holds_nothing_of_its_starter_open(driver: Driver, tmp_path: Path) ->
         ensure_service(watch_pid=driver.pid)
     opened = Path(f"/proc/{standing(driver).service_pid}/fd")
     for each in opened.iterdir():
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # closed meanwhile: not what it was started with
+        with contextlib.suppress(FileNotFoundError):
+            # Closed meanwhile: not what it was started with.
             assert each.readlink() != tmp_path / "kept"
     assert (opened / "0").readlink() == Path(os.devnull)
     assert (opened / "1").readlink() == Path(os.devnull)

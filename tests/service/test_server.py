@@ -289,9 +289,8 @@ def test_a_call_that_never_ends_does_not_hold_the_end(
 
 
 def test_the_programs_signals_stay_its_own() -> None:
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell's background ignores it
+    # A shell's background ignores it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with ServiceServer():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

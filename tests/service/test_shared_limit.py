@@ -411,9 +411,8 @@ def test_an_advert_of_a_container_that_is_gone_does_not_hold_the_name() -> None:
         port = int(limit.address.partition(":")[2].partition("/")[0])
         gone = replace(advert, namespace="1")
         place.publish(file, gone, replace=advert.nonce)
-        with pytest.raises(
-            OptionError, match="served on this host already"
-        ):  # its process lives, and has the lock
+        with pytest.raises(OptionError, match="served on this host already"):
+            # Its process lives, and has the lock.
             SharedLimit("orders-db", rows_per_second=7).start()
     place.publish(file, gone)
     with SharedLimit("orders-db", rows_per_second=7) as again:

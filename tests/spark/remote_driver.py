@@ -140,9 +140,8 @@ def _main(
 
     def call(number: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         try:
-            if (
-                master != "connect"
-            ):  # a new thread has no session, and a write looks for its format there
+            if master != "connect":
+                # A new thread has no session, and a write looks for its format there.
                 jvm: Any = spark._jvm
                 jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
             answer = (number, "", function(spark, *arguments))

@@ -116,7 +116,7 @@ def test_a_cancelled_job_leaves_the_target_as_it_was(
     finally:
         canceller.join(90)
         for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
-            spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+            spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type] # None removes it
     assert staged == [True], "no task had begun to stage"
     assert within(5, lambda: not holders(database))
     with sqlite3.connect(target) as connection:
@@ -197,5 +197,5 @@ def test_a_cancelled_transfer_says_so(spark: SparkSession, database: Path, tmp_p
     finally:
         canceller.join(90)
         for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
-            spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+            spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type] # None removes it
     assert not target.exists()

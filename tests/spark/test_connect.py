@@ -66,7 +66,7 @@ def closed(spark: Any, folder: str, limit: dict[str, str]) -> list[str]:
 
     from spark_channel.spark.session import setting_of
 
-    class RefusedError(grpc.RpcError):  # type: ignore[misc]
+    class RefusedError(grpc.RpcError):  # type: ignore[misc] # its base is untyped
         """The error that a client gets."""
 
         def code(self) -> Any:

@@ -29,7 +29,7 @@ def ids(path: Path) -> list[int]:
 
 
 def write(spark: SparkSession, query: str, target: Path, **options: object) -> None:
-    frame = spark.sql(query).write.format("channel").options(dbtable="t", **options)  # type: ignore[arg-type]
+    frame = spark.sql(query).write.format("channel").options(dbtable="t", **options)  # type: ignore[arg-type] # mypy does not see what a mapping has
     frame.mode("append").save(str(target))
 
 

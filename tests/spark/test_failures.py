@@ -74,11 +74,11 @@ def test_a_stream(database: Path, step: str) -> None:
         "initial": source(database, **{**options, "startingOffsets": "latest"})
         .streamReader(ROWS)
         .initialOffset,
-        "latest": lambda: reader.latestOffset(start, reader.getDefaultReadLimit()),  # type: ignore[call-arg]
+        "latest": lambda: reader.latestOffset(start, reader.getDefaultReadLimit()),  # type: ignore[call-arg] # with admission, since Spark 4.2
         "partitions": lambda: reader.partitions(start, start),
     }
     if step == "partitions":
-        end = reader.latestOffset(start, reader.getDefaultReadLimit())  # type: ignore[call-arg]
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())  # type: ignore[call-arg] # with admission, since Spark 4.2
         steps[step] = lambda: reader.partitions(start, end)
     drop(database)
     text = sent(steps[step])

@@ -21,19 +21,19 @@ class Task:
         self._properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": batch}
         self._attempt = attempt
 
-    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
         return self._properties[name]
 
-    def partitionId(self) -> int:  # noqa: N802
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
         return 3
 
-    def attemptNumber(self) -> int:  # noqa: N802
+    def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
         return 0
 
-    def stageId(self) -> int:  # noqa: N802
+    def stageId(self) -> int:  # noqa: N802 - Spark's name
         return 2
 
-    def taskAttemptId(self) -> int:  # noqa: N802
+    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's name
         return self._attempt
 
 

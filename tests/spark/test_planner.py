@@ -184,7 +184,7 @@ def test_the_tasks_of_a_pair_that_was_published_load_nothing_and_take_nothing(
     assert isinstance(first, pyspark_channel.ChannelWriter)
     first.commit([])
     again = pyspark_channel.ChannelDataSource(options).writer(rows, False)
-    sent = cloudpickle.dumps(again)  # type: ignore[no-untyped-call]
+    sent = cloudpickle.dumps(again)  # type: ignore[no-untyped-call] # untyped
     code = (
         "import pickle\n"
         "def fed():\n    raise AssertionError('a batch was pulled')\n    yield\n"

@@ -140,7 +140,7 @@ def test_a_notebook_is_told_of_a_read_under_its_own_cell() -> None:
         patch.setattr(shown_module, "_cells", [])
         patch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
         display = SimpleNamespace(flush=lambda _timeout: shown.append("flushed"))
-        take_off = session_module._after_each_cell(server, display)  # type: ignore[arg-type]
+        take_off = session_module._after_each_cell(server, display)  # type: ignore[arg-type] # a stand-in
         counters = Counters(0, 0)
         counters.enter(Phase.DONE)
         server.jobs.report("j", "a", [counters.snapshot()], spec=JobSpec("read", source="t"))
@@ -177,7 +177,7 @@ def test_a_session_whose_settings_are_closed_is_registered(
 ) -> None:
     monkeypatch.setattr("spark_channel.spark.session._remote", set())
     session = Session()
-    session.conf = ClosedSettings(readable=readable)  # type: ignore[assignment]
+    session.conf = ClosedSettings(readable=readable)  # type: ignore[assignment] # a stand-in
     with caplog.at_level("WARNING"):
         spark_channel.register(cast(SparkSession, session))
     assert session.dataSource.taken == ["channel"]

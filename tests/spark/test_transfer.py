@@ -136,7 +136,7 @@ def test_a_target_that_is_there_is_refused_when_asked_for(
         with pytest.raises(TargetError, match="exists, and the mode is errorIfExists"):
             transfer(spark, {"name": "generator", "rows": 1}, target, mode="errorIfExists")
     with pytest.raises(OptionError, match="option 'mode' got 'replace'"):
-        transfer(spark, {"name": "generator"}, {"name": "discard"}, mode="replace")  # type: ignore[arg-type]
+        transfer(spark, {"name": "generator"}, {"name": "discard"}, mode="replace")  # type: ignore[arg-type] # wrong on purpose
 
 
 @pytest.mark.newest

@@ -57,7 +57,7 @@ def spec(reader: dict[str, object], writer: dict[str, object], **more: object) -
         Endpoint.parse("reader", {"name": "csv", **reader}),
         Endpoint.parse("writer", {"name": "csv", **writer}),
     )
-    return TransferSpec(*ends, **more)  # type: ignore[arg-type]
+    return TransferSpec(*ends, **more)  # type: ignore[arg-type] # mypy does not see what a mapping has
 
 
 def test_options_of_the_job_may_stand_at_either_end() -> None:

@@ -55,9 +55,8 @@ def test_each_gets_half_whatever_its_channels_and_all_when_the_other_ends(
     served = ServedLimit(f"two-{os.getpid()}", RATE, tmp_path / "token")
     limit = {"sharedLimit": served.address, "sharedLimitToken": f"${{file:{served.token_file}}}"}
     try:
-        for driver, channels in zip(
-            drivers, (1, 3), strict=True
-        ):  # the first tasks of a driver start slowly
+        for driver, channels in zip(drivers, (1, 3), strict=True):
+            # The first tasks of a driver start slowly.
             warm = tmp_path / f"warm{channels}"
             warm.mkdir()
             driver.run(

@@ -126,7 +126,7 @@ def test_notify_wakes_the_first_and_leaves_the_others() -> None:
 
     waiters = []
     for n in range(3):
-        waiters.append(Thread(lambda n=n: wait(n)))  # type: ignore[misc]
+        waiters.append(Thread(lambda n=n: wait(n)))  # type: ignore[misc] # mypy infers no lambda with a default
         clock.wait_until_blocked(waiters)
     with condition:
         condition.notify()
@@ -202,7 +202,7 @@ def sleepers(clock: VirtualClock, *periods: float, times: int) -> list[tuple[int
     threads = []
     with clock.frozen():
         for n, period in enumerate(periods):
-            threads.append(Thread(lambda n=n, period=period: sleep(n, period)))  # type: ignore[misc]
+            threads.append(Thread(lambda n=n, period=period: sleep(n, period)))  # type: ignore[misc] # mypy infers no lambda with a default
             clock.wait_until_blocked(threads)
     for thread in threads:
         thread.finish()

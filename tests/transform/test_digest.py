@@ -27,4 +27,4 @@ def test_the_documented_example() -> None:
 
 def test_an_unknown_algorithm_is_refused() -> None:
     with pytest.raises(OptionError, match="'md5' or 'sha1'"):
-        Digest(0, "crc32")  # type: ignore[arg-type]
+        Digest(0, "crc32")  # type: ignore[arg-type] # wrong on purpose

@@ -146,13 +146,13 @@ def test_a_padded_column_is_never_null() -> None:
     "made",
     [
         lambda: Substr("a", -1, 2),
-        lambda: Substr("a", 0, "two"),  # type: ignore[arg-type]
+        lambda: Substr("a", 0, "two"),  # type: ignore[arg-type] # wrong on purpose
         lambda: Substr("", 0, 2),
         lambda: Substr(-1, 0, 2),
         lambda: Substr(True, 0, 2),
         lambda: Replace("a", 0, 2**40, "x"),
-        lambda: Replace("a", 0, 1, None),  # type: ignore[arg-type]
-        lambda: Pad("a", "x", 2, "x"),  # type: ignore[arg-type]
+        lambda: Replace("a", 0, 1, None),  # type: ignore[arg-type] # wrong on purpose
+        lambda: Pad("a", "x", 2, "x"),  # type: ignore[arg-type] # wrong on purpose
         lambda: Pad("a", "l", 2, ""),
         lambda: Pad("a", "l", 10**9, "x"),
     ],

@@ -130,7 +130,7 @@ def test_a_transaction_that_never_ends_is_told_with_its_session(
         consumer.start()
         what = (
             f"existing rows of {shop.name}.items wait for transaction "
-            f"{session.execute('SELECT txid_current()').fetchone()[0]} of pid {session.info.backend_pid}"  # type: ignore[index]
+            f"{session.execute('SELECT txid_current()').fetchone()[0]} of pid {session.info.backend_pid}"  # type: ignore[index] # there is one
         )
         wait_until(lambda: what in caplog.text)
         (line,) = [each for each in caplog.messages if what in each]
@@ -161,7 +161,7 @@ def test_a_role_without_rights_is_told_the_pid(shop: Shop) -> None:
     shop.run("CREATE ROLE $s_other LOGIN")
     try:
         with open_transaction(shop) as session:
-            number = int(session.execute("SELECT txid_current()").fetchone()[0])  # type: ignore[index]
+            number = int(session.execute("SELECT txid_current()").fetchone()[0])  # type: ignore[index] # there is one
             with shop.reader().connect("read") as other:
                 other.rows(f"SET ROLE {shop.name}_other")
                 found = oldest_of(other, [number, number + 1000])

@@ -201,7 +201,7 @@ def test_a_service_that_ends_or_fails_does_not_end_the_consumer(shop: Path) -> N
             def broken(*_: object, **__: object) -> None:
                 raise RuntimeError("broken")
 
-            second.jobs.report = broken  # type: ignore[method-assign]
+            second.jobs.report = broken  # type: ignore[method-assign] # replaced for a while
             tunnel.stop()
             thread.join(30)
             assert not thread.is_alive()

@@ -453,7 +453,7 @@ class open_transaction:  # noqa: N801 - used as a function
             statement = statement.replace("orders", f"{options['currentSchema']}.orders")
         with self.connection.cursor() as cursor:
             cursor.execute(statement)
-        return self.connection.commit  # type: ignore[no-any-return]
+        return self.connection.commit  # type: ignore[no-any-return] # untyped
 
     def __exit__(self, *error: object) -> None:
         self.connection.close()

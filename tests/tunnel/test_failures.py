@@ -366,10 +366,11 @@ def test_a_client_that_lost_its_channels_in_an_outage_gets_others_when_it_is_bac
 
     def begin(self: Any, *args: Any, **named: Any) -> None:
         real(self, *args, **named)
+        # The options' least are 10 s and 5 s.
         self._client._timeout, self._client._interval = (
             1.0,
             0.2,
-        )  # the options' least are 10 s and 5 s
+        )
 
     monkeypatch.setattr(worker.TunnelWorker, "__init__", begin)
     tunnels = [

@@ -90,9 +90,8 @@ def test_columns_that_change_end_consume_and_park_nothing(
 
     for _ in range(2 - continues):
         with pytest.raises(SchemaError, match=message):
-            tunnel.consume(
-                process
-            )  # a client that is to end when all is read may end before the change
+            # A client that is to end when all is read may end before the change.
+            tunnel.consume(process)
         assert ChannelState.PARKED not in states(tunnel)
     assert {row["id"] for row in seen} == {1}, (
         "once, or again if its checkpoint was not taken before the end"

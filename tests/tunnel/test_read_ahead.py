@@ -319,4 +319,4 @@ def test_a_processor_per_channel_is_made_when_the_channel_opens(shop: Path) -> N
         assert {key for key, _ in keeper.ranges} <= {channel}
     for wrong in ({}, {"processor": print, "factory": factory}):
         with pytest.raises(TypeError, match="a processor, or factory="):
-            tunnel.consume(**wrong)  # type: ignore[arg-type]
+            tunnel.consume(**wrong)  # type: ignore[arg-type] # mypy does not see what a mapping has

@@ -130,7 +130,7 @@ def test_a_querys_offsets_go_on_after_their_sessions_are_ended(
                 ids = []
                 for split in each.splits:
                     read = RetryingCalls(60).call(
-                        lambda split=split: list(positions.source.feed.read(split)),  # type: ignore[misc]
+                        lambda split=split: list(positions.source.feed.read(split)),  # type: ignore[misc] # mypy infers no lambda with a default
                         positions.source.feed.is_passing,
                     )
                     ids += [n for batch in read for n in batch.column("id").to_pylist()]

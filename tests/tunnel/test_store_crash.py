@@ -67,7 +67,7 @@ class Breaking:
                 if counted.writes:  # a look at what is there has nothing to commit
                     self.step(statements, last=True)
 
-        store._transaction = transaction  # type: ignore[method-assign]
+        store._transaction = transaction  # type: ignore[method-assign] # replaced for a while
 
     def step(self, statements: Statements, *, last: bool = False) -> None:
         self.count += 1

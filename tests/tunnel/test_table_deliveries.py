@@ -266,9 +266,8 @@ def test_a_channel_that_is_lost_within_a_range_is_processed_by_another_client(ma
     thread, errors = begin(shop.tunnel, process, threads=2, drained=True)
     assert inside.wait(30)
     store = shop.tunnel.store
-    store.disconnect(
-        "shop", store.state("shop").channels["stream-0"].client
-    )  # as one that was silent
+    # As one that was silent.
+    store.disconnect("shop", store.state("shop").channels["stream-0"].client)
     store.connect("shop", Client("other"))
     assert [each.id for each in store.heartbeat("shop", "other", (), ["stream-0"])] == ["stream-0"]
     go_on.set()

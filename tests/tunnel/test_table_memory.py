@@ -32,7 +32,7 @@ def consumers(monkeypatch: pytest.MonkeyPatch) -> list[TunnelWorker]:
     real = TunnelWorker.__init__
 
     def begin_one(self: TunnelWorker, *args: object, **named: object) -> None:
-        real(self, *args, **named)  # type: ignore[arg-type]
+        real(self, *args, **named)  # type: ignore[arg-type] # mypy does not see what a mapping has
         made.append(self)
 
     monkeypatch.setattr(TunnelWorker, "__init__", begin_one)
@@ -51,7 +51,7 @@ class Full(threading.Event):
             place = row
 
         def take(budget: ReadAheadBudget, payment: object) -> bool:
-            found = real(budget, payment)  # type: ignore[arg-type]
+            found = real(budget, payment)  # type: ignore[arg-type] # as it was called
             if not found and place == at:
                 self.set()
             return found

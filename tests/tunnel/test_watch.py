@@ -258,10 +258,10 @@ def test_a_client_of_another_host_tells_until_its_timeout(shop: Shop, tmp_path: 
     assert flight.seconds <= view.now - now
     real = store.now
     try:
-        store.now = lambda: real() + 6  # type: ignore[method-assign]
+        store.now = lambda: real() + 6  # type: ignore[method-assign] # replaced for a while
         assert watched.view().in_flight is None, "it is silent for longer than its timeout"
     finally:
-        store.now = real  # type: ignore[method-assign]
+        store.now = real  # type: ignore[method-assign] # replaced for a while
     store.disconnect("shop", "far")
     assert watched.view().channel.in_flight is None
     watched.tunnel.delete()

@@ -137,10 +137,13 @@ def written(world: World, path: Path) -> Iterator[None]:
     path.write_text(json.dumps(world.file))
     stopped = threading.Event()
     with ExitStack() as held:
+        # Fmt: skip.
         follower = subprocess.Popen(
             [sys.executable, "-m", "spark_channel.cli", "replicate", str(path)],
-            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         held.callback(follower.wait, 30)
         held.callback(follower.terminate)
         where = ["-h", str(world.server.directory), "-p", str(world.server.port)]

@@ -76,10 +76,16 @@ def test_a_row_that_the_source_has_outside_of_where_is_not_deleted(
     source = sqlite(tmp_path / "a.db", [(1, "open", ""), (2, "closed", "")])
     target = sqlite(tmp_path / "b.db", [(1, "open", ""), (2, "open", ""), (3, "open", "")])
     where = {"where": "a = 'open'"}
+    # Fmt: skip.
     report = spark_channel.verify(
-        None, {**source, **where}, {**target, **where},
-        confirm=0, repair=True, delete=True, dry_run=dry_run,
-    )  # fmt: skip
+        None,
+        {**source, **where},
+        {**target, **where},
+        confirm=0,
+        repair=True,
+        delete=True,
+        dry_run=dry_run,
+    )
     assert report.outcome == "different"
     assert "1 extra rows are not deleted: the source has their keys" in report.notes[0]
     if dry_run:

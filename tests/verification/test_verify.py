@@ -247,9 +247,8 @@ def test_a_range_that_has_all_rows_is_divided_before_it_is_read_again(
     monkeypatch.setattr(run_module.Verification, "_pass", counted)
     report = spark_channel.verify(None, one, other, confirm=0)
     assert (report.equal, report.different, report.missing) == (1_998, 1, 1)
-    assert (
-        len(passes) == 4
-    )  # two for checksums, the rows of the groups that differ, and the last look
+    # Two for checksums, the rows of the groups that differ, and the last look.
+    assert len(passes) == 4
 
 
 def test_rows_that_differ_all_over_a_table_are_read_once_for_their_hashes(
@@ -460,9 +459,11 @@ def test_a_repair_makes_the_target_equal_once(pair: Pair, tmp_path: Path) -> Non
     assert (few.outcome, few.repaired) == ("different", {})
     assert "4 rows differ, which is more than 3" in few.notes[0]
     without = spark_channel.verify(None, pair[0], emptied, confirm=0, repair=True)
+    # Fmt: skip.
     assert (without.outcome, without.repaired) == (
-        "different", {"upserted": 4, "deleted": 0, "differ after it": 1},
-    )  # fmt: skip
+        "different",
+        {"upserted": 4, "deleted": 0, "differ after it": 1},
+    )
     assert without.notes == (
         "extra rows of the target stay there: 1. To remove them, add option 'delete'",
     )
@@ -477,15 +478,15 @@ def test_a_row_that_comes_before_the_repair_is_not_deleted(pair: Pair, tmp_path:
     before = run_module.Verification.look_again
 
     def look(self: Any, wanted: Any) -> Any:
-        run_module.Verification.look_again = before  # type: ignore[method-assign]
+        run_module.Verification.look_again = before  # type: ignore[method-assign] # replaced for a while
         change(tmp_path / "a.db", row)
         return before(self, wanted)
 
-    run_module.Verification.look_again = look  # type: ignore[method-assign]
+    run_module.Verification.look_again = look  # type: ignore[method-assign] # replaced for a while
     try:
         report, _ = verified(pair, confirm=0, repairs=RepairSettings(delete=True))
     finally:
-        run_module.Verification.look_again = before  # type: ignore[method-assign]
+        run_module.Verification.look_again = before  # type: ignore[method-assign] # replaced for a while
     assert (report.outcome, report.repaired["deleted"]) == ("equal", 0)
     assert spark_channel.verify(None, *pair).equal == 2_001
 

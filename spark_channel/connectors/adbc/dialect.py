@@ -25,8 +25,8 @@ __all__ = [
     "AdbcDialect",
     "AdbcMerge",
     "arranged",
+    "check_unique",
     "claim_dialect",
-    "hold_unique",
     "make_unique",
     "may_skip",
     "placed",
@@ -155,8 +155,8 @@ def make_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect)
     )
 
 
-def hold_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect) -> None:
-    """Hold the table to keep the key unique: a statement that needs it, for no rows. Ends the transaction.
+def check_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect) -> None:
+    """Check that the table keeps the key unique, by a statement that needs it, for no rows. Ends the transaction.
 
     Raises:
         TargetError: it does not, or it is a view.

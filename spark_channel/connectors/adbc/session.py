@@ -459,9 +459,8 @@ class AdbcSession(BoundSession):
         with self.explained():
             if self.has_transactions:
                 self._connection.adbc_connection.commit()
-        with suppress(
-            self._failure
-        ):  # it is committed; without its settings the next one runs no statement
+        with suppress(self._failure):
+            # It is committed; without its settings the next one runs no statement.
             self._run_each()
 
     def undo(self) -> None:

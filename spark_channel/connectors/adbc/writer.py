@@ -15,8 +15,8 @@ from spark_channel.connectors.adbc.dialect import (
     AdbcDialect,
     AdbcMerge,
     arranged,
+    check_unique,
     claim_dialect,
-    hold_unique,
     make_unique,
     may_skip,
     placed,
@@ -34,7 +34,7 @@ from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, 
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import TASKS, ClaimDialect
-from spark_channel.connectors.sql.publish import PLACE, hold_stored
+from spark_channel.connectors.sql.publish import PLACE, check_stored
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
@@ -139,7 +139,7 @@ class AdbcTaskWriter(SqlTaskWriter):
         super().rollback()
 
     def _peek(self) -> None:
-        """Hold the claim to be this run's: one that was overtaken need not go on."""
+        """Check that the claim is this run's: one that was overtaken need not go on."""
         claims = self._claims(self._session)
         found = claims.peek(self._plan.claim)
         if self._plan.commit == "job":
@@ -255,7 +255,7 @@ class AdbcWriter(SqlWriter):
     @contextmanager
     def preparing(self, session: AdbcSession, plan: SqlPlan) -> Iterator[None]:
         """Make the table before the transaction, where that would commit what is in it."""
-        self._hold_undone(session, plan)
+        self._check_undone(session, plan)
         if not self.options.makes_tables_in_transactions():
             self.ready(session, plan, empty=False)
             session.commit()
@@ -352,7 +352,7 @@ class AdbcWriter(SqlWriter):
             operation=OPERATION if feed else None,
         )
         if target.key and there is not None:
-            hold_unique(session, target, self.dialect)
+            check_unique(session, target, self.dialect)
         return replace(plan, target=target)
 
     def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
@@ -379,11 +379,11 @@ class AdbcWriter(SqlWriter):
         self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         if plan.commit == "job":
-            self._hold_undone(session, plan)
+            self._check_undone(session, plan)
         return plan  # each attempt makes its own table
 
-    def _hold_undone(self, session: AdbcSession, plan: SqlPlan) -> None:
-        """Hold the driver to undo what a transaction wrote, and with `commit=job` the table that it made.
+    def _check_undone(self, session: AdbcSession, plan: SqlPlan) -> None:
+        """Check that the driver undoes what a transaction wrote, and with `commit=job` the table that it made.
 
         Some drivers accept the end of autocommit and commit each statement. 'dialect' may name another database's SQL.
 
@@ -426,9 +426,8 @@ class AdbcWriter(SqlWriter):
                     target.schema, target.name, pa.schema(fields).empty_table(), "create"
                 )
             except TargetError as error:
-                if is_conflict(
-                    error
-                ):  # another job has made it: this one tries again, and writes to it
+                if is_conflict(error):
+                    # Another job has made it: this one tries again, and writes to it.
                     raise BusyError(str(error)) from error
                 raise
             if target.key:
@@ -483,7 +482,7 @@ class AdbcWriter(SqlWriter):
             return
         stored = session.ingest(target.schema, target.name, rows, "append")
         if stored >= 0:
-            hold_stored(target.label, rows.num_rows, stored)
+            check_stored(target.label, rows.num_rows, stored)
 
     def merge_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> None:
         """Bring `rows` into the table through a staging table."""

@@ -368,7 +368,7 @@ class RowTally:
     nbytes: int = 0
     ended: bool = False
 
-    def hold_open(self) -> None:
+    def check_open(self) -> None:
         """Check that the attempt is open.
 
         Raises:
@@ -385,7 +385,7 @@ class RowTally:
         Raises:
             TargetError: the attempt has ended.
         """
-        self.hold_open()
+        self.check_open()
         self.rows += batch.num_rows
         self.nbytes += batch.nbytes
 
@@ -395,7 +395,7 @@ class RowTally:
         Raises:
             TargetError: it has ended before.
         """
-        self.hold_open()
+        self.check_open()
         self.ended = True
         return Receipt(self.task, self.attempt, self.rows, self.nbytes, details)
 

@@ -184,7 +184,7 @@ def encoded(text: str, keep: str = "") -> str:
 
 
 def check_no_fragment(place: str) -> None:
-    """Hold the part before `?` to have no `#`, which other readers of urls take for the end of it.
+    """Check that the part before `?` has no `#`, which other readers of urls take for the end of it.
 
     Raises:
         OptionError: it has one.

@@ -160,7 +160,7 @@ def planned(schema: pa.Schema) -> pa.Schema:
 
 
 def _check_local_times(columns: pa.Schema, shown: str) -> None:
-    """Hold new columns of a table without the feature timestampNtz to have no timestamp without a zone inside maps
+    """Check that new columns of a table without the feature timestampNtz have no timestamp without a zone inside maps
     alone: deltalake does not note the feature then, and the table could not be read.
 
     Raises:
@@ -416,9 +416,8 @@ def _commit_properties(
     ):
         last = None if table is None else table.transaction_version(identity.name)
         if last is None or last < identity.version:
-            transactions.append(
-                Transaction(identity.name, identity.version, now)
-            )  # as Delta's own writers do
+            # As Delta's own writers do.
+            transactions.append(Transaction(identity.name, identity.version, now))
     said = {OURS: {**about(found, change.job), "operation": change.operation}}
     return CommitProperties(said, max_commit_retries=0, app_transactions=transactions)
 

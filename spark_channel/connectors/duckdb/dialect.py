@@ -230,7 +230,7 @@ def _spelled(declared: str) -> str:
 
 
 def check_range(array: pa.Array) -> None:
-    """Hold dates and timestamps, also those inside nested values, to the years 1 to 9999, and times below 24:00.
+    """Check that dates and timestamps, also nested ones, are of the years 1 to 9999, and times are below 24:00.
 
     DuckDB keeps its infinities as the largest numbers, which Arrow would take for dates.
 

@@ -154,7 +154,7 @@ def is_locked(error: BaseException) -> bool:
 
 
 def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:
-    """Hold `path` to be a readable DuckDB file.
+    """Check that `path` is a readable DuckDB file.
 
     Raises:
         failure: missing, a directory, unreadable, or something else; says what to do.

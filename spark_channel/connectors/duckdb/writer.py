@@ -21,7 +21,7 @@ from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter
-from spark_channel.connectors.sql.publish import PLACE, Merge, hold_stored
+from spark_channel.connectors.sql.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.connectors.sql.write_protocol import WriteTarget
@@ -58,7 +58,7 @@ def insert_files(
             staged,
             counted.batches(),
         )
-        hold_stored(target.label, counted.rows, stored)
+        check_stored(target.label, counted.rows, stored)
         return counted.rows
     typed = [
         f"CAST({quoted(each.target)} AS {each.declared}) AS {quoted(each.target)}"

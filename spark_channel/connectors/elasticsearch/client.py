@@ -221,7 +221,8 @@ def stored_at(options: ElasticAddress, failure: type[ChannelError]) -> Stored:
     with (
         suppress(ChannelError),
         Server(options, failure) as server,
-    ):  # the role may lack these rights
+    ):
+        # The role may lack these rights.
         found = server.ask("GET", path_of(options, "/_alias"), missing=True, again=False) or {}
         indexes = {
             name for name, about in found.items() if isinstance(about, dict) and "aliases" in about

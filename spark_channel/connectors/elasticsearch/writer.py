@@ -188,9 +188,8 @@ class _Bulk:
         if isinstance(value, (date, time)):
             return value.isoformat()
         if isinstance(value, Decimal):
-            return str(
-                value
-            )  # a text, which Elasticsearch reads into numbers: JSON's own are doubles
+            # A text, which Elasticsearch reads into numbers: JSON's own are doubles.
+            return str(value)
         if isinstance(value, bytes):
             return base64.b64encode(value).decode()
         if isinstance(value, dict):

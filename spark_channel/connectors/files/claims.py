@@ -127,7 +127,7 @@ def take(
 
 
 def fence(manifest: Manifest, held: HeldClaim) -> Claim:
-    """Hold `held` to be the claim that the log has.
+    """Check that `held` is the claim that the log has.
 
     Raises:
         SupersededError: it is another run's, was published, or was closed.
@@ -263,9 +263,8 @@ def _emptied(
         receipts = manifest.receipts(claim.identity)
         if but is not None and claim_key(claim.identity) == claim_key(but):
             continue
-        if (
-            claim.generation == _FOLLOWS
-        ):  # its next batch would add rows that are there, or miss some
+        if claim.generation == _FOLLOWS:
+            # Its next batch would add rows that are there, or miss some.
             made = made.without_claim(claim.identity)
         elif receipts or claim.state == "prepared":
             made = made.without_tasks(claim.identity)

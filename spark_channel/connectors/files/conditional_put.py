@@ -108,7 +108,7 @@ def put(place: Location, path: str, data: bytes) -> bool:
 
 
 def check_conditional(place: Location, path: str) -> None:
-    """Hold the store to reject the second of two conditional puts of one name. Leaves the object `path`.
+    """Check that the store rejects the second of two conditional puts of one name. Leaves the object `path`.
 
     Raises:
         UnsupportedError: it accepted both.

@@ -395,9 +395,8 @@ def _fixed_part(path: str) -> str:
 def _glob(place: Location) -> Iterator[pafs.FileInfo]:
     """Files and directories that match; `**` means any number of directories, `{a,b}` either."""
     seen: set[str] = set()
-    for pattern in _braces(
-        place.path.replace("[!/]", "?")
-    ):  # how a uri writes ?, which begins its parameters
+    for pattern in _braces(place.path.replace("[!/]", "?")):
+        # How a uri writes ?, which begins its parameters.
         start = _fixed_part(pattern)
         rest = pattern[len(start) :].strip("/")
         for info in _match(place, start, rest.split("/") if rest else []):

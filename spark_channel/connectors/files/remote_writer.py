@@ -149,7 +149,7 @@ class _RemoteTask(TaskWriter):
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.hold_open()
+        self._tally.check_open()
         limit, start = self._target.options.max_rows_per_file, 0
         with writing(self._target.shown):
             while start < batch.num_rows:
@@ -198,7 +198,7 @@ class _RemoteTask(TaskWriter):
             self._stream = None
 
     def close(self) -> Receipt:
-        self._tally.hold_open()
+        self._tally.check_open()
         with writing(self._target.shown):
             self._finish()
         self._held.close()

@@ -370,7 +370,7 @@ class FilesTaskWriter(TaskWriter):
         self._beat = self._store.clock.now()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.hold_open()
+        self._tally.check_open()
         if self._plan.published_at is not None:
             return
         with self._writing():
@@ -449,7 +449,7 @@ class FilesTaskWriter(TaskWriter):
         return Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, details)
 
     def close(self) -> Receipt:
-        self._tally.hold_open()
+        self._tally.check_open()
         receipt = self.stage()
         if self._plan.commit == "task" and self._plan.published_at is None:
             self._publish(receipt)

@@ -473,9 +473,8 @@ class Client:
             raise SourceError(
                 f"{options.address}: this address cannot be asked: {reason}; check 'url'"
             ) from options.hidden(error)
-        if (
-            body is not None
-        ):  # a kept connection may be closed when it is used again, and a POST is sent once
+        if body is not None:
+            # A kept connection may be closed when it is used again, and a POST is sent once.
             self.close()
         return response.status, response.headers, text
 

@@ -219,9 +219,8 @@ class Deliveries:
                 "writes its records again"
             )
         if undelivered and self._transaction is not None:
-            raise self._unconfirmed(
-                undelivered, undelivered[0][2]
-            )  # the transaction can only be aborted now
+            # The transaction can only be aborted now.
+            raise self._unconfirmed(undelivered, undelivered[0][2])
         return failed + undelivered
 
     def _wait(self, deadline: "_Deadline", known: int) -> None:

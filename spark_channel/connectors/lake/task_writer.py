@@ -452,14 +452,14 @@ class LakeTask(TaskWriter):
         self._beat = 0.0 if run is None else run.store.clock.now()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.hold_open()
+        self._tally.check_open()
         if self._run is None or self._files is None:
             return
         rows = conform(batch, self._layout.columns, self._layout.names, self._shown)
         self._check(rows)
         with self._writing():
             if not self._files.begun:
-                self._hold_live()
+                self._check_live()
             self._files.write(rows)
             self._tally.add(batch)
             now = self._run.store.clock.now()
@@ -483,13 +483,13 @@ class LakeTask(TaskWriter):
                 )
 
     def close(self) -> Receipt:
-        self._tally.hold_open()
+        self._tally.check_open()
         files: list[NewFile] = []
         if self._files is not None:
             with self._writing():
                 self._files.finish()
                 if self._files.begun:
-                    self._hold_live()
+                    self._check_live()
             files = self._files.files
         return self._tally.receipt(
             files=[
@@ -506,7 +506,7 @@ class LakeTask(TaskWriter):
             with writing(self._shown):
                 self._files.drop()
 
-    def _hold_live(self) -> None:
+    def _check_live(self) -> None:
         assert self._run is not None
         if not self._run.is_live():
             raise self._ended()

@@ -108,9 +108,8 @@ class LakeWriter(LakePublisher):
             else:
                 taken = self._take(lake, table, context, identity, process)
                 if taken.held is None:
-                    self._tidy(
-                        lake, context.job
-                    )  # the driver that published may have died right after
+                    # The driver that published may have died right after.
+                    self._tidy(lake, context.job)
                     return replace(plan, published_at=taken.published_at or "an unknown time")
                 held = taken.held
             plan = replace(

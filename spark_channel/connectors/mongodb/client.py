@@ -303,7 +303,8 @@ def stored_at(options: MongoAddress, failure: type[ChannelError]) -> Stored:
     with (
         suppress(ChannelError),
         connected(options, failure) as documents,
-    ):  # the role may lack the right to list
+    ):
+        # The role may lack the right to list.
         hello = documents.database.command("hello")
         if hello.get("setName"):
             names.add(f"set {hello['setName']} of {sorted(map(str, hello.get('hosts', ())))}")

@@ -106,9 +106,8 @@ class _Bulk:
             except (ValueError, OverflowError, BSONError) as error:
                 rejected.append((number, str(error)))
                 continue
-            made.pop(
-                key, None
-            )  # of rows with one key the last one counts, whatever order the server takes
+            # Of rows with one key the last one counts, whatever order the server takes.
+            made.pop(key, None)
             made[key] = (number, request)
         if made:
             rejected += self._sent(list(made.values()))

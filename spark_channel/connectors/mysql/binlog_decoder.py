@@ -173,7 +173,7 @@ class ChangeDecoder:
             )
 
     def _check_ended(self) -> None:
-        """Hold the present transaction to be whole: after a crash its beginning may be at the end of a file.
+        """Check that the present transaction is whole: after a crash its beginning may be at the end of a file.
 
         The server has rolled it back, and MariaDB gives its GTID to the next one.
         """

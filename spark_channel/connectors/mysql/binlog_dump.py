@@ -121,9 +121,8 @@ _DAY = 86_400
 def log_facts(session: Session) -> LogFacts:
     """Return the rights that the login lacks to follow the log, and for how long the server keeps it."""
     grants = " ".join(str(row[0]).upper() for row in session.rows("SHOW GRANTS"))
-    has_all = (
-        "GRANT ALL PRIVILEGES ON *.*" in grants or "GRANT `" in grants
-    )  # a role's are not listed
+    # A role's are not listed.
+    has_all = "GRANT ALL PRIVILEGES ON *.*" in grants or "GRANT `" in grants
     may = has_all or all(any(right in grants for right in each) for each in _MAY)
     kept = {str(name).lower(): float(value) for name, value in session.rows(_KEPT)}
     days = kept.get("binlog_expire_logs_seconds", 0.0) / _DAY or kept.get("expire_logs_days", 0.0)

@@ -122,9 +122,8 @@ class Event:
         made = 0
         if self.kind == Kind.MYSQL_GTID and self.end >= at + 7:
             made = _INT(self.data[at : at + 7], "little")
-            if (
-                made >> 55 and self.end >= at + 14
-            ):  # the first server's own follows, 0 for one before MySQL 8
+            if made >> 55 and self.end >= at + 14:
+                # The first server's own follows, 0 for one before MySQL 8.
                 made = _INT(self.data[at + 7 : at + 14], "little")
         return made & ((1 << 55) - 1) or self.seconds * 1_000_000
 

@@ -522,9 +522,8 @@ class BinlogFeed(ChangeFeed):
         try:
             count, nbytes, _ = self._waiting(decoder, found.position, sizes)
             is_known = count is not None
-        except (
-            ChannelError
-        ) as error:  # a statement after which a table cannot be followed: the next range fails
+        except ChannelError as error:
+            # A statement after which a table cannot be followed: the next range fails.
             if is_away(error):
                 raise
         waiting = {}

@@ -35,7 +35,7 @@ _NEEDED = (
 
 
 def check_server(session: MysqlSession, database: str) -> None:
-    """Hold the server to write every change of `database` to its log, as whole rows.
+    """Check that the server writes every change of `database` to its log, as whole rows.
 
     Raises:
         SourceError: names the setting, and the statement that sets it.
@@ -125,7 +125,7 @@ def _check_filters(session: MysqlSession, database: str) -> None:
 
 
 def check_table(session: MysqlSession, source: ReadSource) -> None:
-    """Hold the table to have nothing that changes its rows outside the log.
+    """Check that the table has nothing that changes its rows outside the log.
 
     Raises:
         OptionError: not a plain table. SourceError: foreign keys whose cascades are not logged.

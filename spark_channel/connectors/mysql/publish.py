@@ -19,7 +19,7 @@ from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect, stag
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
 from spark_channel.connectors.sql.pacing import WritePacer
-from spark_channel.connectors.sql.publish import PLACE, Merge, hold_stored
+from spark_channel.connectors.sql.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 
@@ -27,6 +27,7 @@ __all__ = [
     "COMMITTING_WORDS",
     "IGNORING",
     "PIECE_SECONDS",
+    "check_affected",
     "claims_of",
     "create_stage",
     "drop_if_empty",
@@ -34,7 +35,6 @@ __all__ = [
     "duplicate_words",
     "end_sessions",
     "hold",
-    "hold_affected",
     "insert_staged",
     "stage_names",
     "table_in",
@@ -223,15 +223,15 @@ def drop_if_empty(session: MysqlWriteSession, target: TargetTable) -> None:
         )
 
 
-def hold_affected(table: str, sent: int, affected: int, words: tuple[str, str]) -> None:
-    """Hold a statement to have stored all rows; `words`: how it begins and ends.
+def check_affected(table: str, sent: int, affected: int, words: tuple[str, str]) -> None:
+    """Check that a statement stored all rows; `words`: how it begins and ends.
 
     REPLACE and ON DUPLICATE KEY UPDATE count a row whose key was there twice; INSERT IGNORE leaves it out.
     """
     verb, more = words
     if verb != IGNORING:
         counts_more = verb == "REPLACE" or bool(more)
-        hold_stored(table, sent, min(sent, affected) if counts_more else affected)
+        check_stored(table, sent, min(sent, affected) if counts_more else affected)
 
 
 def duplicate_words(target: TargetTable, options: MysqlWriteOptions) -> tuple[str, str]:
@@ -281,7 +281,7 @@ def insert_staged(
 
         for stage, rows in stages:
             if not paced and not (verb == IGNORING and rows > IGNORED_ROWS):
-                hold_affected(target.label, rows, insert(stage), (verb, more))
+                check_affected(target.label, rows, insert(stage), (verb, more))
                 continue
             affected: list[int] = []
             until = turns_end(spread or 0.0)
@@ -305,7 +305,7 @@ def insert_staged(
             elif first is not None:
                 pacer = WritePacer.moving(_FIRST_ROWS, burst_seconds=PIECE_SECONDS)
                 pacer.run(insert_range, int(first), int(last) + 1, spread=spread)
-            hold_affected(target.label, rows, sum(affected), (verb, more))
+            check_affected(target.label, rows, sum(affected), (verb, more))
         return
     if indexed and len(stages) == 1:
         merged = stages[0][0]
@@ -378,7 +378,7 @@ class _MysqlMerge(Merge):
         )
         if update and self.others:
             ((sent,),) = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608 - names are quoted
-            hold_stored(self._label, int(sent), stored + inserted)
+            check_stored(self._label, int(sent), stored + inserted)
         return None
 
 

@@ -327,7 +327,7 @@ class MysqlSession(BoundSession):
                 )
             done = True
             if self._connection.warnings_left:
-                self._hold_whole()
+                self._check_whole()
         except (pymysql.err.MySQLError, OSError) as error:
             is_lost = _code(error) == _LOST_CODE or isinstance(error, ConnectionError)
             if is_lost and not _is_silence(error):
@@ -337,8 +337,8 @@ class MysqlSession(BoundSession):
             if not done:
                 self.abandon()
 
-    def _hold_whole(self) -> None:
-        """Hold the last result to be whole: a server cuts rows and values with no more than a warning.
+    def _check_whole(self) -> None:
+        """Check that the last result is whole: a server cuts rows and values with no more than a warning.
 
         Raises:
             ChannelError: it is not; with the server's text.

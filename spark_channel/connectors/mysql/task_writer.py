@@ -16,12 +16,12 @@ from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_s
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.publish import (
     PIECE_SECONDS,
+    check_affected,
     create_stage,
     drop_tables,
     duplicate_words,
     end_sessions,
     hold,
-    hold_affected,
     insert_staged,
     table_in,
     take_over,
@@ -181,7 +181,7 @@ class Loader:
                 raise RefusedRowsError("; ".join(texts[:3]) or f"{warnings} warnings")
             if others := self._session.warnings_but_keys():
                 raise RefusedRowsError("; ".join(others))
-        hold_affected(self._label, rows, affected, self._words or ("INSERT", ""))
+        check_affected(self._label, rows, affected, self._words or ("INSERT", ""))
 
 
 def _is_instant(kind: pa.DataType) -> bool:
@@ -418,14 +418,14 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
     def finish(self) -> dict[str, Any]:
         try:
             if self._held is not None:
-                self._hold_session()
+                self._ensure_session()
             super().finish()
         except LostConnectionError as error:
             self._session.close()
             self._done = self._after_loss(error)
         return {}
 
-    def _hold_session(self) -> None:
+    def _ensure_session(self) -> None:
         """Have a session: one that ended in a pause held nothing of the task."""
         try:
             self._session.ping()
@@ -511,7 +511,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
         self._held_bytes += rows.nbytes
         if self._held_bytes <= min(self._options.capacity_bytes, _MOST_HELD):
             return
-        self._hold_session()
+        self._ensure_session()
         self._held, self._straight = None, False
         self._loader = self._new_loader(self._session)
         self.spread = _MOVE_SECONDS / len(held)

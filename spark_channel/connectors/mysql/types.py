@@ -444,9 +444,8 @@ def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, 
             ), False  # the text 0 is the year 2000
         return pc.cast(array, pa.string()), False
     if pa.types.is_floating(kind):
-        array = pc.cast(
-            array, pa.float64()
-        )  # a float's own digits are another double, and may be none of a FLOAT
+        # A float's own digits are another double, and may be none of a FLOAT.
+        array = pc.cast(array, pa.float64())
         odd = pc.invert(pc.is_finite(array))
         refuse_where(
             odd, array, column, "MySQL has no NaN and no infinity; replace it or leave the row out"

@@ -35,7 +35,7 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import SchemaError, TargetError
 
-__all__ = ["MysqlWriteDialect", "hold_one_zone", "hold_transactional", "staged_columns"]
+__all__ = ["MysqlWriteDialect", "check_one_zone", "check_transactional", "staged_columns"]
 
 _NAME_LETTERS = 64
 _MOST_LETTERS, _KEY_LETTERS = 16_383, 768
@@ -73,8 +73,8 @@ def staged_columns(target: TargetTable) -> tuple[WriteColumn, ...]:
     return (*target.columns, WriteColumn(OPERATION, column, pa.string()))
 
 
-def hold_transactional(session: Session, table: MysqlTable) -> None:
-    """Hold the table's engine to have transactions.
+def check_transactional(session: Session, table: MysqlTable) -> None:
+    """Check that the table's engine has transactions.
 
     Raises:
         TargetError: it has none.
@@ -87,8 +87,8 @@ def hold_transactional(session: Session, table: MysqlTable) -> None:
         )
 
 
-def hold_one_zone(target: TargetTable) -> None:
-    """Hold the times of one row to be written in one zone of the session: instants are written in UTC.
+def check_one_zone(target: TargetTable) -> None:
+    """Check that the times of one row are written in one zone of the session: instants are written in UTC.
 
     Raises:
         SchemaError: instants beside local times that the session's zone makes instants of.
@@ -214,9 +214,8 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
     def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
         local = pa.types.is_timestamp(field.type) and field.type.tz is None
         if local and parts(column.declared)[0] == "timestamp":
-            return WriteColumn(
-                field.name, column, field.type
-            )  # the server reads its text in the session's zone
+            # The server reads its text in the session's zone.
+            return WriteColumn(field.name, column, field.type)
         return self.write_column(field, column)
 
     def number_type(self, column: Column) -> pa.DataType | None:

@@ -37,8 +37,8 @@ from spark_channel.connectors.mysql.task_writer import (
 )
 from spark_channel.connectors.mysql.write_dialect import (
     MysqlWriteDialect,
-    hold_one_zone,
-    hold_transactional,
+    check_one_zone,
+    check_transactional,
 )
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect, Ledger
@@ -146,9 +146,8 @@ class MysqlWriter(SqlWriter):
                 option="url",
             )
         database, name = names[-1]
-        if (
-            session.value("SELECT @@lower_case_table_names") == 1
-        ):  # the name under which it will be found
+        if session.value("SELECT @@lower_case_table_names") == 1:
+            # The name under which it will be found.
             database, name = database.lower(), name.lower()
         return database, name
 
@@ -158,14 +157,14 @@ class MysqlWriter(SqlWriter):
         if plan.commit == "job":
             self._check_scripts(COMMITTING_WORDS)
         if isinstance(place.table, MysqlTable) and not place.table.is_view:
-            hold_transactional(session, place.table)
+            check_transactional(session, place.table)
             _warn_of_triggers(session, place.table)
         return replace(plan, target=self.target(plan, place))
 
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
         """A table that is there stays also with `overwrite`: to drop it would commit."""
         made = super().target(replace(plan, overwrite=False), place)
-        hold_one_zone(made)
+        check_one_zone(made)
         return made
 
     def alter(self, session: Any, statement: str) -> None:
@@ -219,9 +218,8 @@ class MysqlWriter(SqlWriter):
 
     def publish_staged(self, session: Any, plan: Any, staged: list[tuple[str, int]]) -> None:
         self.ready(session, plan, empty=plan.overwrite)
-        paced = (
-            self.options.is_limited and not plan.overwrite
-        )  # which has locked the rows that it deleted
+        # Which has locked the rows that it deleted.
+        paced = self.options.is_limited and not plan.overwrite
         insert_staged(session, plan.target, self.options, staged, paced=paced)
 
     def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:

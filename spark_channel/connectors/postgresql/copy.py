@@ -225,9 +225,8 @@ def _all_groups(array: pa.Array, before: int, after: int, fill: int) -> Groups:
     text = pc.fill_null(pc.cast(whole, pa.string()), "0")
     negative = pc.starts_with(text, "-").to_numpy(zero_copy_only=False)
     digits = pc.ascii_ltrim(text, "-")
-    longest = int(
-        pc.max(pc.binary_length(digits)).as_py() or 0
-    )  # a decimal may hold more than it says
+    # A decimal may hold more than it says.
+    longest = int(pc.max(pc.binary_length(digits)).as_py() or 0)
     width = max(4 * before, -(-(longest + fill) // 4) * 4 - 4 * after) + 4 * after
     digits = pc.ascii_rpad(pc.ascii_lpad(digits, width - fill, "0"), width, "0")
     figures = np.frombuffer(_data(pc.cast(digits, pa.large_binary())), np.uint8).reshape(

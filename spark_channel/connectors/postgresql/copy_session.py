@@ -41,7 +41,7 @@ class PgCopySession(PgSession):
 
     failures = _COPY_FAILURES
     defaults: ClassVar[Mapping[str, str]] = {"client_min_messages": "error"}
-    """See `_hold_whole`."""
+    """See `_check_whole`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class PgCopySession(PgSession):
                     rows += len(bounds) - 1
                     yield piece, bounds
             self._copying = None
-            self._hold_whole(rows, copying.rows)
+            self._check_whole(rows, copying.rows)
 
     def _bounds(self, piece: bytes, columns: int) -> Bounds:
         try:
@@ -98,7 +98,7 @@ class PgCopySession(PgSession):
                 f"{self.place}: the server sent data that is not in COPY's format: {error}"
             ) from error
 
-    def _hold_whole(self, rows: int, sent: int) -> None:
+    def _check_whole(self, rows: int, sent: int) -> None:
         """asyncpg 0.32 drops rows that precede another message: what a function says with RAISE INFO."""
         if rows != sent:
             raise self._failure(

@@ -182,9 +182,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         made = self._made(session)
         if made is None:
             name = f"{self._slot[:50]}_now"
-            with (
-                session.transaction()
-            ):  # the slot belongs to the session, which a pooler changes with it
+            with session.transaction():
+                # The slot belongs to the session, which a pooler changes with it.
                 made = create_slot(session, name, temporary=True)
                 session.rows(f"SELECT pg_drop_replication_slot({quoted(name)})::text")
         return made
@@ -593,7 +592,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         return self._shape_of(session, source)
 
     def _check_identity(self, session: PgReadSession, source: ReadSource) -> None:
-        """Hold an index that REPLICA IDENTITY names to have the columns of the table's key."""
+        """Check that an index that REPLICA IDENTITY names has the columns of the table's key."""
         table = cast(PgTable, source.table)
         rows = session.rows(
             "SELECT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "  # noqa: S608 - a number

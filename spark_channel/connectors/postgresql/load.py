@@ -224,7 +224,7 @@ class _PostgresTaskWriter(SqlTaskWriter):
             super()._done_or_raise(session, error)
         except TargetError as failed:
             if is_gone(failed):
-                self._hold_claim()
+                self._check_claim()
                 raise TargetError(
                     f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {failed}"
                 ) from failed
@@ -232,7 +232,7 @@ class _PostgresTaskWriter(SqlTaskWriter):
                 raise TargetError(f"task {self._task}: a row is refused. {failed}") from failed
             raise
 
-    def _hold_claim(self) -> None:
+    def _check_claim(self) -> None:
         """A run that takes over ends the sessions of the one before: say that, and not how."""
         try:
             self._writer.run(
@@ -265,7 +265,7 @@ class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
         return self._plan.staging
 
     def _make_ready(self) -> None:
-        self._hold_there()
+        self._check_there()
 
     def finish(self) -> dict[str, Any]:
         return {CHUNKS: dict(self._chunks_staged)}
@@ -277,12 +277,12 @@ class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
             if is_refused_data(error):
                 raise TargetError(f"task {self._task}: a row is refused. {error}") from error
             if sqlstate_of(error) == _NO_TABLE:
-                self._hold_there()
+                self._check_there()
             raise
 
     def _connect(self) -> None:
         super()._connect()
-        self._hold_there()
+        self._check_there()
         _log.warning(
             "task %d lost its connection to the target, and continues with another", self._task
         )
@@ -306,7 +306,7 @@ class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
     def _forget(self) -> None:
         pass  # the publish removes rows that no receipt names
 
-    def _hold_there(self) -> None:
+    def _check_there(self) -> None:
         """The claim is this run's, and the staging is there, with all that this attempt has put in."""
         with self._session.closed_on_failure():
             claims = self._claims(self._session)
@@ -365,7 +365,7 @@ class PostgresHeldWriter(PostgresStagedWriter):
     def _connect(self) -> None:
         if self._session is None and not self._chunks_staged:
             self._session = self._new_session()
-            self._hold_there()
+            self._check_there()
         else:
             super()._connect()
 
@@ -403,9 +403,9 @@ class LimitedTaskWriter(PostgresStagedWriter):
             if self._done is None:
                 claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
 
-    def _hold_there(self) -> None:
+    def _check_there(self) -> None:
         if self._made:
-            super()._hold_there()
+            super()._check_there()
 
     def _forget(self) -> None:
         session = self._session
@@ -442,7 +442,7 @@ class LimitedTaskWriter(PostgresStagedWriter):
                     self._move, lambda error: isinstance(error, _NotMovedError)
                 )
             except _NotMovedError as error:
-                self._hold_claim()
+                self._check_claim()
                 raise TargetError(
                     f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {error}"
                 ) from error.__cause__
@@ -459,7 +459,7 @@ class LimitedTaskWriter(PostgresStagedWriter):
         try:
             # A connection that ends in a pause is not a failure: also with `retryTimeout` 0, the task makes a new one.
             self._lost = self._lost or self._session is None or not self._session.answers()
-            self._hold_session()
+            self._ensure_session()
             session = self._session
             session.rows(DIALECT.begin)
             self._bring(session)

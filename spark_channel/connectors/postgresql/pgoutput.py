@@ -306,7 +306,7 @@ class ChangeDecoder:
         self._arrange(self._shape.columns)
 
     def follow_key(self, names: Sequence[str], apart: Sequence[str] = ()) -> None:
-        """Hold updates and deletes to name the key `names`.
+        """Check that updates and deletes name the key `names`.
 
         With REPLICA IDENTITY FULL, an update that changes one of the columns `apart` (empty: the key) is a delete as
         well.

@@ -136,7 +136,7 @@ def check_operations(publication: str, now: Published, advice: str = "") -> None
 def check_published(
     publication: str, tables: Sequence[Followed], now: Published, advice: str
 ) -> None:
-    """Hold a publication to have had each table and all operations without a break.
+    """Check that a publication has had each table and all operations without a break.
 
     Raises:
         SourceError: a table left, or left and came back, or an operation is or was not there; `advice` is what to do

@@ -17,7 +17,7 @@ from spark_channel.connectors.postgresql.session import PgSession, PgWriteSessio
 from spark_channel.connectors.postgresql.types import PgWriteColumn, value_sql
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.pacing import WritePacer
-from spark_channel.connectors.sql.publish import PLACE, Merge, hold_gone, is_ready
+from spark_channel.connectors.sql.publish import PLACE, Merge, check_gone, is_ready
 from spark_channel.connectors.sql.statements import quoted_name
 from spark_channel.errors import BatchRefusedError, CommitError, TargetError
 
@@ -26,9 +26,9 @@ __all__ = [
     "HELD",
     "PostgresMerge",
     "bring_staged",
+    "check_staged",
     "create_stage",
     "drop_stage",
-    "hold_staged",
     "is_there",
     "keys_sql",
     "new_table",
@@ -120,7 +120,7 @@ class PostgresMerge(Merge):
                 "(repartition, join), so that one task has all changes in their order"
             )
         self._run(f"DELETE FROM {self._target}")  # noqa: S608 - names are quoted
-        hold_gone(self._label, int(self._run(f"SELECT count(*) FROM {self._target}")[0][0]))  # noqa: S608 - names are quoted
+        check_gone(self._label, int(self._run(f"SELECT count(*) FROM {self._target}")[0][0]))  # noqa: S608 - names are quoted
         self._run(f"DELETE FROM {self._rows} WHERE {PLACE} <= {last}")  # noqa: S608 - names are quoted
 
     def _keep_last(self) -> None:
@@ -168,12 +168,12 @@ class PostgresMerge(Merge):
         if action == "DO NOTHING":
             stored, _ = self._insert(conflict)
             if stored != count:
-                self._hold_keys()
+                self._check_keys()
         else:
             self._insert_all(conflict, count)
         return None
 
-    def _hold_written(self, stored: int | None) -> None:
+    def _check_written(self, stored: int | None) -> None:
         pass  # `_write` has
 
     def _insert_all(self, more: str, count: int) -> None:
@@ -322,7 +322,7 @@ def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
     session.rows(f"SELECT set_config('lock_timeout', '{own}', true)")
 
 
-def hold_staged(
+def check_staged(
     session: PgWriteSession,
     plan: PostgresPlan,
     options: PostgresWriteOptions,

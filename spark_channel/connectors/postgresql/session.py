@@ -40,7 +40,7 @@ from spark_channel.connectors.sql.postgresql import (
     refused_by_pooler,
     refused_by_quotes,
 )
-from spark_channel.connectors.sql.publish import hold_stored
+from spark_channel.connectors.sql.publish import check_stored
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
 from spark_channel.connectors.sql.session_pool import AnswerCache, sessions
 from spark_channel.connectors.sql.statements import quoted_name
@@ -583,7 +583,7 @@ class PgWriteSession(PgSession):
         stored = sum(counts)
         if is_looked_at and (stored != sent or self._is_ruled):
             stored = self._inherited(place) - before
-        hold_stored(label, sent, stored)
+        check_stored(label, sent, stored)
 
     def _inherited(self, place: str) -> int:
         """The rows that this transaction inserted into the table and those that inherit from it."""

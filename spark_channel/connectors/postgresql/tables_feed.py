@@ -318,9 +318,8 @@ class TablesFeed(ReplicationFeed):
         found = look_up(session, [table.oid]).get(table.oid)
         if found is not None:
             known = self._readers.get(table.oid)
-            if (
-                known is not None and known.options.dbtable != found.sql
-            ):  # its old name may be another table's
+            if known is not None and known.options.dbtable != found.sql:
+                # Its old name may be another table's.
                 del self._readers[table.oid]
             self._forget(self._published(session, [table.oid]))
             return self._reader_of(session, table.name, table.oid)

@@ -49,7 +49,7 @@ from spark_channel.connectors.sql.claim_tables import (
 )
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.publish import hold_planned
+from spark_channel.connectors.sql.publish import check_planned
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
@@ -282,14 +282,14 @@ class PostgresTogether(Together):
         return new
 
     def _hold(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> None:
-        """Hold the tables, which are locked, to be as they were planned."""
+        """Check that the tables, which are locked, are as they were planned."""
         if not tables:
             return
         names = [each.plan.target.sql for each in tables]
         for table, row in zip(tables, find_rows(session, names), strict=True):
             with self._refusing(table):
                 there = None if row is None else described(*row)
-                hold_planned(DIALECT, table.plan.target, there)
+                check_planned(DIALECT, table.plan.target, there)
                 if there is None or _is_special(there):
                     raise TargetError(f"table {table.plan.target.label} was altered")
 

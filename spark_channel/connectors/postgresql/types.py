@@ -456,9 +456,8 @@ def _sent(column: PgWriteColumn) -> pa.Field:
 def _encode(array: Any, column: PgWriteColumn, exact: bool) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    if isinstance(
-        array, pa.ChunkedArray
-    ):  # pyarrow before 26 may keep chunks that overflow one array
+    if isinstance(array, pa.ChunkedArray):
+        # Pyarrow before 26 may keep chunks that overflow one array.
         array = pa.concat_arrays(array.chunks)
     array = storage(array)
     base = column.column.base

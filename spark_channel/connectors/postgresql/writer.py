@@ -25,9 +25,9 @@ from spark_channel.connectors.postgresql.failures import (
 from spark_channel.connectors.postgresql.load import TASK_SECONDS, open_task
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.publish import (
+    check_staged,
     create_stage,
     drop_stage,
-    hold_staged,
     is_there,
     keys_sql,
     new_table,
@@ -247,9 +247,8 @@ class PostgresWriter(SqlWriter):
 
     def end_sessions(self, session: PgWriteSession, run: str) -> None:
         name = f"spark-channel write {run}"
-        if (
-            len(name.encode()) < _NAME_BYTES
-        ):  # the server cuts longer ones, which another run could share
+        if len(name.encode()) < _NAME_BYTES:
+            # The server cuts longer ones, which another run could share.
             session.rows(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608 - quoted
                 f"AND usename = session_user AND application_name = {literal_sql(name)}"
@@ -258,7 +257,7 @@ class PostgresWriter(SqlWriter):
     def staged(
         self, session: PgWriteSession, plan: PostgresPlan, receipts: Sequence[Receipt]
     ) -> Sequence[Receipt]:
-        hold_staged(session, plan, self.options, receipts)
+        check_staged(session, plan, self.options, receipts)
         return receipts
 
     def publish_staged(

@@ -220,18 +220,18 @@ class RecordTask(TaskWriter):
         self._tally, self._batch_size = tally, batch_size
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.hold_open()
+        self._tally.check_open()
         for start in range(0, batch.num_rows, self._batch_size):
             self._send(batch.slice(start, self._batch_size))
 
     @abstractmethod
     def _send(self, batch: pa.RecordBatch) -> None:
-        """Send or keep a batch: `_hold_allowed` with the rows that are refused, then `_accept`."""
+        """Send or keep a batch: `_check_allowed` with the rows that are refused, then `_accept`."""
 
-    def _hold_allowed(
+    def _check_allowed(
         self, batch: pa.RecordBatch, rejected: Sequence[Rejected], what: str, then: str = ""
     ) -> None:
-        """Hold rejected rows to be allowed. `what` has a place for how many, `then` says what became of the others.
+        """Check that rejected rows are allowed. `what` has a place for how many, `then` says what became of the others.
 
         Raises:
             TargetError: the job allows no refused rows.
@@ -264,7 +264,7 @@ class DirectTask(RecordTask):
 
     def _send(self, batch: pa.RecordBatch) -> None:
         rejected = self._sink.send(batch)
-        self._hold_allowed(
+        self._check_allowed(
             batch,
             rejected,
             "the target refused {}",

@@ -154,7 +154,7 @@ class Staging:
         return made
 
     def _check_kept(self, client: Any) -> None:
-        """Hold the server to be one that keeps the claim, which says that a pair was published."""
+        """Check that the server keeps the claim, which says that a pair was published."""
         try:
             memory = client.info("memory")
         except redis.ResponseError:
@@ -526,7 +526,7 @@ class _StagedTask(RecordTask):
                 made += self._commands.of(row)
             except ValueError as error:
                 rejected.append((number, str(error)))
-        self._hold_allowed(
+        self._check_allowed(
             batch, rejected, "{} cannot be written", "No row of this job is visible. "
         )
         self._stage.add(made)

@@ -263,9 +263,8 @@ class _Download(Download):
             (place, min(_REQUEST, end - place)) for place in range(self._place, end, _REQUEST)
         ]
         count = 0
-        if (
-            self._file.sftp.get_channel().closed
-        ):  # paramiko's thread that asks would end with a traceback
+        if self._file.sftp.get_channel().closed:
+            # Paramiko's thread that asks would end with a traceback.
             raise ConnectionError(
                 f"{self._path}: the connection is lost at byte {self._place} of {self._size}"
             )

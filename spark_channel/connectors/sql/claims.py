@@ -365,8 +365,8 @@ class Claims:
         self._run_all(self._writing(done, found), self._forgetting(held.identity))
         self._drop_plan(held.identity)
 
-    def hold_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None:
-        """Hold each task that has a receipt to have committed.
+    def check_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None:
+        """Check that each task that has a receipt has committed.
 
         Raises:
             CommitError: one has not.
@@ -380,7 +380,7 @@ class Claims:
             )
 
     def refuse_later(self, held: HeldClaim) -> None:
-        """Hold no run to have claimed the write that `held` stands for. In a transaction.
+        """Check that no run has claimed the write that `held` stands for. In a transaction.
 
         Raises:
             SupersededError: one has, and did not give it back.
@@ -629,7 +629,7 @@ class NoClaims(Claims):
 
     def publish(self, held: HeldClaim, *, rows: int, nbytes: int) -> None: ...
 
-    def hold_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None: ...
+    def check_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None: ...
 
     def release(self, held: HeldClaim, overtaken: Claim | None = None) -> list[Receipt]:
         return []

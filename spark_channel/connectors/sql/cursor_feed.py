@@ -516,7 +516,7 @@ class CursorFeed(ChangeFeed):
         return {**cursor_bounds(self._column, after, upto), **part}
 
     def _check_part(self, look: CursorQuery, part: Mapping[str, Any]) -> None:
-        """Hold the table to have the column that its channels were split by, never NULL."""
+        """Check that the table has the column that its channels were split by, never NULL."""
         if part and _divides(look, part["by"]) is None:
             raise SourceError(
                 f"the channel was split by column {part['by']!r} of {look.source.label}, which is no longer a whole "

@@ -432,7 +432,7 @@ class WriteDialect(Dialect):
         return ".".join(self.quoted(part) for part in (schema, name) if part)
 
     def check_table(self, table: Table) -> None:
-        """Hold the table to be one that takes rows.
+        """Check that the table takes rows.
 
         Raises:
             TargetError: it is not.

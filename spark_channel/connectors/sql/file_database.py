@@ -78,7 +78,7 @@ class FileWriter(SqlWriter):
         super().check(context)
         if self.path.exists():
             self.check_file()
-        _hold_writable(self.path, self.dialect.product, self.beside)
+        _check_writable(self.path, self.dialect.product, self.beside)
 
     def place(self, schema: str, name: str, table: Table | None = None) -> WriteTarget:
         label = name if schema.lower() == "main" else f"{schema}.{name}"
@@ -166,7 +166,7 @@ class FileWriter(SqlWriter):
         if self.path.exists():
             super().forget_stream(stream)
 
-    def hold_claim(self, plan: FilePlan) -> None:
+    def check_claim(self, plan: FilePlan) -> None:
         """Raise the reason why the staging of a task was removed, if the database knows it.
 
         Raises:
@@ -351,7 +351,7 @@ class FileWriter(SqlWriter):
 
     @abstractmethod
     def check_file(self) -> None:
-        """Hold the file to be a database that can be read."""
+        """Check that the file is a database that can be read."""
 
 
 def _sync(path: Path) -> None:
@@ -362,8 +362,8 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _hold_writable(path: Path, product: str, beside: str) -> None:
-    """Hold this user to be able to write the file, which may not be there yet, and its directory.
+def _check_writable(path: Path, product: str, beside: str) -> None:
+    """Check that this user can write the file, which may not be there yet, and its directory.
 
     `beside` is what `product` keeps in the directory while it writes.
 
@@ -394,7 +394,7 @@ class FileTaskWriter(SqlTaskWriter):
     def __init__(self, writer: FileWriter, plan: FilePlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)
         self._file = StagedFile(
-            plan.staging, plan.token, task, attempt, when_gone=partial(writer.hold_claim, plan)
+            plan.staging, plan.token, task, attempt, when_gone=partial(writer.check_claim, plan)
         )
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -406,12 +406,12 @@ class FileTaskWriter(SqlTaskWriter):
         raise NotImplementedError
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.hold_open()
+        self._tally.check_open()
         self._file.write(self.encode(batch))
         self._tally.add(batch)
 
     def flush(self) -> None:
-        self._tally.hold_open()
+        self._tally.check_open()
         self._file.flush()
 
     def finish(self) -> dict[str, Any]:

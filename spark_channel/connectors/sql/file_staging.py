@@ -87,7 +87,7 @@ class Staging:
         raise TargetError(f"cannot make {self.directory}: another process keeps removing it")
 
     def check(self, token: str) -> None:
-        """Hold this process to see the directory that the driver made, and show that the run lives.
+        """Check that this process sees the directory that the driver made, and send a heartbeat of the run.
 
         Raises:
             TargetError: it does not, or the run has ended.

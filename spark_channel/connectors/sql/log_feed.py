@@ -238,7 +238,7 @@ class SchemaRule:
         return asked if self.evolves else None
 
     def check(self, was: pa.Schema, now: pa.Schema, source: str, key: Collection[str] = ()) -> None:
-        """Hold a table to have the columns that its stream began with, or those that it can go on with. `key`: those
+        """Check that a table has the columns that its stream began with, or those that it can go on with. `key`: those
         that cannot be NULL.
 
         Raises:

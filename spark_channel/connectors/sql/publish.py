@@ -26,12 +26,12 @@ __all__ = [
     "PLACE",
     "Merge",
     "StandardMerge",
+    "check_gone",
+    "check_planned",
+    "check_receipt",
+    "check_stored",
     "dropped",
     "has_triggers",
-    "hold_gone",
-    "hold_planned",
-    "hold_receipt",
-    "hold_stored",
     "holds_unique",
     "insert_words",
     "is_ready",
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def refuse_two_receipts(receipts: Sequence[Receipt]) -> None:
-    """Hold each task to have one receipt.
+    """Check that each task has one receipt.
 
     Raises:
         CommitError: one has two, so that nothing says which rows are meant.
@@ -57,8 +57,8 @@ def refuse_two_receipts(receipts: Sequence[Receipt]) -> None:
         )
 
 
-def hold_receipt(receipt: Receipt, staged: int) -> None:
-    """Hold a task to have staged as many rows as its receipt says.
+def check_receipt(receipt: Receipt, staged: int) -> None:
+    """Check that a task staged as many rows as its receipt says.
 
     Raises:
         CommitError: it has not.
@@ -103,14 +103,14 @@ def is_ready(
         table = None
     if table is None and target.create is not None and not stays:
         return False
-    hold_planned(dialect, target, table)
+    check_planned(dialect, target, table)
     if overwrite:
         session.rows(dialect.emptied(target.sql, options))
     return True
 
 
-def hold_planned(dialect: WriteDialect, target: TargetTable, table: Table | None) -> None:
-    """Hold the table to be as the plan found it, or would have made it.
+def check_planned(dialect: WriteDialect, target: TargetTable, table: Table | None) -> None:
+    """Check that the table is as the plan found it, or would have made it.
 
     Raises:
         TargetError: another job has dropped, altered or made it since the plan was made.
@@ -211,11 +211,11 @@ class Merge:
             self._keep_last()
             self._delete()
             if self.may_skip:
-                self._hold_deleted()
+                self._check_deleted()
             self._drop_deletes()
         stored = self._write(update=self._mode != "skipExisting")
         if self.may_skip:
-            self._hold_written(stored)
+            self._check_written(stored)
 
     def _append(self) -> None:
         """Insert the rows in the order in which they came."""
@@ -224,10 +224,10 @@ class Merge:
             f"{self.insert} INTO {self._target} ({names}) SELECT {names} FROM {self._rows}{self.order}"  # noqa: S608 - names are quoted
         )
         if stored is not None:
-            hold_stored(self._label, self._count, stored)
+            check_stored(self._label, self._count, stored)
 
     def refuse_bad_keys(self) -> None:
-        """Hold the keys to be there, and, but for a change feed, to be there once."""
+        """Check that the keys are there, and, but for a change feed, are there once."""
         self._refuse_null_keys()
         if self._mode != "apply":
             self._refuse_twins()
@@ -369,27 +369,27 @@ class Merge:
         """The condition that the target has the key of the row s."""
         return f"EXISTS (SELECT 1 FROM {self._target} t WHERE {self._same})"  # noqa: S608 - names are quoted
 
-    def _hold_deleted(self) -> None:
+    def _check_deleted(self) -> None:
         query = f"SELECT COUNT(*) FROM {self._rows} s WHERE {self.gone('s.')} AND {self._there}"  # noqa: S608 - names are quoted
         ((kept,),) = self._run(query)
-        hold_gone(self._label, int(kept))
+        check_gone(self._label, int(kept))
 
-    def _hold_written(self, stored: int | None) -> None:
+    def _check_written(self, stored: int | None) -> None:
         if stored is None:
-            self._hold_keys()
+            self._check_keys()
             return
         ((staged,),) = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608 - a quoted name
         if stored != staged and (self._mode == "skipExisting" or not self.others):
-            self._hold_keys()
+            self._check_keys()
         else:
-            hold_stored(self._label, int(staged), stored)
+            check_stored(self._label, int(staged), stored)
 
-    def _hold_keys(self) -> None:
-        """Hold the table to have the key of each row: of those that were there, a database reports nothing."""
+    def _check_keys(self) -> None:
+        """Check that the table has the key of each row: of those that were there, a database reports nothing."""
         kept = f" WHERE NOT {self.ended('s.')}" if self._mode == "apply" else ""
         query = f"SELECT COUNT(*), SUM(CASE WHEN {self._there} THEN 1 ELSE 0 END) FROM {self._rows} s{kept}"  # noqa: S608 - names are quoted
         ((sent, stored),) = self._run(query)
-        hold_stored(self._label, int(sent), int(stored or 0))
+        check_stored(self._label, int(sent), int(stored or 0))
 
     def _refuse_unknown_operations(self) -> None:
         known = (*WRITES, *OPENS, *DELETES, *CLOSES)
@@ -447,7 +447,7 @@ def _texts(values: Sequence[str]) -> str:
 # Some tables skip rows, and report success: rows are counted.
 
 
-def hold_stored(table: str, sent: int, stored: int) -> None:
+def check_stored(table: str, sent: int, stored: int) -> None:
     """Raise unless `table` has stored all rows of a statement, whose transaction the caller then rolls back.
 
     Raises:
@@ -463,7 +463,7 @@ def hold_stored(table: str, sent: int, stored: int) -> None:
     )
 
 
-def hold_gone(table: str, kept: int) -> None:
+def check_gone(table: str, kept: int) -> None:
     """Raise unless `table` has removed all rows that a change feed deletes.
 
     Raises:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.write_protocol import WriteTarget
     from spark_channel.connectors.sql.writer import SqlWriter
 
-__all__ = ["OWNER", "MissingRights", "Right", "hold_rights", "lacking_to_read", "lacking_to_write"]
+__all__ = ["OWNER", "MissingRights", "Right", "check_rights", "lacking_to_read", "lacking_to_write"]
 
 OWNER = "OWNER"
 """Stands for what only the table's owner may do."""
@@ -73,7 +73,7 @@ def lacking_to_write(writer: "SqlWriter", *, overwrite: bool, alters: bool = Fal
     return writer.run(TargetError, "look", ask, begins=True)
 
 
-def hold_rights(
+def check_rights(
     writer: "SqlWriter",
     session: Any,
     place: "WriteTarget",
@@ -82,7 +82,7 @@ def hold_rights(
     stages: bool,
     alters: bool,
 ) -> None:
-    """Hold the session's login to have what a write into `place` needs; `stages`: it makes staging tables.
+    """Check that the session's login has what a write into `place` needs; `stages`: it makes staging tables.
 
     Raises:
         TargetError: it lacks a right; says which statement grants it.

@@ -368,7 +368,7 @@ def _is_part(part: Mapping[str, Any]) -> bool:
 def check_cursor_type(
     name: str, kind: pa.DataType | None, declared: str = "", order: str | None = None
 ) -> None:
-    """Hold the column to be of a type whose values have one order, and no value beside it.
+    """Check that the column is of a type whose values have one order, and no value beside it.
 
     `kind` is None for what Arrow has no type for; `declared` is what its database calls it. `order` is option
     `cursorOrder`: the order of texts is taken only when it is asked for.
@@ -467,7 +467,7 @@ _NEW_COLUMNS = "Begin a new stream, or reset the tunnel, to take its new columns
 def check_same_columns(
     was: pa.Schema, now: pa.Schema, source: str, advice: str = _NEW_COLUMNS
 ) -> None:
-    """Hold a source to have the columns that its stream began with.
+    """Check that a source has the columns that its stream began with.
 
     Raises:
         SchemaError: names the first column that differs.

@@ -20,7 +20,7 @@ from spark_channel.connectors.base.types import plain_kind
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pacing import spread_of
-from spark_channel.connectors.sql.publish import PLACE, hold_stored
+from spark_channel.connectors.sql.publish import PLACE, check_stored
 from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan, WriteProtocol
 from spark_channel.errors import BatchRefusedError, TargetError
 from spark_channel.lazy import compute as pc
@@ -161,7 +161,7 @@ class SqlTaskWriter(TaskWriter):
             table = self._host.staging(plan)
         stored = session.load(table, pa.RecordBatch.from_arrays(columns, names))
         if stored is not None:
-            hold_stored(plan.target.label, count, stored)
+            check_stored(plan.target.label, count, stored)
 
     def _values(self, name: str, array: pa.Array) -> pa.Array:
         """A column as `WriteSession.load` takes it.
@@ -190,7 +190,7 @@ class SqlTaskWriter(TaskWriter):
     # --- what they share ---
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.hold_open()
+        self._tally.check_open()
         if batch.num_rows == 0:
             return
         if self.tolerant:
@@ -202,7 +202,7 @@ class SqlTaskWriter(TaskWriter):
             self._send()
 
     def flush(self) -> None:
-        self._tally.hold_open()
+        self._tally.check_open()
         self._send()
 
     def close(self) -> Receipt:
@@ -378,7 +378,7 @@ class StagedTaskWriter(SqlTaskWriter):
 
         def attempt() -> None:
             nonlocal begun
-            self._hold_session()
+            self._ensure_session()
             again, begun = begun, True
             try:
                 work(again)
@@ -393,7 +393,7 @@ class StagedTaskWriter(SqlTaskWriter):
                 raise
             self._writer.retry(f"staging task {self._task}").call(attempt, self._writer.is_lost)
 
-    def _hold_session(self) -> None:
+    def _ensure_session(self) -> None:
         """Have a session, which is another one after a failure."""
         if self._lost or self._session is None:
             self._connect()

@@ -26,12 +26,12 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import (
     PLACE,
     Merge,
+    check_receipt,
     dropped,
-    hold_receipt,
     make_ready,
     refuse_two_receipts,
 )
-from spark_channel.connectors.sql.rights import hold_rights
+from spark_channel.connectors.sql.rights import check_rights
 from spark_channel.connectors.sql.session import (
     BY_ITSELF,
     run_in_transaction,
@@ -127,7 +127,7 @@ class SqlWriter(WriteProtocol):
             wider = self._wider(place, context, schema)
             plan = self._plan_without(session, plan, _with_wider(place, wider), context, new)
             stages, alters = commit == "job", bool(new or wider)
-            hold_rights(self, session, place, overwrite=over, stages=stages, alters=alters)
+            check_rights(self, session, place, overwrite=over, stages=stages, alters=alters)
             is_there = place.table is not None and plan.target.sql and plan.target.names
             if is_there and self.script_dialect in _EXPLAINS_RIGHTS:
                 columns = ", ".join(self.dialect.quoted(name) for name in plan.target.names)
@@ -408,7 +408,7 @@ class SqlWriter(WriteProtocol):
                 self.script(session, self.options.pre_sql, "preSql")
                 self.publish_staged(session, plan, staged)
             else:
-                claims.hold_committed(plan.claim, receipts)
+                claims.check_committed(plan.claim, receipts)
             rows, nbytes = (
                 sum(each.rows for each in receipts),
                 sum(each.nbytes for each in receipts),
@@ -547,7 +547,7 @@ class SqlWriter(WriteProtocol):
         counts = f"SELECT {ATTEMPT}, COUNT(*) FROM {self.staging(plan)} GROUP BY {ATTEMPT}"  # noqa: S608 - a quoted name
         found = dict(session.rows(counts))
         for receipt in receipts:
-            hold_receipt(receipt, found.pop(receipt.details["mark"], 0))
+            check_receipt(receipt, found.pop(receipt.details["mark"], 0))
         for mark in found:
             session.rows(self.forgets(plan, mark))
         return sum(receipt.rows for receipt in receipts)
@@ -610,7 +610,7 @@ class SqlWriter(WriteProtocol):
             session.rows(statement)
 
     def check_scripts(self) -> None:
-        """Hold `preSql` and `postSql` to be statements that stay in the transaction."""
+        """Check that the statements of `preSql` and `postSql` stay in the transaction."""
         self.dialect.script(self.options.pre_sql, "preSql")
         self.dialect.script(self.options.post_sql, "postSql")
 
@@ -626,7 +626,7 @@ class SqlWriter(WriteProtocol):
         tables = []
         for receipt in sorted(receipts, key=lambda each: each.task):
             if (name := receipt.details.get("table")) is not None:
-                hold_receipt(receipt, int(session.value(f"SELECT COUNT(*) FROM {sql(name)}")))  # noqa: S608 - names are quoted
+                check_receipt(receipt, int(session.value(f"SELECT COUNT(*) FROM {sql(name)}")))  # noqa: S608 - names are quoted
                 tables.append((sql(name), receipt.rows))
         return tables
 

@@ -58,9 +58,8 @@ class SqliteReader(SqlReader):
     @contextmanager
     def looking(self) -> Iterator[tuple[Session, ReadSource]]:
         """The source is looked at again when the file or its schema has changed."""
-        file = (
-            self._file()
-        )  # before it is opened: one that is replaced meanwhile is another at the next look
+        # Before it is opened: one that is replaced meanwhile is another at the next look.
+        file = self._file()
         with self.connect("changes") as session:
             version = file, session.value("PRAGMA schema_version")
             if self._looked is None or self._looked[0] != version:

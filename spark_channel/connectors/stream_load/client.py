@@ -351,7 +351,7 @@ class Load:
         )
 
     def _check_redirect(self, first: SplitResult, target: SplitResult) -> None:
-        """Hold the target to be one that the login may be sent to."""
+        """Check that the login may be sent to the target."""
         host = (target.hostname or "").lower()
         why = ""
         if target.scheme not in ("http", "https") or not host:

@@ -234,7 +234,7 @@ class _LoadTask(RecordTask):
 
     def _send(self, batch: pa.RecordBatch) -> None:
         data, refused = encoded(batch, self._options.time_zone)
-        self._hold_allowed(batch, refused, "{} cannot be loaded")
+        self._check_allowed(batch, refused, "{} cannot be loaded")
         if self._size and self._size + len(data) > self._options.max_bytes_per_load:
             self._load(f"{self._label}_{self._tally.attempt}_{self._unique}_{self._loads}")
             if self._loads == 1:
@@ -272,7 +272,7 @@ class _LoadTask(RecordTask):
         self._file, self._size = self._empty(), 0
 
     def close(self) -> Receipt:
-        self._tally.hold_open()
+        self._tally.check_open()
         if self._size:
             whole = f"{self._label}_{self._rows:032x}" if self._by_rows else self._label
             part = f"{self._label}_{self._tally.attempt}_{self._unique}_{self._loads}"

@@ -139,9 +139,8 @@ def alias_writer(name: str, parameter: dict[str, Any], place: PluginContext) -> 
         given, made = _own(OceanbaseWriter, made, place)
         made["writeMode"] = given.ob_write_mode
     elif name == "drds":
-        made.setdefault(
-            "writeMode", "replace"
-        )  # what drdswriter does unless a job says `insert ignore`
+        # What drdswriter does unless a job says `insert ignore`.
+        made.setdefault("writeMode", "replace")
     elif name == "adbmysql":
         _adbmysql(made, place)
     elif name == "adbpg":

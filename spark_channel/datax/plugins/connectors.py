@@ -209,9 +209,8 @@ class _Given:
         more = self._place.commit.options() if self._half == "writer" else {}
         self._refuse_twice(more)
         later: set[str] = set()
-        if (
-            self._half == "reader" and "schema" not in model.names()
-        ):  # as `spark.read.schema` takes it
+        if self._half == "reader" and "schema" not in model.names():
+            # As `spark.read.schema` takes it.
             later.update(name for name in self._keys if name.lower() == "schema")
         while True:
             given = without_references({**self.options, **more})

@@ -176,9 +176,8 @@ def test_refused_batches_leave_the_writer_usable(base: Base) -> None:
     plan = writer.prepare(WriteContext(job="dirty"), ROWS.schema)
     task = writer.open(plan, 0, 0)
     task.tolerant = True
-    if (
-        base.options["driver"] == "postgresql"
-    ):  # its driver runs nothing in a transaction that has failed
+    if base.options["driver"] == "postgresql":
+        # Its driver runs nothing in a transaction that has failed.
         one = pa.RecordBatch.from_pydict({"id": [1], "name": ["x"]})
         task.write(one)
         with pytest.raises(TargetError, match="own connector"):
@@ -273,7 +272,7 @@ def test_types_are_those_of_the_driver(base: Base) -> None:
         if base.schema
         else "SELECT lower(hex(CAST(s AS BLOB))) FROM t WHERE i > 0"
     )
-    assert f"{PLANES}'\"".encode().hex() == (stored if base.schema else stored[0][0])  # type: ignore[index]
+    assert f"{PLANES}'\"".encode().hex() == (stored if base.schema else stored[0][0])  # type: ignore[index] # there is one
 
 
 def test_a_key_of_floats_with_what_is_no_number(base: Base) -> None:

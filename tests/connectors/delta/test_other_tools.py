@@ -162,9 +162,8 @@ def test_times_of_96_bits_of_any_year(tmp_path: Path) -> None:
     assert read(path, where="at > TIMESTAMP '9000-01-01 00:00:00'", columns="id").to_pydict() == {
         "id": [3]
     }
-    write(
-        path, table.slice(2, 1), writeMode="upsert", keyColumns="id"
-    )  # writes the other rows again
+    # Writes the other rows again.
+    write(path, table.slice(2, 1), writeMode="upsert", keyColumns="id")
     assert read(path).sort_by("id").to_pydict() == table.to_pydict()
 
 

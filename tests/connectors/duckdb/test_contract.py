@@ -75,7 +75,7 @@ def _commit_and_die(
     def rows(self: DuckdbSession, sql: str, parameters: object = ()) -> object:
         if at == "before COMMIT" and sql == "COMMIT":
             _die()
-        answer = real(self, sql, parameters)  # type: ignore[arg-type]
+        answer = real(self, sql, parameters)  # type: ignore[arg-type] # as it was called
         if (at == "after COMMIT" and sql == "COMMIT") or (
             at == "after DELETE" and sql.startswith("DELETE FROM")
         ):

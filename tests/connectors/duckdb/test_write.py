@@ -196,9 +196,8 @@ def test_splits_are_even_when_keys_are_not(duck: Duck) -> None:
 
 
 def test_splits_are_even_when_most_rows_are_in_a_hundredth_of_the_row_numbers(duck: Duck) -> None:
-    duck.sql(
-        "CREATE TABLE t AS SELECT range AS b, 'x' AS k FROM range(1_000_000)"
-    )  # b: no name of our own
+    # B: no name of our own.
+    duck.sql("CREATE TABLE t AS SELECT range AS b, 'x' AS k FROM range(1_000_000)")
     reader = duck.reader(where="b < 10000 OR b % 9900 = 0")
     reader.schema()
     splits = reader.split(8)

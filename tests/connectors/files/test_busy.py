@@ -52,9 +52,8 @@ def test_processes_on_a_disk(tmp_path: Path) -> None:
     target = tmp_path / "out"
     work(str(target), tmp_path, seconds=8, every=1.5)
     before = _seen(str(target))
-    write(
-        "parquet", target, rows_of("last.0"), job="last", retention="0"
-    )  # the next job removes what killed ones left
+    # The next job removes what killed ones left.
+    write("parquet", target, rows_of("last.0"), job="last", retention="0")
     assert leftovers(target) == []
     assert len(_seen(str(target))) == len(before) + ROWS
 

@@ -106,9 +106,8 @@ def json_files() -> Iterator[bytes]:
     ):
         for _ in range(4):
             made = mark + end.join(chosen.choices(LINES, k=count)) + chosen.choice((b"", end))
-            if (
-                not made.removeprefix(BOM).lstrip().startswith((b"[", b"{\n", b"{\r"))
-            ):  # refused as a whole
+            if not made.removeprefix(BOM).lstrip().startswith((b"[", b"{\n", b"{\r")):
+                # Refused as a whole.
                 yield made
 
 
@@ -228,7 +227,7 @@ def test_a_json_line_in_another_encoding_is_named_or_dropped(tmp_path: Path) -> 
     assert read("json", path, encoding="ISO-8859-1").column("a")[1].as_py() == "café"
 
 
-class Kms(encryption.KmsClient):  # type: ignore[misc]
+class Kms(encryption.KmsClient):  # type: ignore[misc] # its base is untyped
     def __init__(self, config: Any) -> None:
         super().__init__()
 

@@ -39,7 +39,7 @@ class FolderHdfs:
 
     def open_write(self, path: str) -> Any:
         file = Path(path).open("xb")  # noqa: SIM115 - the caller closes it
-        file.sync = file.flush  # type: ignore[attr-defined]
+        file.sync = file.flush  # type: ignore[attr-defined] # a part of this kind
         return file
 
     def open_read(self, path: str) -> Any:

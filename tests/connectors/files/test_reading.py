@@ -282,7 +282,7 @@ def test_files_are_open_only_while_they_are_read(tmp_path: Path, form: str) -> N
     assert open_files(path) == 0
     next(batches)
     assert open_files(path) == 1
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()  # type: ignore[attr-defined] # a generator
     assert open_files(path) == 0
     with pytest.raises(StopIteration):
         next(batches)

@@ -32,9 +32,8 @@ def test_a_target_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_target_without_permission(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = (
-        Path("/tmp") / f"spark-channel-target-{os.getpid()}"
-    )  # its parents are open to everybody
+    # Its parents are open to everybody.
+    folder = Path("/tmp") / f"spark-channel-target-{os.getpid()}"
     folder.mkdir(mode=0o555)
     root = os.geteuid() == 0
     try:

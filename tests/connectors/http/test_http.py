@@ -206,7 +206,7 @@ def test_one_short_page_that_is_sent_again_is_the_end(server: WebServer, count: 
 def test_a_server_that_ignores_pages_and_sends_few_rows_is_told(server: WebServer) -> None:
     """With a parameter that it does not know, and more rows than it sends at once."""
     for sent in (lambda _: 4, lambda asked: min(4, int(asked.query["size"]))):
-        server.answer = lambda asked, sent=sent: as_json(rows(50)[: sent(asked)])  # type: ignore[misc]
+        server.answer = lambda asked, sent=sent: as_json(rows(50)[: sent(asked)])  # type: ignore[misc] # mypy infers no lambda with a default
         with pytest.raises(SourceError, match=r"page 2 has the same rows.*check 'pageParam'"):
             read(reader(server, **{**PAGED, "pageSize": "10", "resultKey": ""}, schema="id BIGINT"))
 
@@ -325,7 +325,7 @@ def test_a_redirect_takes_the_login_to_no_other_place(server: WebServer, other: 
         ({}, "after 4 other redirects"),
     )
     for headers, message in cases:
-        server.answer = lambda _, headers=headers: as_json({}, 302, **headers)  # type: ignore[misc]
+        server.answer = lambda _, headers=headers: as_json({}, 302, **headers)  # type: ignore[misc] # mypy infers no lambda with a default
         with pytest.raises(SourceError, match=message):
             read(reader(server, **given))
     server.answer = lambda _: as_json({}, 307, Location=other.url)
@@ -435,7 +435,7 @@ def test_answers_of_other_forms_are_read(server: WebServer) -> None:
     assert read(reader(server, resultKey="data")).to_pylist() == [{"id": 1}]
     nothing = {"resultKey": "data", "expect": '{"code": 0}', "schema": "id INT"}
     for answer in ('{"code": 0, "data": null}', '{"code": 0}', '{"code": 0.0, "data": []}'):
-        server.answer = lambda _, answer=answer: as_json(answer)  # type: ignore[misc]
+        server.answer = lambda _, answer=answer: as_json(answer)  # type: ignore[misc] # mypy infers no lambda with a default
         assert read(reader(server, **nothing)).num_rows == 0
     server.answer = lambda _: (204, {}, b"")
     assert read(reader(server, schema="id INT")).num_rows == 0

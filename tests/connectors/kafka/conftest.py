@@ -52,7 +52,7 @@ def table(found: Reader, advice: int = 1) -> pa.Table:
 
 
 def rows(found: Reader, advice: int = 1) -> list[dict[str, Any]]:
-    return table(found, advice).to_pylist()  # type: ignore[no-any-return]
+    return table(found, advice).to_pylist()  # type: ignore[no-any-return] # untyped
 
 
 def writer(server: KafkaServer | str, **options: Any) -> Writer:

@@ -415,7 +415,7 @@ def test_columns_without_a_place_in_a_record(
 ) -> None:
     found = load_writer({"writer": "kafka", "bootstrapServers": "h:1", "topic": "t", **options})[0]
     with pytest.raises(SchemaError, match=message):
-        found.check(pa.schema(schema))  # type: ignore[attr-defined]
+        found.check(pa.schema(schema))  # type: ignore[attr-defined] # a part of this kind
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])

@@ -205,7 +205,7 @@ def test_files_of_a_dead_run_are_removed_by_the_next_job(target: Target) -> None
     live, live_plan, live_receipts = _stage(target, WriteContext("live"), 3)
     _die(target, plan)
     _write(target, "next", 4)
-    assert [path for path in target.staged() if plan.run in path] == []  # type: ignore[attr-defined]
+    assert [path for path in target.staged() if plan.run in path] == []  # type: ignore[attr-defined] # a part of this kind
     with pytest.raises(CommitError):  # what looked dead wakes up: it is fenced off
         dead.commit(plan, receipts)
     live.commit(live_plan, live_receipts)
@@ -259,7 +259,7 @@ def test_notes_of_a_run_that_was_killed_while_it_removed_them_are_removed(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, plan, receipts = _stage(target, WriteContext("killed"), 1)
-    store = type(writer.lake(plan.place).store)  # type: ignore[attr-defined]
+    store = type(writer.lake(plan.place).store)  # type: ignore[attr-defined] # a part of this kind
     original = store.remove
 
     def killed(self: Any, path: str) -> None:

@@ -17,9 +17,9 @@ from spark_channel.testing import reader_conformance
 
 bson = pytest.importorskip("bson", reason="pymongo is not installed")
 
-from tests.datax.conftest import make_job  # noqa: E402
-from tests.servers.ferretdb import FerretServer  # noqa: E402
-from tests.servers.mongo import MongoServer, mongo_server  # noqa: E402
+from tests.datax.conftest import make_job  # noqa: E402 - behind importorskip
+from tests.servers.ferretdb import FerretServer  # noqa: E402 - behind importorskip
+from tests.servers.mongo import MongoServer, mongo_server  # noqa: E402 - behind importorskip
 
 MOMENT = datetime(2024, 1, 31, 8, 30, 0, 123000, UTC)
 

@@ -13,10 +13,10 @@ from spark_channel.planning import Split
 
 bson = pytest.importorskip("bson", reason="pymongo is not installed")
 
-from bson.raw_bson import RawBSONDocument  # noqa: E402
+from bson.raw_bson import RawBSONDocument  # noqa: E402 - behind importorskip
 
-from tests.servers.mongo import MongoServer, mongo_server  # noqa: E402
-from tests.servers.rogue import rogue  # noqa: E402
+from tests.servers.mongo import MongoServer, mongo_server  # noqa: E402 - behind importorskip
+from tests.servers.rogue import rogue  # noqa: E402 - behind importorskip
 
 WHOLE = Split({"ordered": False})
 

@@ -150,7 +150,7 @@ def test_a_table_that_is_made_anew_between_snapshot_and_statement(
     feed = filled(logged, 20)
     token = begin(feed)
     end = feed.latest(token, NO_LIMIT)
-    position, left = feed._seen, ["TRUNCATE t", "ALTER TABLE t FORCE"]  # type: ignore[attr-defined]
+    position, left = feed._seen, ["TRUNCATE t", "ALTER TABLE t FORCE"]  # type: ignore[attr-defined] # a part of this kind of feed
 
     def late(session: Any) -> Any:
         found = position(session)
@@ -285,7 +285,7 @@ def test_a_chunk_waits_for_a_replica_that_has_not_come_to_where_the_stream_began
     feed = filled(logged, 20)
     token = begin(feed)
     end = feed.latest(token, NO_LIMIT)
-    position, behind = feed._seen, [1, 1]  # type: ignore[attr-defined]
+    position, behind = feed._seen, [1, 1]  # type: ignore[attr-defined] # a part of this kind of feed
 
     def lagging(session: Any) -> Any:
         found = position(session)
@@ -470,7 +470,7 @@ def test_a_lost_session_of_a_chunk_passes(logged: Shop, monkeypatch: pytest.Monk
     feed = filled(logged, 20)
     token = begin(feed)
     end = feed.latest(token, NO_LIMIT)
-    position, left = feed._seen, [1]  # type: ignore[attr-defined]
+    position, left = feed._seen, [1]  # type: ignore[attr-defined] # a part of this kind of feed
 
     def killed(session: Any) -> Any:
         found = position(session)

@@ -789,7 +789,7 @@ def test_json_whose_values_are_one_long_text_is_no_longer_than_it() -> None:
         json_text(b"\2" + head + (b"\x0c" + struct.pack("<H", 4 + 3 * 500)) * 500 + long)
 
 
-def test_a_number_that_customSchema_has_no_room_for_is_not_called_damage() -> None:  # noqa: N802
+def test_a_number_that_customSchema_has_no_room_for_is_not_called_damage() -> None:  # noqa: N802 - an option's name
     column = LogColumn(
         ReadColumn("a", "int(11)", pa.int8(), "a"), Field(3, 0, False, "i", 4), "binary"
     )

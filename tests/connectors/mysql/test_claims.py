@@ -327,9 +327,8 @@ def test_staging_of_the_dead_goes_and_of_the_living_stays(
         f"UPDATE {CLAIMS} SET process = REPLACE(process, '\"pid\":', '\"pid\":9') WHERE owner = 'job-2'"
     )
     third, _ = ready(heap, "job", txn=None)
-    assert (
-        len(heap.staged()) == 1
-    )  # no clock says that the first one, whose process runs here, is dead
+    # No clock says that the first one, whose process runs here, is dead.
+    assert len(heap.staged()) == 1
     living.commit(plan, [receipt])
     assert counted(heap) == (1000, 1000)
     assert heap.staged() == []

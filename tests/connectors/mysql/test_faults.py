@@ -52,7 +52,7 @@ def _commit_and_die(writer: MysqlWriter, plan: WritePlan, receipts: list[Receipt
     def rows(self: MysqlSession, sql: str, parameters: object = ()) -> object:
         if at == "before COMMIT" and sql == "COMMIT":
             _die()
-        answer = real(self, sql, parameters)  # type: ignore[arg-type]
+        answer = real(self, sql, parameters)  # type: ignore[arg-type] # as it was called
         if at == "after COMMIT" and sql == "COMMIT":
             _die()
         return answer
@@ -75,7 +75,7 @@ def _close_and_die(writer: MysqlWriter, plan: WritePlan) -> None:
 
 
 def _killed(target: object, *arguments: object) -> None:
-    process = PROCESSES.Process(target=target, args=arguments)  # type: ignore[arg-type]
+    process = PROCESSES.Process(target=target, args=arguments)  # type: ignore[arg-type] # as it was called
     process.start()
     process.join(SECONDS)
     assert process.exitcode == -signal.SIGKILL
@@ -184,7 +184,7 @@ def test_a_commit_without_an_answer(
 ) -> None:
     """Each COMMIT but the settled one loses its connection once, before or after the server has done it."""
     writer = keyed.writer()
-    plan = writer.prepare(keyed.context(commit=commit), ROWS.schema)  # type: ignore[arg-type]
+    plan = writer.prepare(keyed.context(commit=commit), ROWS.schema)  # type: ignore[arg-type] # one of the two texts
     real, lost = MysqlSession.rows, [0]
 
     def rows(self: MysqlSession, sql: str, parameters: object = ()) -> object:
@@ -194,7 +194,7 @@ def test_a_commit_without_an_answer(
                 real(self, sql)
             self.abandon()
             raise LostConnectionError("the wire was cut")
-        return real(self, sql, parameters)  # type: ignore[arg-type]
+        return real(self, sql, parameters)  # type: ignore[arg-type] # as it was called
 
     monkeypatch.setattr(MysqlSession, "rows", rows)
     receipt = None
@@ -213,9 +213,8 @@ def test_a_commit_without_an_answer(
 
 @pytest.fixture
 def own_server() -> Iterator[MariadbServer]:
-    server = MariadbServer.create(
-        innodb_flush_log_at_trx_commit="2"
-    )  # what is committed survives a kill
+    # What is committed survives a kill.
+    server = MariadbServer.create(innodb_flush_log_at_trx_commit="2")
     yield server
     server.close()
 
@@ -269,7 +268,7 @@ def test_every_connection_is_lost_once_in_a_job(
             count += 1
             if count == at:
                 lost += _kill_connections(keyed)
-            return real(self, sql, parameters)  # type: ignore[arg-type]
+            return real(self, sql, parameters)  # type: ignore[arg-type] # as it was called
 
         with monkeypatch.context() as patch:
             patch.setattr(MysqlSession, "rows", run)

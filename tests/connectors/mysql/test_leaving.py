@@ -52,9 +52,8 @@ def test_a_procedure_that_stays_in_the_transaction_is_called(shelf: Shop) -> Non
     shelf.write(ROWS, commit="job", preSql="CALL notes()", postSql="CALL notes()")
     assert shelf.rows("SELECT what FROM seen") == [("noted",), ("noted",)]
     with pytest.raises(TargetError):
-        shelf.write(
-            ROWS, commit="job", postSql="CALL notes()"
-        )  # the keys are there: all is taken back
+        # The keys are there: all is taken back.
+        shelf.write(ROWS, commit="job", postSql="CALL notes()")
     assert len(shelf.rows("SELECT what FROM seen")) == 2
 
 

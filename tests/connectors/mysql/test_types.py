@@ -421,7 +421,7 @@ def test_a_value_that_would_be_changed_is_refused(
     for declared, values, why in BAD:
         shop.sql(f"SET sql_mode = ''; CREATE OR REPLACE TABLE t (c {declared})")
         with pytest.raises(TargetError, match=why):
-            shop.write(pa.table({"c": values}), localInfile=local, commit=commit)  # type: ignore[arg-type]
+            shop.write(pa.table({"c": values}), localInfile=local, commit=commit)  # type: ignore[arg-type] # one of the two texts
         assert shop.sql("SELECT COUNT(*) FROM t") == "0", declared
     assert shop.staged() == []
 

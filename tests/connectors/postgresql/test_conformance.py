@@ -35,8 +35,8 @@ def test_the_reader_keeps_the_contract(pg: Pg, source: str) -> None:
     assert pg.server.connections() == 0
 
 
-def hold_writer(pg: Pg, commit: CommitMode, *, there: bool, more: dict[str, str]) -> None:
-    """Hold the writer of a table to the contract; whether the table is there, and with more options."""
+def check_writer(pg: Pg, commit: CommitMode, *, there: bool, more: dict[str, str]) -> None:
+    """Check that the writer of a table meets the contract; whether the table is there, and with more options."""
     if there:
         pg.psql("CREATE TABLE t (id bigint, name text); INSERT INTO t VALUES (-1, 'first')")
 
@@ -66,7 +66,7 @@ def hold_writer(pg: Pg, commit: CommitMode, *, there: bool, more: dict[str, str]
 def test_the_writer_keeps_the_contract(
     pg: Pg, commit: CommitMode, there: bool, more: dict[str, str]
 ) -> None:
-    hold_writer(pg, commit, there=there, more=more)
+    check_writer(pg, commit, there=there, more=more)
 
 
 def test_a_batch_of_a_stream_is_published_once(pg: Pg) -> None:

@@ -321,9 +321,8 @@ def test_the_tasks_of_one_thread_share_a_connection(pg: Pg) -> None:
     with writer.writing():
         for number in range(3):
             if number == 2:
-                pg.kill_sessions(
-                    "spark-channel write%"
-                )  # between two tasks: the next one connects again
+                # Between two tasks: the next one connects again.
+                pg.kill_sessions("spark-channel write%")
             task = writer.open(plan, number, next(_attempts))
             _send(task, _rows(10 * number, 10 * number + 10))
             pids.append(pg.psql(PIDS))

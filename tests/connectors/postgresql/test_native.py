@@ -18,7 +18,7 @@ from spark_channel.connectors.postgresql.options import asyncpg_arguments, async
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg, run_task
-from tests.connectors.postgresql.test_types import EXACT, Kept, hold_equal, make_typed_tables
+from tests.connectors.postgresql.test_types import EXACT, Kept, check_equal, make_typed_tables
 from tests.service.helpers import wait_for
 
 _OF_ARROW = {
@@ -90,7 +90,7 @@ def test_a_type_passes_as_it_is(pg: Pg, row: str, commit: CommitMode) -> None:
     cases = _passing(row)
     names = make_typed_tables(pg, cases)
     assert _move(pg, commit=commit).native
-    hold_equal(pg, names)
+    check_equal(pg, names)
 
 
 def test_what_spark_cannot_hold_passes_too(pg: Pg) -> None:

@@ -119,10 +119,10 @@ def unnoticed(pg: Pooled) -> Iterator[None]:
         pg.psql("SELECT count(*), count(DISTINCT n) FROM neighbour")
         == f"{neighbour.rows}|{neighbour.rows}"
     )
-    hold_clean(pg.pooler)
+    check_clean(pg.pooler)
 
 
-def hold_clean(pooler: Pgbouncer) -> None:
+def check_clean(pooler: Pgbouncer) -> None:
     """Each session of the pool, by a transaction of a client in each at the same time."""
     with ExitStack() as stack:
         clients = [stack.enter_context(pooler.client()) for _ in range(pooler.size)]

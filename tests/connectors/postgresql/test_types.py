@@ -198,7 +198,7 @@ def test_a_type_survives_the_round_trip(pg: Pg, row: str, commit: CommitMode) ->
     if commit == "task":
         assert repr(_through_a_cursor(pg, "a").to_pylist()) == repr(read.sort_by("n").to_pylist())
     pg.write(read, dbtable="b", commit=commit)
-    hold_equal(pg, names)
+    check_equal(pg, names)
 
 
 def make_typed_tables(pg: Pg, cases: list[Kept]) -> list[str]:
@@ -221,7 +221,7 @@ def make_typed_tables(pg: Pg, cases: list[Kept]) -> list[str]:
     return names
 
 
-def hold_equal(pg: Pg, names: list[str]) -> None:
+def check_equal(pg: Pg, names: list[str]) -> None:
     """Both tables hold the same, as the server shows it."""
     shown = ", ".join(f"{name}::text, {name} IS NULL" for name in names)
     assert pg.psql(f"SELECT n, {shown} FROM b ORDER BY n") == pg.psql(

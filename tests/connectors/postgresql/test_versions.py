@@ -22,7 +22,7 @@ from tests.connectors.postgresql.test_claims import (  # noqa: F401 - they run h
     test_a_driver_that_was_overtaken_publishes_nothing,
     test_staging_of_a_live_run_stays_and_that_of_a_dead_one_goes,
 )
-from tests.connectors.postgresql.test_conformance import hold_writer, people
+from tests.connectors.postgresql.test_conformance import check_writer, people
 from tests.connectors.postgresql.test_replication import (  # noqa: F401 - as above
     Table,
     table,
@@ -56,7 +56,7 @@ def test_the_server_is_the_one_that_is_named(postgres_server: PostgresServer) ->
     ("commit", "there"), [("job", False), pytest.param("task", True, marks=pytest.mark.soak)]
 )
 def test_reader_and_writer_keep_the_contract(pg: Pg, commit: CommitMode, there: bool) -> None:
-    hold_writer(pg, commit, there=there, more={})
+    check_writer(pg, commit, there=there, more={})
     pg.psql(
         "CREATE TABLE partitioned (id bigint PRIMARY KEY, name text) PARTITION BY RANGE (id);"
         "CREATE TABLE p1 PARTITION OF partitioned FOR VALUES FROM (0) TO (100);"

@@ -387,7 +387,7 @@ def test_partitioned_targets(pg: Pg) -> None:
         "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10)"
     )
     for commit, number in (("job", 1), ("task", 2)):
-        pg.write(_rows(number), commit=commit)  # type: ignore[arg-type]
+        pg.write(_rows(number), commit=commit)  # type: ignore[arg-type] # one of the two texts
     assert pg.psql("SELECT count(*) FROM t") == "2"
     with pytest.raises(TargetError, match="no partition"):
         pg.write(_rows(99), commit="task")

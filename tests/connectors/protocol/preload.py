@@ -35,7 +35,7 @@ for _library, _names in _LAKES.items():
         for _name in _names:
             importlib.import_module(_name)
 
-from tests.connectors.firebird import install  # noqa: E402
+from tests.connectors.firebird import install  # noqa: E402 - behind what it needs
 
 install()
 

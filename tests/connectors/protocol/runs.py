@@ -221,7 +221,7 @@ class _Driver:
 
 def _drive(order: Order, reports: Connection) -> None:
     if order.days:
-        clock.datetime = _Ahead.by(order.days)  # type: ignore[attr-defined]
+        clock.datetime = _Ahead.by(order.days)  # type: ignore[attr-defined] # a name that the module imports
     if order.elsewhere:
         processes._machine = lambda: [order.run, "", ""]
     os._exit(_Driver(order, reports).run())

@@ -579,9 +579,8 @@ def test_a_cluster() -> None:
     with redis_server(cluster=True) as server:
         rows = pa.table({"k": [f"{n}" for n in range(20)], "v": [f"v{n}" for n in range(20)]})
         write(server, rows, cluster=True)
-        write(
-            server, rows, cluster=True, commit="job", stream=("query", 0)
-        )  # as Spark asks for a batch
+        # As Spark asks for a batch.
+        write(server, rows, cluster=True, commit="job", stream=("query", 0))
         found = read(reader(server, cluster=True, schema="_key STRING, v STRING"))
         assert sorted(found.column("v").to_pylist()) == sorted(rows.column("v").to_pylist())
         with pytest.raises(OptionError, match=r"'commit' got 'job'; with 'cluster' it takes task"):

@@ -13,13 +13,13 @@ import pytest
 paramiko = pytest.importorskip("paramiko", reason="paramiko is not installed")
 pytest.importorskip("pyftpdlib", reason="pyftpdlib is not installed")
 
-from paramiko.sftp import CMD_HANDLE, CMD_NAME, CMD_READDIR  # noqa: E402
+from paramiko.sftp import CMD_HANDLE, CMD_NAME, CMD_READDIR  # noqa: E402 - behind importorskip
 
-from spark_channel.connectors.remote import Address, Entry, client, connect, ftp  # noqa: E402
-from spark_channel.connectors.remote.sftp import _BoundedClient  # noqa: E402
-from tests.servers.files import PASSWORD, USER, _Login, sftp_server  # noqa: E402
-from tests.servers.rogue import rogue, self_signed  # noqa: E402
-from tests.service.fuzz import resident_mib  # noqa: E402
+from spark_channel.connectors.remote import Address, Entry, client, connect, ftp  # noqa: E402 - behind importorskip
+from spark_channel.connectors.remote.sftp import _BoundedClient  # noqa: E402 - behind importorskip
+from tests.servers.files import PASSWORD, USER, _Login, sftp_server  # noqa: E402 - behind importorskip
+from tests.servers.rogue import rogue, self_signed  # noqa: E402 - behind importorskip
+from tests.service.fuzz import resident_mib  # noqa: E402 - behind importorskip
 
 Answer = Callable[[str], bytes]
 
@@ -129,7 +129,7 @@ def test_a_folder_that_is_linked_into_itself_is_no_endless_read() -> None:
             return [Entry(f"{path}/again", is_folder=True)]
 
     with pytest.raises(OSError, match="linked into itself"):
-        list(client._listed(Loop(), "/in", recursive=True))  # type: ignore[arg-type]
+        list(client._listed(Loop(), "/in", recursive=True))  # type: ignore[arg-type] # a stand-in
 
 
 def test_ftps_sends_a_password_only_to_a_server_that_it_knows(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_data_of_another_host_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> N
         rogue(ftp_says(nothing, b"type=file;size=1; a\r\n")) as port,
         connect(address("ftp", port)) as remote,
     ):
-        control: Any = remote._ftp.sock  # type: ignore[attr-defined]
+        control: Any = remote._ftp.sock  # type: ignore[attr-defined] # a part of FTP
 
         class Elsewhere:
             def getpeername(self) -> tuple[str, int]:
@@ -176,10 +176,10 @@ def test_data_of_another_host_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> N
             def __getattr__(self, name: str) -> Any:
                 return getattr(control, name)
 
-        remote._ftp.sock = Elsewhere()  # type: ignore[attr-defined]
+        remote._ftp.sock = Elsewhere()  # type: ignore[attr-defined] # a part of FTP
         with socket.create_server(("127.0.0.1", 0)) as other:
             place = ("127.0.0.1", other.getsockname()[1])
-            monkeypatch.setattr(remote._ftp, "makepasv", lambda: place)  # type: ignore[attr-defined]
+            monkeypatch.setattr(remote._ftp, "makepasv", lambda: place)  # type: ignore[attr-defined] # a part of FTP
             with pytest.raises(ConnectionError, match=r"the data came from 127\.0\.0\.1"):
                 remote.entries("/in")
 

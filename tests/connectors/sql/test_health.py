@@ -487,9 +487,8 @@ def test_a_replica_that_falls_behind_slows_the_job_and_gives_its_speed_back(
             assert job.speed(2.0) <= 0.1 * LIMIT
             assert job.status().pressure.startswith(f"pressed: {side}'s replication_lag")
             standby.psql("SELECT pg_wal_replay_resume()")
-            assert (
-                _until(lambda: job.speed() >= 0.95 * LIMIT, 15) <= 5.5
-            )  # half a second to measure it
+            # Half a second to measure it.
+            assert _until(lambda: job.speed() >= 0.95 * LIMIT, 15) <= 5.5
         finally:
             standby.psql("SELECT pg_wal_replay_resume()")
             ended.set()

@@ -230,7 +230,7 @@ _VALUES = {
 @pytest.mark.parametrize("kind", _VALUES)
 def test_every_key_of_postgresql_is_read_once(pg: Pg, kind: str) -> None:
     """Composite, first up and then up and down; the key is among what is read, and is not."""
-    _VALUES_OF = st.lists(st.tuples(_VALUES[kind], st.integers(-3, 3)), max_size=60)  # noqa: N806
+    _VALUES_OF = st.lists(st.tuples(_VALUES[kind], st.integers(-3, 3)), max_size=60)  # noqa: N806 - a table, as those of the module
 
     @settings(_FIXTURES, max_examples=3)
     @given(_VALUES_OF, st.integers(1, 9), st.integers(1, 4), st.booleans())
@@ -329,7 +329,7 @@ def test_keys_of_postgresql_that_do_not_hold_are_not_used(pg: Pg) -> None:
         reader.schema()
         reader.fetch_size = FetchSize(rows=1)
         splits = reader.split(1)
-        assert all(keyset_of(reader._source, split) is None for split in splits)  # type: ignore[arg-type]
+        assert all(keyset_of(reader._source, split) is None for split in splits)  # type: ignore[arg-type] # the source is there
         assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == rows
 
 

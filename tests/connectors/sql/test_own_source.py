@@ -180,8 +180,8 @@ def test_a_table_of_the_same_name_is_another_one(engine: LocalEngine, tmp_path: 
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     with (
-        open_place(None, "sqlite", tmp_path / "one") as one,  # type: ignore[arg-type]
-        open_place(None, "sqlite", tmp_path / "two") as two,  # type: ignore[arg-type]
+        open_place(None, "sqlite", tmp_path / "one") as one,  # type: ignore[arg-type] # no session is asked for
+        open_place(None, "sqlite", tmp_path / "two") as two,  # type: ignore[arg-type] # no session is asked for
     ):
         for each in (one, two):
             each.create("t", {"id": "int", "v": "int"}, [(1, 1)])
@@ -268,7 +268,7 @@ def test_another_spelling_is_the_same_table(
 
 
 def test_another_connector_reaches_the_same_table(engine: LocalEngine, tmp_path: Path) -> None:
-    with open_place(None, "sqlite", tmp_path) as place:  # type: ignore[arg-type]
+    with open_place(None, "sqlite", tmp_path) as place:  # type: ignore[arg-type] # no session is asked for
         place.create("t", {"id": "int", "v": "int"}, [(1, 1)])
         adbc = Endpoint(
             "adbc", {"driver": "sqlite", "uri": f"file:{place.options['path']}", "dbtable": "T"}
@@ -291,9 +291,8 @@ def test_partitions_and_children_are_their_parents(engine: LocalEngine, place: P
         with pytest.raises(OptionError, match="'commit' to job"):
             copy(engine, end(place, source), end(place, target, commit="task"))
     text = f"SELECT id + 100 AS id, v FROM {place.options['currentschema']}.p1"
-    assert (
-        copy(engine, end(place, query=text), end(place, "p2")).commit == "task"
-    )  # siblings share no row
+    # Siblings share no row.
+    assert copy(engine, end(place, query=text), end(place, "p2")).commit == "task"
     assert ids(place, "p") == sorted([*range(200), *range(100, 200)])
 
 
@@ -307,9 +306,8 @@ def test_what_cannot_be_looked_into_is_staged(engine: LocalEngine, place: Place)
     assert copy(engine, source, end(place), splits_per_channel=5).commit == "job"
     assert ids(place) == TWICE
     place.create("other", {"id": "int", "v": "int"}, [])
-    assert (
-        copy(engine, source, end(place, "other", commit="task")).commit == "task"
-    )  # the user knows
+    # The user knows.
+    assert copy(engine, source, end(place, "other", commit="task")).commit == "task"
 
 
 _OWN_FUNCTIONS = {
@@ -403,9 +401,8 @@ def test_one_of_several_sources_or_targets_is_enough(engine: LocalEngine, place:
         one.options,
         parts=(EndpointOverrides({"dbtable": "other"}), EndpointOverrides({"dbtable": "third"})),
     )
-    assert (
-        copy(engine, both, swapped).commit == "job"
-    )  # 1:1, and the second reads what the first writes
+    # 1:1, and the second reads what the first writes.
+    assert copy(engine, both, swapped).commit == "job"
     assert (ids(place, "other"), ids(place, "third")) == (
         sorted([*TWICE, *TWICE[ROWS:]]),
         TWICE[ROWS:],

@@ -360,9 +360,8 @@ def test_each_row_is_written_once_and_a_late_piece_delays_none_behind_it(
         began, cost = clock.now(), left.pop() if left else 0.0001
         if spread is not None:
             due = spread * begin / count
-            assert began == pytest.approx(
-                max(due, ends), abs=2e-9
-            )  # the clock has whole nanoseconds
+            # The clock has whole nanoseconds.
+            assert began == pytest.approx(max(due, ends), abs=2e-9)
         elif ranges:
             assert began - ends <= 0.5 + 1e-9
         ranges.append((begin, end))

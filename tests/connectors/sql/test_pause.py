@@ -109,9 +109,8 @@ def _transfer(
     try:
         time.sleep(ROWS / SPEED / 2)
         limit.set_rates(0.001, None)
-        time.sleep(
-            2.5
-        )  # paid rows are staged: a chunk is a second's rows. An open transaction is silent for 1.5 s
+        # Paid rows are staged: a chunk is a second's rows. An open transaction is silent for 1.5 s.
+        time.sleep(2.5)
         samples, end = [], time.monotonic() + pause
         while time.monotonic() < end:
             samples.append(held())

@@ -348,7 +348,7 @@ def test_a_read_that_is_closed_early_leaves_no_session(place: Place) -> None:
     split = reader.split(1)[0]
     batches = reader.read(split)
     next(batches)
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()  # type: ignore[attr-defined] # a generator
     assert place.wait_until_alone() == 0
     place.run("DROP TABLE t")  # which a lock would stop
 

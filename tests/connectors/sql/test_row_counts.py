@@ -303,11 +303,11 @@ def test_rows_that_are_stored_are_counted_as_such(
 
 
 def test_the_error_says_what_to_do() -> None:
-    from spark_channel.connectors.sql.publish import hold_stored
+    from spark_channel.connectors.sql.publish import check_stored
 
-    hold_stored("t", 3, 3)
+    check_stored("t", 3, 3)
     for stored in (2, 4):
         with pytest.raises(
             BatchRefusedError, match=rf"'t' stored {stored} of 3 rows.*trigger.*'maxDirtyRows'"
         ):
-            hold_stored("t", 3, stored)
+            check_stored("t", 3, stored)

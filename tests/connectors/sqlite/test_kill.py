@@ -35,7 +35,7 @@ def _commit_and_die(
     def rows(self: SqliteSession, sql: str, parameters: object = ()) -> object:
         if at == "before COMMIT" and sql == "COMMIT":
             _die()
-        answer = real(self, sql, parameters)  # type: ignore[arg-type]
+        answer = real(self, sql, parameters)  # type: ignore[arg-type] # as it was called
         if (at == "after COMMIT" and sql == "COMMIT") or (
             at == "after DELETE" and sql.startswith('DELETE FROM "main"."t"')
         ):
@@ -53,7 +53,7 @@ def _close_and_die(writer: SqliteWriter, plan: WritePlan) -> None:
 
 
 def _killed(target: object, *arguments: object) -> None:
-    process = PROCESSES.Process(target=target, args=arguments)  # type: ignore[arg-type]
+    process = PROCESSES.Process(target=target, args=arguments)  # type: ignore[arg-type] # as it was called
     process.start()
     process.join(SECONDS)
     assert process.exitcode == -signal.SIGKILL

@@ -129,7 +129,7 @@ def test_a_transaction_that_begins_while_we_read(shop: Db) -> None:
     next(batches)
     with own_connection(shop) as own:
         own.execute("BEGIN IMMEDIATE")
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()  # type: ignore[attr-defined] # a generator
         assert not another_process_writes(shop, 2)
         own.execute("COMMIT")
 

@@ -193,7 +193,7 @@ class CsvFormat(TextFormat):
 
 
 def _refuse_other_separator(path: str, header: str, sample: bytes, quote: str) -> None:
-    """Hold a file of one column not to be one of several with another separator.
+    """Check that a file of one column is not one of several with another separator.
 
     Raises:
         SourceError: names the separator that header and rows have as often as each other.

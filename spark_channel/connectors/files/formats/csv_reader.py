@@ -426,9 +426,8 @@ class CsvBlocks(TextBlocks):
         self._syntax.cleaned.check(data, table.num_rows)
         for column in table.columns:
             if pa.types.is_decimal(column.type):
-                column.validate(
-                    full=True
-                )  # Arrow's parser makes decimals of more digits than their type has
+                # Arrow's parser makes decimals of more digits than their type has.
+                column.validate(full=True)
         for number, name in enumerate(columns):
             if name in wanted and pa.types.is_string(table.schema.field(number).type):
                 column = self._trimmed(table.column(number))

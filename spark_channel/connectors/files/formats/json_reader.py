@@ -484,9 +484,8 @@ class JsonBlocks(TextBlocks):
                 return None
             table = table.select(self._wanted.schema.names)
             for column in table.columns if self._decimals else ():
-                column.validate(
-                    full=True
-                )  # Arrow's parser makes decimals of more digits than their type has
+                # Arrow's parser makes decimals of more digits than their type has.
+                column.validate(full=True)
             for number, field in enumerate(self._wanted.schema):
                 if pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
                     column = from_text(

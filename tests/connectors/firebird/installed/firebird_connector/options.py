@@ -38,7 +38,7 @@ class Address(Credentials):
     @property
     def place(self) -> str:
         """host/port:database, as the driver takes it, and as messages show it."""
-        url = urlsplit(str(self.url).removeprefix("jdbc:"))  # type: ignore[attr-defined]
+        url = urlsplit(str(self.url).removeprefix("jdbc:"))  # type: ignore[attr-defined] # each address has a url
         path = url.path.removeprefix("/")
         return f"{url.hostname}/{url.port or 3050}:{path if path.startswith('/') or '/' not in path else '/' + path}"
 
