@@ -499,7 +499,7 @@ class DataCarrier:
         with self._lock:
             driver = self._driver
         if driver is not None:
-            driver.hurry()
+            driver.consume_now()
 
     def _raise_if_failed(self) -> None:
         if self._error is not None:

@@ -284,7 +284,7 @@ class ReadyQueue(Generic[T]):
             self._waited_seconds += self._clock.now() - since
 
 
-_SHORTEST_LULL, _LONGEST_LULL = 0.01, 1.0
+_SHORTEST_LINGER, _LONGEST_LINGER = 0.01, 1.0
 _LONGEST_AUTO = 0.2
 
 
@@ -324,7 +324,7 @@ class ConsumerThread:
         self._auto = linger == "auto"
         self._linger = 0.0 if linger == "auto" else linger
         self._priority = priority
-        self._gap = _SHORTEST_LULL
+        self._gap = _SHORTEST_LINGER
         self._last: float | None = None
         self._dirty = False
         self._fail = fail
@@ -376,9 +376,9 @@ class ConsumerThread:
         """Use another thread's ready queue from now on; that thread also consumes what was already published."""
         ready.prefer(self.key, self._priority)
         self._ready = ready
-        self.hurry()
+        self.consume_now()
         if self._dirty:
-            ready.put(IdleCheck(self), self._lull())
+            ready.put(IdleCheck(self), self._linger_wait())
 
     def open(self, ready: ReadyQueue[Hashable]) -> None:
         """Listen to the channels, and look at once for what they have."""
@@ -388,10 +388,10 @@ class ConsumerThread:
         for channel in self.channels:
             channel.add_listener(self._mark_due)
             if self._linger or self._auto:
-                channel.add_block_listener(self.hurry)
-        self.hurry()
+                channel.add_block_listener(self.consume_now)
+        self.consume_now()
 
-    def hurry(self) -> None:
+    def consume_now(self) -> None:
         """Have the channels looked at now, lingering or not."""
         assert self._ready is not None
         self._ready.put(self.key)
@@ -400,7 +400,7 @@ class ConsumerThread:
         """Take once more what is there, then be over."""
         with self._lock:
             self._stopping = True
-        self.hurry()
+        self.consume_now()
 
     def enter(self) -> bool:
         """Set the consumer up. False: it cannot be, the carrier has failed."""
@@ -430,7 +430,7 @@ class ConsumerThread:
                 return bool(self.channels[0].backlog) or self.idle()
             assert self._ready is not None
             self._ready.forget(IdleCheck(self))  # the lull begins again
-            self._ready.put(IdleCheck(self), self._lull())
+            self._ready.put(IdleCheck(self), self._linger_wait())
         return not ended
 
     def idle(self) -> bool:
@@ -459,12 +459,12 @@ class ConsumerThread:
         assert self._ready is not None
         for channel in self.channels:
             channel.remove_listener(self._mark_due)
-            channel.remove_block_listener(self.hurry)
+            channel.remove_block_listener(self.consume_now)
         if self._peers == 1:
             self._ready.forget(self)
             self._ready.forget(IdleCheck(self))
         else:
-            self.hurry()
+            self.consume_now()
         try:
             self._lifecycle.leave()
         except BaseException as error:  # a lost last flush ends the carrier
@@ -484,7 +484,7 @@ class ConsumerThread:
             return [batch for channel in self.channels for batch in channel.drain()]
         batches = _take_share(self.channels[0], self._peers)
         if self.channels[0].backlog:
-            self.hurry()
+            self.consume_now()
         return batches
 
     def _consume(self, batches: list[pa.RecordBatch]) -> bool:
@@ -518,8 +518,8 @@ class ConsumerThread:
         assert self._consumer is not None
         return type(self._consumer).on_idle is not Consumer.on_idle
 
-    def _lull(self) -> float:
-        return min(_LONGEST_LULL, max(_SHORTEST_LULL, 2 * self._gap))
+    def _linger_wait(self) -> float:
+        return min(_LONGEST_LINGER, max(_SHORTEST_LINGER, 2 * self._gap))
 
     def _tell(self, consumer: Consumer, batches: list[pa.RecordBatch], error: Exception) -> bool:
         try:

@@ -80,7 +80,7 @@ class ConsumerDriver:
         self._told = fail
         self._ended = threading.Condition(threading.Lock())
         self._begun = False
-        self._workers = _deal(
+        self._workers = _distribute(
             self._channels,
             consumer,
             threads,
@@ -179,11 +179,11 @@ class ConsumerDriver:
         with self._ended:
             return threading.current_thread() in self._threads
 
-    def hurry(self) -> None:
+    def consume_now(self) -> None:
         """Consume now what lingers."""
         if self.is_running():
             for worker in self._workers:
-                worker.hurry()
+                worker.consume_now()
 
     @property
     def backlog(self) -> int:
@@ -238,7 +238,7 @@ def _run(worker: ConsumerThread, ready: ReadyQueue[Hashable]) -> None:
         worker.leave()
 
 
-def _deal(
+def _distribute(
     channels: Sequence[MemoryChannel],
     consumer: Consumer | Callable[[], Consumer],
     threads: int,

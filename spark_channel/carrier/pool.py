@@ -302,7 +302,7 @@ class _PoolThread:
                 with self._changed:
                     self._looks_round = False
                 self._pool.take_from_busy(self)
-                self._look_on()
+                self._check_later()
                 continue
             idle = isinstance(key, IdleCheck)
             with self._changed:
@@ -312,7 +312,7 @@ class _PoolThread:
                 looks_round = self._looks_round and worker is not None
                 self._looks_round = self._looks_round and worker is None
             if worker is None:
-                self._look_on()
+                self._check_later()
                 continue
             # This thread looked idle while it waited: its due key asked no other thread for help, and others may have
             # asked this one.
@@ -330,9 +330,9 @@ class _PoolThread:
                 self._pass_on(worker)
             with self._changed:
                 self._current = None
-            self._look_on()
+            self._check_later()
 
-    def _look_on(self) -> None:
+    def _check_later(self) -> None:
         if not self._ready.has_due() and self._pool.has_waiting(self):
             self._ready.put(_HELP, _HELP_SECONDS)
 

@@ -165,7 +165,7 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
     without = f", without {unknown} tables that it knows no number of" if unknown else ""
     _print(
         table,
-        *(line for each in made.tables for line in _sheet(each)),
+        *(line for each in made.tables for line in _plan_lines(each)),
         *(f"note: {note}" for note in made.notes),
         *(f"missing: {each}" for each in made.missing),
         f"rows: about {short(made.rows)}, {short(made.nbytes)}B{without}; from {made.numbers}",
@@ -211,7 +211,7 @@ def _span(seconds: float) -> str:
     return " ".join(said[:2])
 
 
-def _sheet(plan: TablePlan) -> list[str]:
+def _plan_lines(plan: TablePlan) -> list[str]:
     """What the servers do for a table: its statement and the plan for it, locks, staging, and what is created."""
     if plan.fault:
         return [f"{plan.stream}: would be parked: {plan.fault}"]

@@ -238,7 +238,7 @@ class LeaseLimiter:
                 return None
             return Subscribe(self._limit, self._client, self._epoch, self._version, self._calls)
 
-    def hear(self, request: Subscribe, answer: LimitChanged | Rejected) -> None:
+    def limit_changed(self, request: Subscribe, answer: LimitChanged | Rejected) -> None:
         """Take an answer to `request`, from `listen`: the limit may have changed, or may have been removed.
 
         A grant is scaled to the new limit immediately, and the client asks soon; without a grant, and after a

@@ -154,8 +154,8 @@ class IssuedGrants:
             total.issued += each
         if after is not None:
             after.successor = issued
-            self._recharge(after)
-        self._recharge(client)
+            self._count_grants(after)
+        self._count_grants(client)
         self._live += 1
         for heap in (self._ends, self._without_successor):
             if len(heap) > 2 * self._live + 64:
@@ -187,9 +187,9 @@ class IssuedGrants:
                 if issued is not None:
                     changed = self._rescale(issued, rates) or changed
             if changed:
-                self._recharge(client)
+                self._count_grants(client)
                 if client.offered is not None and client.offered.after is not None:
-                    self._recharge(client.offered.after)
+                    self._count_grants(client.offered.after)
 
     def _rescale(self, issued: IssuedGrant, rates: tuple[int, int]) -> bool:
         """More pace, and the same of the whole amount, which is more than can be spent in the time that is left."""
@@ -243,14 +243,14 @@ class IssuedGrants:
                 total.returned += rest
         if issued.after is not None:
             issued.after.successor = None
-            self._recharge(issued.after)
+            self._count_grants(issued.after)
         client = issued.client
         if not client.issued_grants() and client.successor is not None:
             successor, client.successor = client.successor, None
             successor.after = None
-            self._recharge(client)
-            self._recharge(successor.client)
-        self._recharge(client)
+            self._count_grants(client)
+            self._count_grants(successor.client)
+        self._count_grants(client)
         if not client.issued_grants():
             self._on_idle(client)
 
@@ -266,7 +266,7 @@ class IssuedGrants:
                 total.returned -= more - voided
         issued.spent = spent
 
-    def _recharge(self, client: Client) -> None:
+    def _count_grants(self, client: Client) -> None:
         """Count only the fastest of the client's live grants, since it spends one at a time."""
         rows = nbytes = 0
         for issued in client.counted():

@@ -110,14 +110,14 @@ class LineageEvents:
             try:
                 self._client = OpenLineageClient()
             except Exception as error:
-                raise ValueError(_told(error)) from None
+                raise ValueError(_reason(error)) from None
             session = getattr(self._client.transport, "session", None)
             if session is not None:
                 session.hooks["response"].append(_refuse_redirect)
         try:
             self._client.emit(event_of(*item))
         except Exception as error:
-            raise ValueError(_told(error)) from None
+            raise ValueError(_reason(error)) from None
 
 
 def _refuse_redirect(response: Any, **_: Any) -> None:
@@ -128,7 +128,7 @@ def _refuse_redirect(response: Any, **_: Any) -> None:
         )
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Why an event was not taken. The errors of HTTP show the url, which may have a login or a key."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:

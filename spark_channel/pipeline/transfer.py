@@ -366,7 +366,7 @@ class GroupTransfer:
             try:
                 yield task_writer
             except BaseException as error:
-                shown = self._told(writer, error)
+                shown = self._error_to_raise(writer, error)
                 # Before the rollback, which may be slow: the other lanes stop now.
                 self._fail(shown)
                 roll_back(task_writer.rollback, task.id, self._attempt)
@@ -374,7 +374,7 @@ class GroupTransfer:
                     raise
                 raise shown from error
 
-    def _told(self, writer: Writer, error: BaseException) -> BaseException:
+    def _error_to_raise(self, writer: Writer, error: BaseException) -> BaseException:
         """Return the error to raise: a task that may refuse no row and did would fail again if it were retried."""
         if (
             isinstance(error, DirtyRowsError)

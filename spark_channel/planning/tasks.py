@@ -228,7 +228,7 @@ def assign_fairly(
     if not tasks:
         return []
     mark, order = _mark_of_richer_side(tasks), _size_order(tasks)
-    groups = _deal(sorted(tasks, key=order), -(-channels // per_group), mark)
+    groups = _distribute(sorted(tasks, key=order), -(-channels // per_group), mark)
     fewest, more = divmod(channels, len(groups))
     return [
         TaskGroup(number, tuple(sorted(dealt, key=order)), fewest + (number < more))
@@ -257,7 +257,7 @@ def _mark_of_richer_side(tasks: Sequence[Task]) -> Callable[[Task], str | None]:
     return lambda task: task.reader_mark
 
 
-def _deal(
+def _distribute(
     tasks: Sequence[Task], groups: int, mark: Callable[[Task], str | None]
 ) -> list[list[Task]]:
     by_mark: dict[str | None, list[Task]] = {}

@@ -323,7 +323,7 @@ class JobProgress:
             now = self._end if self._end is not None else self._clock.now()
             totals = self._totals()
             rows_speed, bytes_speed, rows_written, bytes_written = self._speed.rates(now)
-            percent, eta = self._outlook(totals, now)
+            percent, eta = self._estimate(totals, now)
             shares = dict(zip(SIDES, self._waiting.rates(now), strict=True))
             waiting = sum(shares.values())
             return JobStatus(
@@ -472,7 +472,7 @@ class JobProgress:
             totals.bytes_towards += bytes_towards
         return totals
 
-    def _outlook(self, totals: _Totals, now: float) -> tuple[float | None, float | None]:
+    def _estimate(self, totals: _Totals, now: float) -> tuple[float | None, float | None]:
         """(percent, seconds left) by rows when their total is known, else by bytes."""
         if self._phase is Phase.DONE:
             return 100.0, 0.0

@@ -404,7 +404,7 @@ class LeaseClient:
             for data in connection.stream("listen", encode(request), timeout=timeout):
                 answer = decode_reply(data)
                 if isinstance(answer, (LimitChanged, Rejected)):
-                    self.limiter.hear(request, answer)
+                    self.limiter.limit_changed(request, answer)
                 if isinstance(answer, LimitChanged) and answer.again_in is not None:
                     return answer.again_in
         except (ServiceUnavailableError, ServiceDeniedError):
@@ -458,12 +458,12 @@ class PermitLease:
             LimitError: `cancel` was called.
         """
         try:
-            self._stand_in_line()
+            self._acquire()
         except BaseException:
             self._connection.close()
             raise
 
-    def _stand_in_line(self) -> None:
+    def _acquire(self) -> None:
         heard = SYSTEM_CLOCK.now()
         while not self._ended.is_set():
             try:

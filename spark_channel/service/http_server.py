@@ -352,7 +352,7 @@ class _Call(asyncio.Protocol):
         if not self._shell.admit(self):
             self.abort()
             return
-        self._cut_in(_HEAD_SECONDS)
+        self._abort_after(_HEAD_SECONDS)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._stop_timer()
@@ -445,7 +445,7 @@ class _Call(asyncio.Protocol):
         self._closes = headers.get("connection", "").lower() == "close"
         self._action, self._caller, self._missing = action, Caller(scope, self._peer), int(length)
         self._query = query.encode()
-        self._cut_in(_BODY_SECONDS)
+        self._abort_after(_BODY_SECONDS)
         return True
 
     def _perform(self, action: str, body: bytes, caller: Caller) -> None:
@@ -544,7 +544,7 @@ class _Call(asyncio.Protocol):
         self._busy, self._caller, self._missing = False, None, 0
         if self._transport is None:
             return
-        self._cut_in(_HEAD_SECONDS if is_stranger else _IDLE_SECONDS)
+        self._abort_after(_HEAD_SECONDS if is_stranger else _IDLE_SECONDS)
         if self._closes:
             self._transport.close()
         elif not self._full:
@@ -575,9 +575,9 @@ class _Call(asyncio.Protocol):
         except OSError:  # the caller has reset the connection
             self.abort()
             return
-        self._cut_in(_DISCARD_SECONDS)
+        self._abort_after(_DISCARD_SECONDS)
 
-    def _cut_in(self, seconds: float) -> None:
+    def _abort_after(self, seconds: float) -> None:
         self._stop_timer()
         self._timer = self._shell.loop.call_later(seconds, self.abort)
 

@@ -242,7 +242,7 @@ class ServiceServer:
                 if self._stopping:
                     return
 
-    def _nudge(self) -> None:
+    def _wake_up(self) -> None:
         with self._wake:
             self._due = True
             self._wake.notify_all()
@@ -276,7 +276,7 @@ class ServiceServer:
         protocol.fields(body, required=("spec",), optional=("job",))
         job = protocol.identifier(body["job"], "job") if body.get("job") is not None else None
         job = self.jobs.open(JobSpec.from_json(body["spec"]), job)
-        self._nudge()
+        self._wake_up()
         return {"job": job}
 
     def _report(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
@@ -304,7 +304,7 @@ class ServiceServer:
         if body.get("shared_limit") is not None and after is not None:
             self._show_shared(job, body["shared_limit"])
         if spec is not None or leaving:
-            self._nudge()
+            self._wake_up()
         return {
             "report_after": after,
             "stop": self.jobs.stop_reason(job),

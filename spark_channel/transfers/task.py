@@ -171,7 +171,7 @@ class TaskServiceClient:
         """Whether this task keeps its static share of the limit, since the service is out of reach."""
         return self._static_alone or (self._client is not None and self._client.is_static)
 
-    def hear(self) -> None:
+    def check_stop(self) -> None:
         """Ask the service now whether the job should stop: a task that begins late has heard nothing yet.
 
         Without an answer the task continues: too many refused rows are found when the job is to be published.
@@ -194,7 +194,7 @@ class TaskServiceClient:
             limit, self.stop_reason, hint=f". The refused rows are in {place}" if place else ""
         )
         if limit.tolerant and limit.limited:
-            self.hear()
+            self.check_stop()
         return budget
 
     def permit(self) -> AbstractContextManager[object]:

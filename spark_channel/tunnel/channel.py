@@ -275,7 +275,7 @@ class TurnScheduler:
             )
             self._changed.notify()
 
-    def hurry(self, key: str) -> None:
+    def run_now(self, key: str) -> None:
         """Run the waiting turns of `key` now."""
         with self._changed:
             self._waiting = [
@@ -351,7 +351,7 @@ class CoalescedTask:
                 return
             waits, self._waiting = self._waiting, True
         if waits:
-            self._turns.hurry(self._key)
+            self._turns.run_now(self._key)
         else:
             self._turns.add(self._key, self._turn)
 

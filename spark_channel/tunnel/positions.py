@@ -265,7 +265,7 @@ class CheckpointPositions(StreamPositions):
         if start is None:
             start = self._planned
         if start is None:
-            return self._blind()
+            return self._unknown_start()
         self._check(start)
         self.settle(start)  # a source that keeps changes until they are settled shows those first
         channels, base = dict(start["channels"]), dict(start.get("base", {}))
@@ -341,7 +341,7 @@ class CheckpointPositions(StreamPositions):
             if key not in done.get("base", {}):
                 self.feed.settle(token_in(each["to"]))
 
-    def _blind(self) -> Offset:
+    def _unknown_start(self) -> Offset:
         """Before Spark 4.2, a query that begins again learns where it stood when its batch is planned."""
         if self.source.options.tunnel_type != "stream":
             raise UnsupportedError(

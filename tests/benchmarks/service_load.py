@@ -103,7 +103,7 @@ class Client:
                 try:
                     for data in connection.stream("listen", encode(request), timeout=65.0):
                         if isinstance(news := decode_reply(data), LimitChanged):
-                            self.limiter.hear(request, news)
+                            self.limiter.limit_changed(request, news)
                 except ServiceUnavailableError:
                     return
 

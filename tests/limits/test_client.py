@@ -445,7 +445,7 @@ def test_who_could_use_more_of_the_limit_asks_when_it_is_called(answer: Grant | 
     lease.receive(next_request(lease), Joined("id", "epoch", 10.0, answer))
     assert lease.listen() == Subscribe("db", "id", "epoch", -1, 0)
     assert lease.due()[0] is None
-    lease.hear(HEARD, LimitChanged(-1, calls=1))
+    lease.limit_changed(HEARD, LimitChanged(-1, calls=1))
     assert isinstance(next_request(lease), GrantRequest)
     assert lease.listen() == Subscribe("db", "id", "epoch", -1, 1)
 
@@ -456,10 +456,10 @@ def test_a_call_during_an_ask_brings_another_one() -> None:
     lease.pay(1_000_000, 0, nothing)
     lease.receive(next_request(lease), Joined("id", "epoch", 10.0, RetryLater("turn", 0.0)))
     under_way = next_request(lease)
-    lease.hear(HEARD, LimitChanged(-1, calls=1))
+    lease.limit_changed(HEARD, LimitChanged(-1, calls=1))
     lease.receive(under_way, RetryLater("turn", 0.06))
     assert isinstance(lease.due()[0], GrantRequest)
-    lease.hear(HEARD, LimitChanged(-1, calls=1))
+    lease.limit_changed(HEARD, LimitChanged(-1, calls=1))
     assert lease.due()[0] is None, "heard already"
 
 
@@ -490,13 +490,13 @@ def test_who_asks_seldom_hears_of_a_change_and_asks_at_once() -> None:
     clock = HandClock()
     lease = seldom(clock)
     assert lease.listen() == Subscribe("db", "id", "epoch", -1)
-    lease.hear(HEARD, LimitChanged(7))
+    lease.limit_changed(HEARD, LimitChanged(7))
     assert lease.listen() == Subscribe("db", "id", "epoch", 7)
     clock.at += 0.5
     request = next_request(lease)
     assert isinstance(request, GrantRequest)
     lease.receive(request, grant(2, lasts=8.0))
-    lease.hear(HEARD, LimitChanged(7))
+    lease.limit_changed(HEARD, LimitChanged(7))
     clock.at += 0.5
     assert lease.due()[0] is None, "nothing new was heard"
 
@@ -507,7 +507,7 @@ def test_who_waits_long_for_a_turn_hears_of_a_change_too() -> None:
     lease.pay(1, 0, nothing)
     lease.receive(next_request(lease), Joined("id", "epoch", 10.0, RetryLater("turn", 4.0)))
     assert lease.listen() == Subscribe("db", "id", "epoch", -1)
-    lease.hear(HEARD, LimitChanged(7))
+    lease.limit_changed(HEARD, LimitChanged(7))
     clock.at += 0.5
     lease.receive(next_request(lease), replace(grant(1, rows=1000.0), limit_rows_per_second=1000.0))
     assert lease.listen() is None, "it asks often now, and has all of the limit"
@@ -518,7 +518,7 @@ def test_news_during_an_ask_brings_another_one() -> None:
     lease = seldom(clock)
     clock.at += 4.0
     request = next_request(lease)
-    lease.hear(HEARD, LimitChanged(1))
+    lease.limit_changed(HEARD, LimitChanged(1))
     assert lease.due()[0] is None
     lease.receive(request, grant(2, lasts=8.0))
     clock.at += 0.5
@@ -543,10 +543,10 @@ def test_a_grant_is_the_same_part_of_a_changed_limit_at_once() -> None:
     clock = HandClock()
     lease, woken = holder(clock, part_of(1000))
     clock.at += 1.0
-    lease.hear(HEARD, LimitChanged(1, 500, ask_within=2.5))
+    lease.limit_changed(HEARD, LimitChanged(1, 500, ask_within=2.5))
     assert (lease.rows_per_second, woken) == (50, ["woken"])
     clock.at += 1.0
-    lease.hear(HEARD, LimitChanged(2, 3000, ask_within=2.5))
+    lease.limit_changed(HEARD, LimitChanged(2, 3000, ask_within=2.5))
     assert (lease.rows_per_second, woken) == (300, ["woken", "woken"])
     assert lease.slice_size()[0] == 6
     clock.at += 1.0
@@ -570,7 +570,7 @@ def sent_at(lease: LeaseLimiter, clock: HandClock, latest: float) -> Request:
 def test_no_more_than_the_grant_was_worth_is_reported() -> None:
     clock = HandClock()
     lease, _ = holder(clock, part_of(1000))
-    lease.hear(HEARD, LimitChanged(1, 1100.9))
+    lease.limit_changed(HEARD, LimitChanged(1, 1100.9))
     clock.at += 9.0
     ask = next_request(lease)
     assert isinstance(ask, GrantRequest)
@@ -580,10 +580,10 @@ def test_no_more_than_the_grant_was_worth_is_reported() -> None:
 def test_old_news_and_news_of_another_life_change_nothing() -> None:
     clock = HandClock()
     lease, woken = holder(clock, part_of(1000))
-    lease.hear(HEARD, LimitChanged(2, 500))
-    lease.hear(HEARD, LimitChanged(1, 5000))
-    lease.hear(Subscribe("db", "id", "another epoch"), LimitChanged(3, 5000))
-    lease.hear(Subscribe("db", "another id", "epoch"), LimitChanged(3, 5000))
+    lease.limit_changed(HEARD, LimitChanged(2, 500))
+    lease.limit_changed(HEARD, LimitChanged(1, 5000))
+    lease.limit_changed(Subscribe("db", "id", "another epoch"), LimitChanged(3, 5000))
+    lease.limit_changed(Subscribe("db", "another id", "epoch"), LimitChanged(3, 5000))
     assert (lease.rows_per_second, woken) == (50, ["woken"])
 
 
@@ -592,7 +592,7 @@ def test_a_grant_made_after_the_news_is_as_it_is_and_one_made_before_follows_the
     lease, _ = holder(clock, part_of(1000))
     clock.at += 4.0
     request = next_request(lease)
-    lease.hear(HEARD, LimitChanged(1, 500))
+    lease.limit_changed(HEARD, LimitChanged(1, 500))
     lease.receive(request, part_of(1000, 2))
     assert lease.rows_per_second == 50
     request = sent_at(lease, clock, 8.0)
@@ -603,11 +603,11 @@ def test_a_grant_made_after_the_news_is_as_it_is_and_one_made_before_follows_the
 def test_a_pause_stops_a_grant_and_its_end_lets_it_flow_again() -> None:
     clock = HandClock()
     lease, woken = holder(clock, part_of(1000))
-    lease.hear(HEARD, LimitChanged(1, 0.0, 0.0, "paused"))
+    lease.limit_changed(HEARD, LimitChanged(1, 0.0, 0.0, "paused"))
     assert (lease.rows_per_second, lease.waiting) == (0, "paused")
     clock.at += 1.0
     assert lease.due()[0] is None, "it would hear nothing new"
-    lease.hear(HEARD, LimitChanged(2, 2000))
+    lease.limit_changed(HEARD, LimitChanged(2, 2000))
     assert (lease.rows_per_second, lease.waiting) == (200, "grant")
     assert woken == ["woken", "woken"]
     clock.at += 1.0
@@ -625,7 +625,7 @@ def test_who_has_no_part_of_a_changed_limit_asks_in_a_moment() -> None:
     ):
         lease, woken = holder(clock, answer)
         pace = lease.rows_per_second
-        lease.hear(HEARD, news)
+        lease.limit_changed(HEARD, news)
         assert (lease.rows_per_second, woken) == (pace, [])
         assert isinstance(sent_at(lease, clock, clock.at + 0.4), GrantRequest)
 
@@ -633,10 +633,10 @@ def test_who_has_no_part_of_a_changed_limit_asks_in_a_moment() -> None:
 def test_who_is_refused_as_a_listener_asks_in_a_moment_what_it_means() -> None:
     clock = HandClock()
     lease, _ = holder(clock, part_of(1000))
-    lease.hear(Subscribe("db", "another id", "epoch"), Rejected("it left"))
+    lease.limit_changed(Subscribe("db", "another id", "epoch"), Rejected("it left"))
     clock.at += 1.0
     assert lease.due()[0] is None
-    lease.hear(HEARD, Rejected("no limit is called db"))
+    lease.limit_changed(HEARD, Rejected("no limit is called db"))
     assert isinstance(sent_at(lease, clock, clock.at + 0.4), GrantRequest)
 
 

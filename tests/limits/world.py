@@ -328,7 +328,7 @@ class Worker:
                 and world.up
                 and isinstance(reply, (LimitChanged, Rejected))
             ):
-                self.limiter.hear(request, reply)
+                self.limiter.limit_changed(request, reply)
                 self._pump()
 
         world.after(0.25 * within * world.random.random(), arrive)

@@ -582,10 +582,10 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
         return retry.call(attempt, was_rolled_back)
 
     def _bring(self, session: MysqlWriteSession, rows: int) -> None:
-        self._bring_in(session, rows)
+        self._insert_staged(session, rows)
         session.rows(f"DELETE FROM {self._temporary}")  # noqa: S608 - a constant
 
-    def _bring_in(self, session: MysqlWriteSession, rows: int) -> None:
+    def _insert_staged(self, session: MysqlWriteSession, rows: int) -> None:
         insert_staged(
             session,
             self._plan.target,
@@ -604,7 +604,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
         if self._held is not None:
             self._load_held(self._held)
         elif not self._straight and not self.tolerant:
-            self._bring_in(session, self._tally.rows)
+            self._insert_staged(session, self._tally.rows)
 
     def _after_loss(self, lost: LostConnectionError) -> Receipt:
         """Whether an attempt has committed the rows of one whose connection was lost."""

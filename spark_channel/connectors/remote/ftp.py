@@ -260,7 +260,7 @@ class _Download(Download):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         before, place = self._place, super().seek(offset, whence)
         if place != before and self._data is not None:
-            self._break_off()
+            self._abort_transfer()
         return place
 
     def readinto(self, buffer: Any) -> int:
@@ -282,7 +282,7 @@ class _Download(Download):
         self._data = None
         self._ftp.voidresp()
 
-    def _break_off(self) -> None:
+    def _abort_transfer(self) -> None:
         self._data.close()
         self._data = None
         self._ftp = self._remote.reconnected()
