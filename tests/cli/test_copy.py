@@ -182,7 +182,7 @@ def test_with_spark(
 ) -> None:
     """In this process, whose session it finds and would stop."""
     stopped: list[bool] = []
-    monkeypatch.setattr("spark_channel.cli.run.ending_on_signals", lambda: None)
+    monkeypatch.setattr("spark_channel.spark.engine.ending_on_signals", lambda: None)
     monkeypatch.setattr(SparkSession, "stop", lambda _session: stopped.append(True))
     (tmp_path / "in.csv").write_text("id,name\n1,a\n2,b\n")
     done = typed(
