@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -499,7 +500,6 @@ class PostgresStore(SqlStore):
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._known: tuple[int, Any] | None = None
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.show()!r})"
@@ -540,13 +540,11 @@ class PostgresStore(SqlStore):
             raise TunnelStoreError(f"tunnel store {self.show()}: {text}") from error
 
     def _connect(self, driver: Any) -> Any:
-        """A connection; the driver's picture of the database, which costs as much as five of them, is kept."""
         import adbc_driver_manager.dbapi
 
-        if self._known is None or self._known[0] != os.getpid():
-            self._known = os.getpid(), driver.connect(self._url)
+        shared = _database(driver, os.getpid(), self._url)
         connection: Any = adbc_driver_manager.dbapi.Connection
-        return connection(_Lasting(), adbc_driver_manager.AdbcConnection(self._known[1]))
+        return connection(shared, adbc_driver_manager.AdbcConnection(shared.database))
 
     def _lock(self, statements: Statements, name: str) -> list[tuple[Any, ...]]:
         return statements.rows(f"{ONE_TUNNEL} FOR UPDATE", (name,))
@@ -558,11 +556,12 @@ class PostgresStore(SqlStore):
         return float(rows[0][0])
 
 
-class _Lasting:
-    """Stands for the database where a connection would close it at its own end."""
+@cache
+def _database(driver: Any, _process: int, url: str) -> Any:
+    """The driver's picture of a database, which costs as much as five connections; one for all stores of a process."""
+    from spark_channel.connectors.postgresql.settings import SharedDatabase
 
-    def close(self) -> None:
-        pass
+    return SharedDatabase(driver.connect(url))
 
 
 class _PostgresStatements:
