@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import adbc_driver_postgresql
 import pytest
 
 from spark_channel.errors import ChannelLostError, ClientExpiredError, TunnelError, TunnelStoreError
@@ -16,8 +15,7 @@ from spark_channel.tunnel.records import (
     TunnelRecord,
     TunnelType,
 )
-from spark_channel.tunnel.store import PostgresStore, SqliteStore, SqlStore
-from tests.servers.postgres import PostgresServer
+from spark_channel.tunnel.store import SqliteStore, SqlStore
 from tests.tunnel.world import channels
 
 ORDERS = TunnelRecord(
@@ -170,21 +168,3 @@ def test_a_client_whose_process_has_ended_is_replaced_at_once(orders: SqlStore) 
     assert len(orders.heartbeat("orders", "dead", ())) == 2
     orders.connect("orders", Client("b"))
     assert len(orders.heartbeat("orders", "b", ())) == 2
-
-
-def test_stores_of_one_database_ask_it_for_its_types_once(
-    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run makes several, and the driver needs as much time for the types as for five connections."""
-    connect, asked = adbc_driver_postgresql.connect, list[str]()
-
-    def counted(uri: str) -> object:
-        asked.append(uri)
-        return connect(uri)
-
-    monkeypatch.setattr(adbc_driver_postgresql, "connect", counted)
-    login = f"{postgres_server.user}:{postgres_server.password}@127.0.0.1:{postgres_server.port}"
-    url = f"postgresql://{login}/postgres?application_name=types"
-    for _ in range(2):
-        assert PostgresStore(url).all(make=True) == []
-    assert asked == [url]
