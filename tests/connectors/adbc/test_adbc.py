@@ -147,6 +147,14 @@ def test_the_writer_keeps_its_contract(base: Base, there: bool, commits: list[Co
         base.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)")
 
     def read_back() -> pa.Table | None:
+        if (
+            base.schema
+        ):  # by its own client, which costs a tenth of three connections of this driver
+            lines = [
+                line.split("|") for line in str(base.sql("SELECT id, name FROM t")).splitlines()
+            ]
+            ids = pa.array([int(number) for number, _ in lines], pa.int64())
+            return pa.table({"id": ids, "name": pa.array([name for _, name in lines], pa.string())})
         try:
             return base.read()
         except SourceError as error:
