@@ -13,7 +13,7 @@ export SPARK_LOCAL_IP = 127.0.0.1
 # this variable says in many images, every process of every test would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test lint unit test-oldest ready-oldest bench simulate soak docs notebooks clean ready servers
+.PHONY: help demo test lint archive unit test-oldest ready-oldest bench simulate soak docs notebooks clean ready servers
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
 	@echo 'make test         linters, types, and all tests'
@@ -53,9 +53,11 @@ TESTS = .ci/tests
 # for the few JVMs of the oldest pair.
 ARCHIVE = artifacts/$(VENV).jsa
 
-# Two processes run files with Spark, and the rest the others, which mostly wait (tests/spread.py).
-unit: ready servers
+archive: ready
 	@[ -e $(ARCHIVE) ] || $(PYTHON_BIN)/python -m tests.spark.archive $(ARCHIVE) || true
+
+# Two processes run files with Spark, and the rest the others, which mostly wait (tests/spread.py).
+unit: archive servers
 	@$(TESTS) $(PYTHON_BIN)/python -n $(PROCESSES) --begin-with-spark 2 $(SPREAD) -m 'not soak'
 
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the

@@ -80,7 +80,6 @@ _LONG_FILES = (
     "tunnel/test_changes.py",
     "tunnel/test_failures.py",
     "tunnel/test_drained.py",
-    "tunnel/test_kill.py",
     "tunnel/test_cursor_feeds.py",
     "hosts/test_hosts.py",
     "spark/test_faults.py",

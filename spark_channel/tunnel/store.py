@@ -4,14 +4,13 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import Token
-from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.errors import OptionError, TunnelError, TunnelStoreError, UnsupportedError
 from spark_channel.processes import has_ended
@@ -493,13 +492,12 @@ _UNDEFINED_TABLE = "42P01"
 
 
 class PostgresStore(SqlStore):
-    """A connection per call; the tunnel's row is locked while its channels are shared out."""
+    """A transaction per call; the tunnel's row is locked while its channels are shared out."""
 
     _has_tables = "SELECT 1 WHERE to_regclass('spark_channel_tunnels') IS NOT NULL"
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._known: tuple[int, Any] | None = None
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.show()!r})"
@@ -510,27 +508,21 @@ class PostgresStore(SqlStore):
     @contextmanager
     def _transaction(self, *, make: bool = False) -> Iterator[Statements]:
         try:
-            import adbc_driver_manager.dbapi
-            import adbc_driver_postgresql as driver
+            import adbc_driver_manager
+
+            from spark_channel.tunnel.postgres_connection import transaction
         except ImportError:
             raise UnsupportedError(
                 "a tunnel store in PostgreSQL needs adbc-driver-postgresql: "
                 "pip install 'spark-channel[postgresql]'"
             ) from None
         try:
-            with closing(self._connect(driver)) as connection:
-                statements = _PostgresStatements(connection)
-                try:
-                    if make:
-                        statements.rows("SELECT CAST(pg_advisory_xact_lock(?) AS TEXT)", (_MAKING,))
-                        for statement in SCHEMA:
-                            statements.rows(statement)
-                    yield statements
-                    # COMMIT alone: `commit` begins another one, with which a pooler drops the session.
-                    connection.adbc_connection.set_autocommit(True)
-                except BaseException:
-                    connection.rollback()
-                    raise
+            with transaction(self._url) as statements:
+                if make:
+                    statements.rows("SELECT CAST(pg_advisory_xact_lock(?) AS TEXT)", (_MAKING,))
+                    for statement in SCHEMA:
+                        statements.rows(statement)
+                yield statements
         except adbc_driver_manager.Error as error:
             text = str(error).replace(self._url, self.show()).strip()
             if getattr(error, "sqlstate", None) == _UNDEFINED_TABLE:
@@ -538,15 +530,6 @@ class PostgresStore(SqlStore):
                     f"{self.show()} holds no tunnels; make one with `spark-channel tunnel create`"
                 ) from error
             raise TunnelStoreError(f"tunnel store {self.show()}: {text}") from error
-
-    def _connect(self, driver: Any) -> Any:
-        """A connection; the driver's picture of the database, which costs as much as five of them, is kept."""
-        import adbc_driver_manager.dbapi
-
-        if self._known is None or self._known[0] != os.getpid():
-            self._known = os.getpid(), driver.connect(self._url)
-        connection: Any = adbc_driver_manager.dbapi.Connection
-        return connection(_SharedDatabase(), adbc_driver_manager.AdbcConnection(self._known[1]))
 
     def _lock(self, statements: Statements, name: str) -> list[tuple[Any, ...]]:
         return statements.rows(f"{ONE_TUNNEL} FOR UPDATE", (name,))
@@ -556,27 +539,6 @@ class PostgresStore(SqlStore):
             "SELECT CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
         )
         return float(rows[0][0])
-
-
-class _SharedDatabase:
-    """Stands for the database where a connection would close it at its own end."""
-
-    def close(self) -> None:
-        pass
-
-
-class _PostgresStatements:
-    """See `Statements`."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with closing(self._connection.cursor()) as cursor:
-            cursor.execute(marked(sql, "${}".format), tuple(parameters) or None)
-            if cursor.description is None:
-                return []
-            return list(cursor.fetchall())
 
 
 _LOCK_TIMEOUT = 30.0

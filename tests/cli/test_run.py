@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.typed import typed
+
 ROOT = Path(__file__).resolve().parents[2]
 CLI = [sys.executable, "-m", "spark_channel.cli"]
 MASTER = ("--master", "local[2]", "--conf", "spark.ui.enabled=false")
@@ -265,7 +267,15 @@ def test_bad_input_ends_with_2(tmp_path: Path, text: str, arguments: list[str], 
     else:
         file = str(tmp_path / "job.json")
         Path(file).write_text(text)
-    assert why in run("run", file, *arguments, code=2)
+    result = typed("run", file, *arguments)
+    assert result.exit_code == 2
+    assert why in f"{result.output} {result.exception}"
+
+
+def test_bad_input_is_told_without_a_traceback(tmp_path: Path) -> None:
+    assert "speed.channel got 0" in run(
+        "run", job(tmp_path, made_up(5), {"name": "streamwriter"}, speed={"channel": 0}), code=2
+    )
 
 
 def test_a_split_that_does_not_go_1_to_1_names_both_numbers(tmp_path: Path) -> None:

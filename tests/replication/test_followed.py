@@ -17,6 +17,7 @@ from pyiceberg.catalog import load_catalog
 import spark_channel
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import load_reader
+from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.replication import ReplicationReport, status
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
@@ -69,8 +70,9 @@ class Followed:
 
     def rows(self, name: str, columns: str, order: str = "id") -> list[tuple[Any, ...]]:
         query = f"SELECT {columns} FROM t_{name} ORDER BY {order}"
-        reader, _ = load_reader({**self.target, "query": f"SELECT {columns} FROM t_{name}"})
-        found = [batch.to_pydict() for split in reader.split(1) for batch in reader.read(split)]
+        with keeping_sessions():  # the driver would ask for all types of the server each time
+            reader, _ = load_reader({**self.target, "query": f"SELECT {columns} FROM t_{name}"})
+            found = [batch.to_pydict() for split in reader.split(1) for batch in reader.read(split)]
         assert query
         rows = [row for each in found for row in zip(*each.values(), strict=True)]
         return sorted(rows, key=lambda row: [(value is None, value) for value in row])

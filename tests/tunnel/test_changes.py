@@ -11,7 +11,7 @@ from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.changes import History, MariadbSource, PostgresSource, Source
 
-CHANGES = 20_000
+CHANGES = 10_000
 KILLS = ("copier", "connection", "server", "copier")
 
 

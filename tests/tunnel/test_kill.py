@@ -147,6 +147,7 @@ def copy_under_kills(server: PostgresServer, home: Path, kills: int, begin: Copi
         server.psql("DROP PUBLICATION copied; DROP TABLE source; DROP TABLE target")
 
 
+@pytest.mark.soak  # test_changes.py kills copiers, their connections and the server
 @pytest.mark.timeout(600)
 def test_a_copy_whose_copier_is_killed_five_times_is_equal(
     postgres_server: PostgresServer, tmp_path: Path

@@ -222,7 +222,7 @@ def test_refused_rows_are_told_one_by_one(shop: Shop, how: str) -> None:
 @pytest.mark.parametrize("mode", ["job", "task"])
 def test_tasks_end_side_by_side(shop: Shop, mode: Any) -> None:
     """The lock on the claim is waited for, and does not fail the write."""
-    writer, rows = shop.writer(), pa.table({"id": range(3000)})
+    writer, rows = shop.writer(), pa.table({"id": range(500)})
     plan = writer.prepare(WriteContext("many", commit=mode), rows.schema)
 
     def run(task: int) -> Receipt:
@@ -233,7 +233,7 @@ def test_tasks_end_side_by_side(shop: Shop, mode: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
         receipts = list(pool.map(run, range(16)))
     writer.commit(plan, receipts)
-    assert shop.read().num_rows == 16 * 3000
+    assert shop.read().num_rows == 16 * 500
 
 
 def test_scripts_run_in_the_transaction(shop: Shop) -> None:

@@ -503,7 +503,7 @@ def test_a_transaction_ends_when_the_broker_has_vanished(server: KafkaServer, jo
     assert not ends.is_alive()
 
 
-@pytest.mark.parametrize("transactional", ["false", "true"])
+@pytest.mark.parametrize("transactional", [pytest.param("false", marks=pytest.mark.soak), "true"])
 def test_a_broker_that_is_killed_during_a_write(
     server: KafkaServer, job: str, transactional: str
 ) -> None:

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.real_server("MariaDB", "mysql")
 def test_the_reader_keeps_its_contract(shop: Shop) -> None:
     shop.sql(
         "CREATE TABLE t (a INT, b VARCHAR(20), v DOUBLE, n TEXT, PRIMARY KEY (a, b)); "
-        "INSERT INTO t SELECT seq DIV 100, CONCAT('k', seq), seq / 3e0, IF(seq % 5, CONCAT('n,\"', seq), NULL) "
-        "FROM seq_1_to_250"
+        "INSERT INTO t SELECT seq DIV 40, CONCAT('k', seq), seq / 3e0, IF(seq % 5, CONCAT('n,\"', seq), NULL) "
+        "FROM seq_1_to_100"
     )
-    rows = range(1, 251)
+    rows = range(1, 101)
     expected = pa.table(
         {
-            "a": pa.array([n // 100 for n in rows], pa.int32()),
+            "a": pa.array([n // 40 for n in rows], pa.int32()),
             "b": [f"k{n}" for n in rows],
             "v": [n / 3 for n in rows],
             "n": [f'n,"{n}' if n % 5 else None for n in rows],

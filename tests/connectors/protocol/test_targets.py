@@ -19,7 +19,8 @@ CASES = [
     pytest.param(
         (kind, mode),
         id=f"{kind}-{mode}",
-        marks=pytest.mark.soak if (kind, mode) == ("adbc", "task") else [],  # as PostgreSQL's
+        # As PostgreSQL's: the orders are those of one protocol.
+        marks=pytest.mark.soak if (kind, mode) in (("adbc", "task"), ("firebird", "task")) else [],
     )
     for kind, mode in itertools.product([*KINDS, *LAKES], ("job", "task"))
     if mode == "job" or kind not in ("duckdb", *LAKES)

@@ -233,8 +233,12 @@ def test_every_key_of_postgresql_is_read_once(pg: Pg, kind: str) -> None:
     _VALUES_OF = st.lists(st.tuples(_VALUES[kind], st.integers(-3, 3)), max_size=60)  # noqa: N806 - a table, as those of the module
 
     @settings(_FIXTURES, max_examples=3)
-    @given(_VALUES_OF, st.integers(1, 9), st.integers(1, 4), st.booleans())
-    def check(rows: list[tuple[str, int]], most: int, advice: int, down: bool) -> None:
+    @given(
+        _VALUES_OF, st.integers(1, 9), st.integers(1, 4), st.booleans(), st.sampled_from(_COLUMNS)
+    )
+    def check(
+        rows: list[tuple[str, int]], most: int, advice: int, down: bool, columns: dict[str, Any]
+    ) -> None:
         values = ", ".join(
             f"({_quoted(value)}, {n}, {place})" for place, (value, n) in enumerate(rows)
         )
@@ -244,8 +248,7 @@ def test_every_key_of_postgresql_is_read_once(pg: Pg, kind: str) -> None:
             f"CREATE TABLE t (k {kind} NOT NULL, n int NOT NULL, v int); CREATE UNIQUE INDEX ON t ({order});"
             + (f"INSERT INTO t VALUES {values} ON CONFLICT DO NOTHING" if rows else "")
         )
-        for columns in _COLUMNS:
-            _same(pg.reader(**columns), pg.read(**columns), most, advice)
+        _same(pg.reader(**columns), pg.read(**columns), most, advice)
 
     check()
 
@@ -279,8 +282,11 @@ def test_every_key_of_mysql_is_read_once(shop: Shop, kind: str) -> None:
         st.integers(1, 9),
         st.integers(1, 4),
         st.booleans(),
+        st.sampled_from(_COLUMNS),
     )
-    def check(rows: list[tuple[Any, int]], most: int, advice: int, down: bool) -> None:
+    def check(
+        rows: list[tuple[Any, int]], most: int, advice: int, down: bool, columns: dict[str, Any]
+    ) -> None:
         values = ", ".join(
             f"({_quoted(value)}, {n}, {place})" for place, (value, n) in enumerate(rows)
         )
@@ -293,8 +299,7 @@ def test_every_key_of_mysql_is_read_once(shop: Shop, kind: str) -> None:
                 else ""
             )
         )
-        for columns in _COLUMNS:
-            _same(shop.reader(**columns), shop.read(**columns), most, advice)
+        _same(shop.reader(**columns), shop.read(**columns), most, advice)
 
     check()
 

@@ -45,7 +45,7 @@ def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
 
 @dataclass
 class Seen:
-    """Each 100 ms, the age of this package's oldest transaction on both servers."""
+    """Four times a second, the age of this package's oldest transaction on both servers."""
 
     servers: tuple[PostgresServer, PostgresServer]
     oldest: float = 0.0
@@ -67,7 +67,7 @@ class Seen:
             each.join()
 
     def _watch(self, server: PostgresServer) -> None:
-        while not self._ended.wait(0.1):
+        while not self._ended.wait(0.25):
             ((seconds, _, work),) = server.rows(OLDEST)
             if float(seconds) > self.oldest:
                 self.oldest, self.work = float(seconds), work
@@ -130,7 +130,7 @@ def _copied(
                 assert [server.rows(OLDEST)[0][1:] for server in servers] == [("0", "")] * 2
                 assert [server.psql(LOCKS) for server in servers] == ["0", "0"]
                 held.append(True)
-                time.sleep(0.1)
+                time.sleep(0.5)
             together.wait()  # the others look, too
             service.limits.handle(Resume(f"job:{name}"))
 

@@ -22,6 +22,11 @@ from tests.servers.opensearch import opensearch_server
 
 ROWS = 300
 _KINDS = ("sqlite", "postgresql", "mysql", "duckdb", "adbc-sqlite", "adbc-postgresql")
+_APPENDED = [
+    pytest.param(kind, marks=pytest.mark.soak) if kind == "adbc-postgresql" else kind
+    for kind in _KINDS
+]
+"""The ADBC connector appends by SQLite's driver here; by PostgreSQL's in the other tests."""
 _BY_TASK = tuple(kind for kind in _KINDS if kind != "duckdb")
 
 
@@ -65,8 +70,15 @@ ONCE = list(range(ROWS))
 TWICE = list(range(2 * ROWS))
 
 
-@pytest.mark.parametrize(("splits", "limit"), [(1, None), (1, 100_000), (5, None), (5, 100_000)])
-@pytest.mark.parametrize("place", _KINDS, indirect=True)
+@pytest.mark.parametrize(
+    ("splits", "limit"),
+    [
+        (1, None),
+        (5, 100_000),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in ((1, 100_000), (5, None))),
+    ],
+)
+@pytest.mark.parametrize("place", _APPENDED, indirect=True)
 def test_a_table_is_appended_to_itself(
     engine: LocalEngine, place: Place, splits: int, limit: int | None
 ) -> None:
@@ -83,7 +95,7 @@ def test_a_table_is_appended_to_itself(
 
 
 @pytest.mark.parametrize("limit", [None, 100_000])
-@pytest.mark.parametrize("place", _KINDS, indirect=True)
+@pytest.mark.parametrize("place", _APPENDED, indirect=True)
 def test_a_table_without_a_key_is_doubled(
     engine: LocalEngine, place: Place, limit: int | None
 ) -> None:

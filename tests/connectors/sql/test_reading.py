@@ -57,10 +57,17 @@ def _person(number: int) -> tuple[Any, ...]:
     return number, name, number / 4, f"2024-01-{1 + number % 28:02d}"
 
 
-@pytest.mark.parametrize("place", KINDS, indirect=True)
+@pytest.mark.parametrize(
+    "place",
+    [  # those that are for make soak have a contract with tables of their own beside their connector
+        pytest.param(kind, marks=pytest.mark.soak) if kind in ("duckdb", "mysql") else kind
+        for kind in KINDS
+    ],
+    indirect=True,
+)
 def test_a_reader_keeps_its_contract(place: Place) -> None:
     """Schema, splits that cover once, pickling, threads, a read closed early, any fetch size; no session is left."""
-    few = 150  # the contract reads them one by one, too
+    few = 60  # the contract reads them one by one, too
     people(place, few)
     expected = pa.table(
         {
