@@ -42,6 +42,9 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+_READS = 2
+"""A DataFrame may be joined with itself: two stages then read at the same time, and spend one limit."""
+
 
 class ChannelPartition(InputPartition):
     """One task group, what Spark retries; and what all groups of one `load()` share."""
@@ -119,7 +122,7 @@ class ChannelReader(DataSourceReader):
         parallelism = self._facts.parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
         limits = JobLimits.of(self._options).watching(self._reader)
-        fetch = self._reader.fetch_size = limits.fetch_size(channels)
+        fetch = self._reader.fetch_size = limits.fetch_size(channels, reads=_READS)
         splits: Sequence[Split] = self._reader.split(split_advice(channels))
         per_task = self._options.rows_per_second_per_task or self._options.bytes_per_second_per_task
         if self._options.channels is None and not per_task:

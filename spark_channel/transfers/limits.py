@@ -105,14 +105,24 @@ class JobLimits:
             "pressure": self.pressure,
         }
 
-    def fetch_size(self, channels: int) -> FetchSize:
-        """About half a second of the limit over all channels: a fetch is sent before it is paid."""
+    def fetch_size(self, channels: int, *, reads: int = 1) -> FetchSize:
+        """About half a second of the limit over all channels: a fetch is sent before it is paid.
+
+        `reads`: how many reads may spend the limit at the same time, each with so many channels.
+        """
         rows, nbytes = (
             tighter(own, shared) for own, shared in zip(self.own, self.shared, strict=True)
         )
-        if rows is None and nbytes is None and (self.protect or self.pressure):
-            return FetchSize(_UNKNOWN_ROWS, _UNKNOWN_BYTES, guessed=True)
-        return FetchSize(_half_second(rows, channels), _half_second(nbytes, channels))
+        if rows is None and nbytes is None:
+            guessed = self.protect or self.pressure
+            return (
+                FetchSize(_UNKNOWN_ROWS, _UNKNOWN_BYTES, guessed=True) if guessed else FetchSize()
+            )
+        parts = 2 * reads
+        row_part, byte_part = (
+            None if rate is None else max(1, rate // (parts * channels)) for rate in (rows, nbytes)
+        )
+        return FetchSize(row_part, byte_part, per_second=parts)
 
 
 def is_limited(options: CommonOptions) -> bool:
@@ -126,10 +136,6 @@ def limit_scope_of(options: CommonOptions) -> str:
         return f"shared limit {options.shared_limit}"
     per_task = options.rows_per_second_per_task or options.bytes_per_second_per_task
     return "each Spark task" if per_task else "the whole job"
-
-
-def _half_second(rate: int | None, channels: int) -> int | None:
-    return None if rate is None else max(1, rate // (2 * channels))
 
 
 _PERMITS = {"numpartitions": "numPartitions", "maxconnections": "maxConnections"}

@@ -51,6 +51,8 @@ _VERSION = 1
 _LAG_EVERY_SECONDS = 10.0
 _LAG_SHARE = 100
 """Measuring the lag takes at most 1/100 of the time."""
+_LAG_UNKNOWN_SECONDS = 300.0
+"""The longest pause after a measurement that failed: the lag is unknown for as long."""
 _FRESH_SECONDS = 1.0
 """A lag that was measured longer ago is shown with its age."""
 
@@ -366,6 +368,7 @@ class CheckpointPositions(StreamPositions):
 
 class LagWatch:
     """Keeps the last lag; measures it again after 10 s, or after 100 times as long as the last measurement took.
+    After one that failed, in 5 minutes at most.
 
     `waits_seconds`: for so long the newest changes wait for late ones, which the text says. `first_after`: seconds
     until the first measurement.
@@ -387,9 +390,10 @@ class LagWatch:
         """
         began = self._clock.now()
         if began >= self._due:
-            self._ask(ask)
+            answered = self._ask(ask)
             self._heard = self._clock.now()
-            self._due = self._heard + max(_LAG_EVERY_SECONDS, _LAG_SHARE * (self._heard - began))
+            pause = max(_LAG_EVERY_SECONDS, _LAG_SHARE * (self._heard - began))
+            self._due = self._heard + (pause if answered else min(pause, _LAG_UNKNOWN_SECONDS))
         ago = self._clock.now() - self._heard
         text = (
             f"{self._text} ({ago:.0f} s ago)"
@@ -398,18 +402,20 @@ class LagWatch:
         )
         return text, {**self._numbers, "seconds_ago": round(ago, 1)} if self._numbers else {}
 
-    def _ask(self, ask: Callable[[], FeedLag]) -> None:
+    def _ask(self, ask: Callable[[], FeedLag]) -> bool:
+        """Whether there was an answer."""
         try:
             lag = ask()
         except Exception as error:
             _log.debug("the lag of the stream cannot be measured: %s", error)
             self._text, self._numbers = "", {}
-            return
+            return False
         text = lag_text(lag.rows, lag.nbytes, lag.seconds)
         if self._waits and (lag.rows or lag.nbytes):
             text += f", new rows wait {self._waits:g} s for late ones"
         self._text = ", ".join(each for each in (text, brief_words(lag)) if each)
         self._numbers = lag_numbers(lag)
+        return True
 
 
 class BatchAdmission:

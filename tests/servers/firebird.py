@@ -211,7 +211,10 @@ class FirebirdServer:
             connection.commit()
 
     def connections(self, name: str) -> int:
-        """How many sessions of clients the database has, this question's own left out."""
+        """How many sessions of clients the database has, this question's own left out.
+
+        A client that detaches waits for the server's answer: none of them is waited for.
+        """
         query = (
             "SELECT COUNT(*) FROM MON$ATTACHMENTS "
             "WHERE MON$SYSTEM_FLAG = 0 AND MON$ATTACHMENT_ID <> CURRENT_CONNECTION"

@@ -10,12 +10,12 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from spark_channel.connectors import load_reader
+from spark_channel.connectors import FetchSize, load_reader
 from spark_channel.connectors.sql import SqlReader
 from spark_channel.limits import RateLimiter
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline import GroupRead
-from spark_channel.planning import assign_fairly, merge_tasks
+from spark_channel.planning import Split, assign_fairly, merge_tasks
 from spark_channel.transfers.limits import JobLimits
 from tests.servers.postgres import PostgresServer
 from tests.servers.sockets import queued_bytes
@@ -80,6 +80,18 @@ class Watched:
 
 def table(rows: int) -> pa.Table:
     return pa.table({"id": range(rows), "text": [f"row number {row}" for row in range(rows)]})
+
+
+def test_reads_that_spend_one_limit_share_what_is_fetched_ahead() -> None:
+    common, _ = CommonOptions.parse({"rowsPerSecond": RATE, "bytesPerSecond": 100 * RATE})
+    limits, split = JobLimits.of(common), Split({}, 1_000, 1_000_000)
+    one, two = limits.fetch_size(4), limits.fetch_size(4, reads=2)
+    assert (one.rows, one.nbytes) == (RATE // 8, 100 * RATE // 8)
+    assert (two.rows, two.nbytes) == (RATE // 16, 100 * RATE // 16)
+    assert two.rows_per_second == one.rows_per_second == RATE / 4
+    assert two.lasts(split) == one.lasts(split)
+    unlimited, _ = CommonOptions.parse({})
+    assert JobLimits.of(unlimited).fetch_size(4, reads=2) == FetchSize()
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "arrow", "sqlite"])

@@ -121,6 +121,22 @@ def test_a_source_that_does_not_answer_fails_no_stream() -> None:
     assert watch.look(broken) == ("", {}), "an unknown lag is not reported"
 
 
+def test_a_source_that_fails_late_is_asked_again_soon() -> None:
+    """After an answer that took half a minute, the next question would wait for 50 minutes."""
+    clock = VirtualClock()
+    watch = LagWatch(clock=clock)
+
+    def late() -> FeedLag:
+        clock.advance(30.0)
+        raise SourceError("timeout")
+
+    assert watch.look(late) == ("", {})
+    clock.advance(299.0)
+    assert watch.look(lambda: FeedLag(0, 0, 0.0)) == ("", {})
+    clock.advance(1.0)
+    assert watch.look(lambda: FeedLag(0, 0, 0.0))[0] == "up to date"
+
+
 def test_it_tells_how_much_of_the_base_is_read_and_what_the_slot_keeps() -> None:
     watch = LagWatch(clock=VirtualClock())
     lag = FeedLag(380_000, 5_000, 2.0, 8 << 20, 100_000, 480_000, 5)

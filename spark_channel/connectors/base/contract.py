@@ -85,25 +85,24 @@ class FetchSize:
     """The most that one fetch from the source should return, so that the limit slows the source.
 
     None = the connector's choice. The channel slices larger batches, but the source has already
-    sent them. `guessed`: no limit says how fast the job will be.
+    sent them. `guessed`: no limit says how fast the job will be. `per_second`: how many fetches are the channel's part
+    of the limit.
     """
 
     rows: int | None = None
     nbytes: int | None = None
     guessed: bool = False
+    per_second: int = 2
 
     @property
     def rows_per_second(self) -> float:
         """The channel's part of the limit; 0.0 = unknown."""
-        return 0.0 if self.rows is None or self.guessed else 2.0 * self.rows
+        return 0.0 if self.rows is None or self.guessed else float(self.per_second * self.rows)
 
     def lasts(self, split: Split) -> float | None:
-        """Seconds for which the rows of `split` last at the channel's part of the limit; None = unknown.
-
-        A fetch is what half a second allows.
-        """
+        """Seconds for which the rows of `split` last at the channel's part of the limit; None = unknown."""
         lasts = [
-            amount / (2 * most)
+            amount / (self.per_second * most)
             for amount, most in ((split.rows, self.rows), (split.nbytes, self.nbytes))
             if amount is not None and most is not None
         ]

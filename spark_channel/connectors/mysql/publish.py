@@ -2,8 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from spark_channel.clock import SYSTEM_CLOCK, utc_now
@@ -35,11 +34,11 @@ __all__ = [
     "duplicate_words",
     "end_sessions",
     "hold",
+    "in_turn",
     "insert_staged",
     "stage_names",
     "table_in",
     "take_over",
-    "turn",
     "turns_end",
 ]
 
@@ -151,15 +150,16 @@ def turns_end(spread: float) -> float:
     return SYSTEM_CLOCK.now() + _MOST_TURNS * spread
 
 
-@contextmanager
-def turn(until: float) -> Iterator[None]:
-    """Run a piece while no other task of this process runs one, or from `until` on.
+def in_turn(piece: Callable[[], object], until: float | None) -> float:
+    """Run `piece` while no other task of this process runs one, or from `until` on; None = now. Return its seconds.
 
     Sessions that add rows to one index at the same time cost MariaDB more: 100 rows kept a core busy for 100 ms.
     """
-    has_turn = _TURN.acquire(timeout=max(0.0, until - SYSTEM_CLOCK.now()))
+    has_turn = until is not None and _TURN.acquire(timeout=max(0.0, until - SYSTEM_CLOCK.now()))
     try:
-        yield
+        begun = SYSTEM_CLOCK.now()
+        piece()
+        return SYSTEM_CLOCK.now() - begun
     finally:
         if has_turn:
             _TURN.release()
@@ -293,10 +293,8 @@ def insert_staged(
                 counts: list[int] = affected,
                 until: float = until,
             ) -> float:
-                with turn(until):
-                    begun = SYSTEM_CLOCK.now()
-                    counts.append(insert(stage, f" WHERE {PLACE} >= {begin} AND {PLACE} < {end}"))
-                    return SYSTEM_CLOCK.now() - begun
+                where = f" WHERE {PLACE} >= {begin} AND {PLACE} < {end}"
+                return in_turn(lambda: counts.append(insert(stage, where)), until)
 
             first, last = session.rows(f"SELECT MIN({PLACE}), MAX({PLACE}) FROM {stage}")[0]  # noqa: S608 - names are quoted
             if first is not None and verb == IGNORING and not paced:

@@ -22,10 +22,10 @@ from spark_channel.connectors.mysql.publish import (
     duplicate_words,
     end_sessions,
     hold,
+    in_turn,
     insert_staged,
     table_in,
     take_over,
-    turn,
     turns_end,
 )
 from spark_channel.connectors.mysql.session import (
@@ -135,13 +135,10 @@ class Loader:
 
         with self._session.in_utc() if self._instants else nullcontext():
             if spread and self._cost is not None:
-                until = turns_end(spread)
+                until = turns_end(spread) if self._way <= _NEAR_SECONDS else None
 
                 def send_in_turn(begin: int, end: int) -> float:
-                    with turn(until) if self._way <= _NEAR_SECONDS else nullcontext():
-                        begun = time.monotonic()
-                        send(begin, end)
-                        return time.monotonic() - begun
+                    return in_turn(lambda: send(begin, end), until)
 
                 self._pacer.run(send_in_turn, 0, rows.num_rows, spread=spread)
                 return

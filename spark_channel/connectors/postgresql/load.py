@@ -40,6 +40,7 @@ from spark_channel.connectors.postgresql.session import (
 from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pacing import adding_seconds
+from spark_channel.connectors.sql.postgresql import END_WHEN_SILENT
 from spark_channel.connectors.sql.task_writer import (
     DirectTaskWriter,
     SqlTaskWriter,
@@ -461,7 +462,8 @@ class LimitedTaskWriter(PostgresStagedWriter):
             self._lost = self._lost or self._session is None or not self._session.answers()
             self._ensure_session()
             session = self._session
-            session.rows(DIALECT.begin)
+            # Before the first piece: its rows are locked.
+            session.begin("ISOLATION LEVEL READ COMMITTED", END_WHEN_SILENT)
             self._bring(session)
             added = self._add_task(session)
             if added:

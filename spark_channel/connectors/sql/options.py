@@ -359,7 +359,7 @@ class SqlReadOptions(ReadOptions):
     burst_millis: Annotated[float | None, Field(ge=0, le=60_000), Trait.SAME_ROWS] = Field(
         None,
         description="under a limit: milliseconds that the server may work without a rest, judged by latency; "
-        "0: half a second's rows at once; default: 0.3 on PostgreSQL, else 5",
+        "0: up to half a second's rows at once; default: 0.3 on PostgreSQL, else 5",
     )
     custom_schema: str | None = Field(
         None,

@@ -13,6 +13,7 @@ from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, Clai
 from spark_channel.connectors.sql.statements import quoted_name, quoted_text
 
 __all__ = [
+    "END_WHEN_SILENT",
     "QUOTES",
     "SETTINGS",
     "claim_dialect",
@@ -128,7 +129,8 @@ def refused_by_pooler(place: str, statement: str, option: str) -> str:
 # Claims: the statements, and which tables are trusted.
 
 
-_SILENT_SECONDS = 30
+END_WHEN_SILENT = "SET LOCAL idle_in_transaction_session_timeout = '30s'"
+"""The server ends a transaction whose client then says nothing, as a process that is paused, and so frees its locks."""
 
 _OWN = """
 WITH RECURSIVE mine (oid) AS (
@@ -194,7 +196,7 @@ def claim_dialect(
         before=take_turns,
         share="FOR SHARE",
         update="FOR UPDATE",
-        end_when_silent=f"SET LOCAL idle_in_transaction_session_timeout = '{_SILENT_SECONDS}s'",
+        end_when_silent=END_WHEN_SILENT,
         takes_scripts=takes_scripts,
         distrust=lambda name: known.get(own.name(name)) or None,
         stage=own.stage,

@@ -292,6 +292,47 @@ def test_rows_are_added_as_other_transactions_left_them_whatever_the_default_is(
     assert seen == ["read committed"]
 
 
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+def test_the_server_ends_a_task_that_is_silent_from_its_first_piece_on(
+    pg: Pg, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """As one whose process was stopped between two pieces: until then its rows are locked."""
+    bring, seen = LimitedTaskWriter._bring, list[str]()
+
+    def look(task: LimitedTaskWriter, session: PgWriteSession) -> None:
+        seen.append(session.value("SHOW idle_in_transaction_session_timeout"))
+        bring(task, session)
+
+    monkeypatch.setattr(LimitedTaskWriter, "_bring", look)
+    _, _, task = _held(pg, writeMode=mode)
+    _send(task, _rows(0, 10))
+    task.close()
+    assert seen == ["30s"]
+
+
+def test_a_task_that_stands_still_between_two_pieces_frees_its_rows_and_adds_them_again(
+    pg: Pg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon = "SET LOCAL idle_in_transaction_session_timeout = '200ms'"
+    monkeypatch.setattr("spark_channel.connectors.postgresql.load.END_WHEN_SILENT", soon)
+    copy, held = PgWriteSession.copy, list[str]()
+
+    def stand_still(session: PgWriteSession, *given: Any, **named: Any) -> None:
+        copy(session, *given, **named)
+        if not held:
+            held.append(pg.psql(OPEN))
+            deadline = time.monotonic() + 20
+            while pg.psql(OPEN) != "0":
+                assert time.monotonic() < deadline, "the transaction is open"
+
+    monkeypatch.setattr(PgWriteSession, "copy", stand_still)
+    writer, plan, task = _held(pg)
+    _send(task, _rows(0, 2_000))
+    writer.commit(plan, [task.close()])
+    assert held == ["1"]
+    assert pg.psql("SELECT count(*) FROM t") == "2000"
+
+
 def test_another_attempt_that_has_added_the_same_rows(pg: Pg) -> None:
     writer, plan, first = _held(pg)
     second = writer.open(plan, 0, next(_attempts))

@@ -1,7 +1,6 @@
 """One database of each kind, for what every one of them promises: a place to make tables in, and to read them from."""
 
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -22,7 +21,6 @@ from tests.servers.postgres import PostgresServer
 __all__ = ["KINDS", "Place", "open_place"]
 
 KINDS = ("postgresql", "mysql", "sqlite", "duckdb", "firebird", "adbc-sqlite", "adbc-postgresql")
-_SECONDS = 5.0
 _TYPES: Mapping[str, Mapping[str, str]] = {
     "postgresql": {
         "int": "bigint",
@@ -71,6 +69,7 @@ class Place:
     run: Callable[[str], Any]
     """Runs statements as the database's own client does."""
     connections: Callable[[], int] = field(default=lambda: 0)
+    """Sessions that are still there, after the server had time to notice that they have ended."""
     schema: str = ""
     ticks: int = 6
     """Digits behind the second that a timestamp has."""
@@ -135,13 +134,6 @@ class Place:
     def in_schema(self, table: str) -> str:
         """The table as an option names it: ADBC's driver for PostgreSQL looks names up in `public`."""
         return f"{self.schema}.{table}" if self.schema and not table.startswith("(") else table
-
-    def wait_until_alone(self) -> int:
-        """Sessions that are still there, after the server had time to notice that they have ended."""
-        deadline = time.monotonic() + _SECONDS
-        while (left := self.connections()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return left
 
 
 def _literal(value: Any) -> str:

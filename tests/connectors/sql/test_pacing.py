@@ -243,6 +243,69 @@ def test_a_lane_reads_on_while_the_rows_of_its_last_task_are_added(
     assert 20 * seconds / read > 0.99
 
 
+LIMIT, LANES = 8_000, 8
+
+
+def _added(seconds: float, starts_at: float, *, overlapped: bool) -> list[tuple[float, int]]:
+    """When one lane adds how many rows: ten tasks, whose rows come in so many seconds at its part of the limit."""
+    clock, added, rows = VirtualClock(), list[tuple[float, int]](), int(seconds * LIMIT / LANES)
+
+    def add(begin: int, end: int) -> None:
+        added.append((clock.now(), end - begin))
+        clock.sleep((end - begin) * 0.0001)
+
+    clock.sleep(starts_at)
+    came = clock.now()
+    for _ in range(10):
+        came += seconds
+        clock.sleep(max(0.0, came - clock.now()))
+        spread = adding_seconds(seconds, 10.0, overlapped=overlapped)
+        WritePacer.moving(4, clock=clock).run(add, 0, rows, spread=spread)
+        assert clock.now() - came <= spread + 0.01
+        came = came if overlapped else clock.now()
+    return added
+
+
+def _worst_second(added: list[tuple[float, int]]) -> int:
+    rows = 0
+    worst, first = 0, 0
+    added.sort()
+    for at, more in added:
+        rows += more
+        while added[first][0] <= at - 1.0:
+            rows -= added[first][1]
+            first += 1
+        worst = max(worst, rows)
+    return worst
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.3], ids=["at once", "one after the other"])
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 2.5, 5.0])
+@pytest.mark.parametrize(("overlapped", "times"), [(True, 1.25), (False, 5.0)])
+def test_the_most_rows_that_are_added_in_a_second(
+    overlapped: bool, times: float, seconds: float, apart: float
+) -> None:
+    """Of a task whose next one is read meanwhile, and of one that is waited for, in times of the limit."""
+    added = [
+        each
+        for lane in range(LANES)
+        for each in _added(seconds, lane * apart, overlapped=overlapped)
+    ]
+    assert sum(rows for _, rows in added) == 10 * LANES * int(seconds * LIMIT / LANES)
+    piece = max(rows for _, rows in added)
+    assert _worst_second(added) <= times * LIMIT + LANES * piece
+
+
+@pytest.mark.parametrize(
+    ("took", "overlapped", "seconds"),
+    [(5.0, False, 1.0), (60.0, False, 2.0), (5.0, True, 4.0), (60.0, True, 4.0)],
+)
+def test_how_long_adding_the_rows_of_a_long_task_takes(
+    took: float, overlapped: bool, seconds: float
+) -> None:
+    assert adding_seconds(took, 10.0, overlapped=overlapped) == pytest.approx(seconds)
+
+
 MOST = BatchSize(10_000, 1_000_000)
 
 

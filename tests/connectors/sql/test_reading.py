@@ -79,7 +79,7 @@ def test_a_reader_keeps_its_contract(place: Place) -> None:
     reader_conformance(
         lambda: place.reader(columns="id,name", partitionColumn="name"), expected=expected
     )
-    assert place.wait_until_alone() == 0
+    assert place.connections() == 0
 
 
 def test_connecting_is_told_apart_from_reading(place: Place) -> None:
@@ -356,7 +356,7 @@ def test_a_read_that_is_closed_early_leaves_no_session(place: Place) -> None:
     batches = reader.read(split)
     next(batches)
     batches.close()  # type: ignore[attr-defined] # a generator
-    assert place.wait_until_alone() == 0
+    assert place.connections() == 0
     place.run("DROP TABLE t")  # which a lock would stop
 
 
@@ -411,7 +411,7 @@ def test_a_cursor_feed_hands_out_each_row_once(place: Place, column: str) -> Non
     place.run("DELETE FROM t WHERE id > 40")
     with pytest.raises(SourceError, match="the column does not only grow"):
         feed.latest(after, FeedLimit())
-    assert place.wait_until_alone() == 0
+    assert place.connections() == 0
 
 
 @pytest.mark.parametrize("place", ["adbc-sqlite"], indirect=True)
