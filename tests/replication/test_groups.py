@@ -18,7 +18,7 @@ import spark_channel
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.together import SmallTable, Together
 from spark_channel.connectors.postgresql import together as publishing
-from spark_channel.connectors.postgresql.session import PgWriteSession
+from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 from spark_channel.connectors.postgresql.together import PostgresTogether
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import JobCancelledError, TargetError
@@ -234,7 +234,7 @@ _KILLED = """
 import os, signal, sys
 import spark_channel
 from spark_channel.connectors.postgresql import together
-from spark_channel.connectors.postgresql.session import PgWriteSession
+from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 
 def dies(cls, name, when, after=0):
     original, called = getattr(cls, name), []
@@ -315,7 +315,7 @@ def _group(server: PostgresServer, numbers: Sequence[int]) -> tuple[Together, li
         made.append(one)
     together, tables = made[0][0], [table for _, table in made]
     together.look(tables)
-    with together.reading() as session:
+    with together.reading(at_once=True) as session:
         for table in tables:
             table.batches = list(together.read(session, table))
             table.rows = sum(each.num_rows for each in table.batches)
@@ -512,7 +512,7 @@ def test_a_table_is_paid_before_the_next_one_is_read(
     report = spark_channel.replicate(None, {**_file(small, limit=limit), "parallel": 1})
     assert report.parked == []
     assert events == ["read", "paid"] * _TABLES
-    assert published == [*[1] * _TABLES, 0]
+    assert published == [1] * _TABLES
     assert {each.rows for each in report.tables} == {20}
     assert _rows(small) == {"20|210"}
 
@@ -637,17 +637,32 @@ def test_groups_are_bounded_and_leave_each_thread_one(small: PostgresServer) -> 
     assert sorted(map(len, groups_of(1, copies))) == [_TABLES]
 
 
+@pytest.mark.parametrize("speed", [None, 100_000])
 def test_a_small_table_of_a_group_takes_few_statements(
-    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str]
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str], speed: int | None
 ) -> None:
+    """Tables are read in one transaction where no limit is waited for in it, and made or emptied by one statement."""
     sent: list[str] = []
-    affected = PgWriteSession.affected
+    begun: list[str] = []
+    affected, begin = PgWriteSession.affected, PgSession.begin
 
     def noted(self: PgWriteSession, sql: str) -> Any:
         sent.append(sql)
         return affected(self, sql)
 
+    def noted_begin(self: PgSession, modes: str = "", *first: str) -> None:
+        begun.append(self._name)
+        begin(self, modes, *first)
+
     monkeypatch.setattr(PgWriteSession, "affected", noted)
-    spark_channel.replicate(None, {**_file(small), "parallel": 1, "defaults": {}})
-    assert len(joined) == _TABLES
-    assert len(sent) < 4 * _TABLES  # about 20 of the group, and one of each table
+    monkeypatch.setattr(PgSession, "begin", noted_begin)
+    limit = {} if speed is None else {"limit": {"rows_per_second": speed}}
+    file = {**_file(small, **limit), "parallel": 1, "defaults": {}}
+    for most in (30, 24):  # the first run makes the tables of claims, too
+        sent.clear()
+        begun.clear()
+        joined.clear()
+        assert spark_channel.replicate(None, file).parked == []
+        assert len(joined) == _TABLES
+        assert len(sent) < most, sent  # none of each table
+        assert begun.count("spark-channel read") == (1 if speed is None else _TABLES)

@@ -64,8 +64,8 @@ class Together(ABC):
         """Look both ends up, and change nothing. Tables that must be copied alone get a `why`."""
 
     @abstractmethod
-    def reading(self) -> AbstractContextManager[Any]:
-        """A session for `read`."""
+    def reading(self, *, at_once: bool) -> AbstractContextManager[Any]:
+        """A session for `read`. `at_once`: nothing is waited for between two tables, so a transaction may hold all."""
 
     @abstractmethod
     def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
