@@ -187,6 +187,43 @@ def test_a_target_that_was_altered_since_it_was_looked_up_is_copied_alone(
     assert _rows(small, [0, 1, 3]) == {"20|210"}
 
 
+_GONE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'spark-channel read'"
+
+
+@pytest.mark.parametrize(
+    ("statement", "parked", "alone"),
+    [(_GONE, [], 1), ("DROP TABLE small.t5", ["small.t5"], 1), ("DROP TABLE small_dw.t5", [], 1)],
+    ids=["the source goes away", "a source table is dropped", "a target is dropped"],
+)
+def test_what_happens_to_one_table_in_the_middle_of_a_group_harms_no_other(
+    small: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    joined: list[str],
+    statement: str,
+    parked: list[str],
+    alone: int,
+) -> None:
+    assert spark_channel.replicate(None, _file(small)).parked == []
+    joined.clear()
+    small.psql("UPDATE small.t1 SET id = -id")
+    read, reads = carrying._read, []
+
+    def noted(*each: Any) -> None:
+        reads.append(each)
+        if len(reads) == 4:
+            small.psql(statement)
+        read(*each)
+
+    monkeypatch.setattr(carrying, "_read", noted)
+    report = spark_channel.replicate(None, {**_file(small), "parallel": 1})
+    assert [each.stream for each in report.parked] == parked
+    assert len(joined) == _TABLES - alone
+    assert _rows(small, [n for n in range(_TABLES) if n != 1]) == {"20|210"}
+    assert _rows(small, [1]) == {"20|-210"}
+    left = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'spark-channel%' AND state LIKE 'idle in%'"
+    assert small.psql(left) == "0"
+
+
 @pytest.mark.parametrize("outcome", ["stored", "stored later", "lost"])
 def test_a_commit_without_an_answer_loses_and_doubles_nothing(
     small: PostgresServer, monkeypatch: pytest.MonkeyPatch, outcome: str
@@ -306,14 +343,14 @@ def _group(server: PostgresServer, numbers: Sequence[int]) -> tuple[Together, li
     """The tables, looked up and read."""
     found = {each.stream: each for each in find_tables(load_replication(_file(server))).copies}
     report = ReplicationReport("run", utc_now())
-    made: list[tuple[Together, SmallTable]] = []
+    runs = []
     for number in numbers:
         copy = found[f"small.t{number}"]
         outcome = TableOutcome(copy.stream, copy.object, copy.mode)
-        one = TableRun(copy, outcome, RunSettings(), report).small_table()
-        assert one is not None
-        made.append(one)
-    together, tables = made[0][0], [table for _, table in made]
+        like = runs[0] if runs else None
+        runs.append(TableRun(copy, outcome, RunSettings(), report, like=like))
+    together, tables = runs[0].together(), [each.small_table() for each in runs]
+    assert together is not None
     together.look(tables)
     with together.reading(at_once=True) as session:
         for table in tables:

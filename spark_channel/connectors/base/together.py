@@ -1,7 +1,7 @@
 """Small tables that one run copies between the same two databases: looked at together, and published together."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,12 +52,10 @@ class SmallTable:
 
 
 class Together(ABC):
-    """Copies small tables of one source into one target. Any method may raise: then each table is copied alone."""
+    """Copies small tables whose options are the same, but for the table's name.
 
-    @property
-    @abstractmethod
-    def key(self) -> Hashable:
-        """Equal for tables that can be copied together."""
+    Any method may raise: then each table is copied alone.
+    """
 
     @abstractmethod
     def look(self, tables: Sequence[SmallTable]) -> None:

@@ -11,7 +11,7 @@ order, so that two groups do not wait for each other: the claims of streams by t
 """
 
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -33,7 +33,7 @@ from spark_channel.connectors.postgresql.dialect import (
     written_columns,
 )
 from spark_channel.connectors.postgresql.failures import is_gone
-from spark_channel.connectors.postgresql.options import PostgresReadOptions, PostgresWriteOptions
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.reader import PostgresReader
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import encode
@@ -143,18 +143,6 @@ class PostgresTogether(Together):
 
     def __init__(self, reader: PostgresReader, writer: PostgresWriter) -> None:
         self._reader, self._writer = reader, writer
-
-    @property
-    def key(self) -> Hashable:
-        reads: PostgresReadOptions = self._reader.options
-        writes: PostgresWriteOptions = self._writer.options
-        return (
-            reads.conninfo(),
-            reads.current_schema,
-            writes.conninfo(),
-            writes.current_schema,
-            writes.retry_timeout,
-        )
 
     # --- the look
 
