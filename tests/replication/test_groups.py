@@ -220,7 +220,7 @@ def test_what_happens_to_one_table_in_the_middle_of_a_group_harms_no_other(
     assert len(joined) == _TABLES - alone
     assert _rows(small, [n for n in range(_TABLES) if n != 1]) == {"20|210"}
     assert _rows(small, [1]) == {"20|-210"}
-    left = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'spark-channel%' AND state LIKE 'idle in%'"
+    left = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'spark-channel%' AND state LIKE 'idle i%'"
     assert small.psql(left) == "0"
 
 
