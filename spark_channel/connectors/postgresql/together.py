@@ -73,7 +73,7 @@ _FIRST = (
 )
 _LOOK = "SET LOCAL lock_timeout = '2s'"
 """A table that is locked holds up the look at others, and is copied alone."""
-_READ = "SET LOCAL lock_timeout = '100ms'"
+_READ = (_FIRST[0], "SET LOCAL lock_timeout = '100ms'")
 """The tables that were read before in the transaction are locked against ALTER TABLE meanwhile."""
 _LONGEST_SECONDS = 5.0
 """The tables of a group are locked for so long, and for the statement that runs then, which the server ends as late."""
@@ -147,7 +147,9 @@ class PostgresTogether(Together):
     # --- the look
 
     def look(self, tables: Sequence[SmallTable]) -> None:
-        with self._reader.connect("plan") as reading, reading.transaction("", _LOOK):
+        reader = self._reader  # the session that reads the rows is open then
+        connect = reader.copies if reader.reaches_copies else reader.connect
+        with connect("plan") as reading, reading.transaction("", _LOOK):
             names = [cast(PostgresReader, each.reader).options.dbtable or "" for each in tables]
             rows = find_rows(reading, names)
         sources: dict[SmallTable, tuple[ReadSource, Any]] = {}
@@ -463,7 +465,7 @@ class _Sources:
             self._open[native] = found
             if self._at_once:
                 with found.closed_on_failure():
-                    found.begin("", _READ)
+                    found.begin("", *_READ)
         return found
 
 
