@@ -343,7 +343,7 @@ def _group(server: PostgresServer, numbers: Sequence[int]) -> tuple[Together, li
     """The tables, looked up and read."""
     found = {each.stream: each for each in find_tables(load_replication(_file(server))).copies}
     report = ReplicationReport("run", utc_now())
-    runs = []
+    runs: list[TableRun] = []
     for number in numbers:
         copy = found[f"small.t{number}"]
         outcome = TableOutcome(copy.stream, copy.object, copy.mode)
