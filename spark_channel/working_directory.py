@@ -118,7 +118,7 @@ def absolute_url(url: str, schemes: tuple[str, ...]) -> str:
 
 def shorten(path: str) -> str:
     """`path` relative to where relative paths begin, if it is there: as people typed it."""
-    base = _base()
+    base = None if path.startswith("//") else _base()  # a url's, which is asked for often
     if base is None or base.path is None:
         return path
     start = base.path.rstrip("/") + "/"

@@ -94,7 +94,10 @@ class JobColumn:
     def bounded(columns: "Iterable[JobColumn]") -> "tuple[JobColumn, ...]":
         """The columns, as far as a job's facts have room for them: none of a table that is too wide."""
         made = tuple(
-            replace(each, type=each.type[:_LONGEST], how=each.how[:_LONGEST]) for each in columns
+            each
+            if max(len(each.type), len(each.how)) <= _LONGEST
+            else replace(each, type=each.type[:_LONGEST], how=each.how[:_LONGEST])
+            for each in columns
         )
         sizes = [len(text) for each in made for text in (each.name, each.type, *each.origins)]
         fits = len(made) <= _MOST_COLUMNS and sum(sizes) <= _MOST_TEXT

@@ -4,8 +4,7 @@ A group that fails as a whole, or a table that does not fit into it, is copied t
 """
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
@@ -82,60 +81,36 @@ def _can_join(copy: TableCopy) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class _Member:
-    place: int
-    run: TableRun
-    table: SmallTable
-
-
 def copy_group(
     runs: Mapping[int, TableRun],
     join: JoinedMove,
     more: Mapping[str, Any],
     part_of: str,
 ) -> set[int]:
-    """Copy the tables together, as far as they can be. Returns the places of those that were copied."""
-    by_key: dict[Hashable, tuple[Together, list[_Member]]] = {}
-    for place, run in runs.items():
-        found = run.small_table()
-        if found is not None:
-            together, table = found
-            by_key.setdefault(together.key, (together, []))[1].append(_Member(place, run, table))
-    copied: set[int] = set()
-    for together, members in by_key.values():
-        if len(members) > 1:
-            copied |= _copied(together, members, join, more, part_of)
-    return copied
+    """Copy the tables together, as far as they can be. Returns the places of those that were copied.
 
-
-def _copied(
-    together: Together,
-    members: Sequence[_Member],
-    join: JoinedMove,
-    more: Mapping[str, Any],
-    part_of: str,
-) -> set[int]:
-    by_table = {each.table: each for each in members}
+    Their options are the same, but for the tables' names.
+    """
+    together = next(iter(runs.values())).together()
+    if together is None:
+        return set()
+    by_table = {run.small_table(): (place, run) for place, run in runs.items()}
     copied: set[int] = set()
+
+    def placed(table: SmallTable) -> None:
+        by_table[table][1].place(table)
 
     def ended(table: SmallTable, report: TransferReport) -> None:
-        by_table[table].run.ended(report)
-        copied.add(by_table[table].place)
+        place, run = by_table[table]
+        run.ended(report)
+        copied.add(place)
 
     try:
-        join(
-            together,
-            list(by_table),
-            lambda table: by_table[table].run.place(table),
-            ended,
-            more,
-            part_of,
-        )
+        join(together, list(by_table), placed, ended, more, part_of)
     except Exception as error:
-        _log.info("%d small tables are copied one by one: %s", len(members) - len(copied), error)
+        _log.info("%d small tables are copied one by one: %s", len(runs) - len(copied), error)
         return copied
-    for each in members:
-        if each.table.why is not None:
-            _log.info("%s is copied alone: %s", each.table.stream, each.table.why)
+    for table in by_table:
+        if table.why is not None:
+            _log.info("%s is copied alone: %s", table.stream, table.why)
     return copied

@@ -227,9 +227,9 @@ class _Run:
                     thread.join()
             raise
 
-    def _table_run(self, place: int) -> TableRun:
+    def _table_run(self, place: int, like: TableRun | None = None) -> TableRun:
         outcome = self.report.tables[place]
-        return TableRun(self._copies[place], outcome, self._settings, self.report, self)
+        return TableRun(self._copies[place], outcome, self._settings, self.report, self, like)
 
     def _group(
         self, unit: Sequence[int], join: JoinedMove, more: Mapping[str, Any]
@@ -237,7 +237,8 @@ class _Run:
         """Copy small tables together; returns the places of those that were copied."""
         began = self._clock.now()
         try:
-            runs = {place: self._table_run(place) for place in unit}
+            runs = {unit[0]: self._table_run(unit[0])}
+            runs |= {place: self._table_run(place, runs[unit[0]]) for place in unit[1:]}
             copied = copy_group(runs, join, more, f"replicate {self.report.run_id}")
         except Exception as error:
             _log.info("%d small tables are copied one by one: %s", len(unit), error)

@@ -82,14 +82,18 @@ class TableRun:
         settings: RunSettings,
         report: ReplicationReport,
         pace: Pace | None = None,
+        like: "TableRun | None" = None,
     ) -> None:
+        """`like`: the run of a table whose options are the same, but for the table's name."""
         self._copy, self._outcome, self._settings = copy, outcome, settings
         self._report, self._pace = report, pace
         self._ready_at = 0.0
         self._planned: _Planned | None = None
         self.waits = False
-        self._writing = writer_of(copy)
-        self._reading = reader_of(copy)
+        if like is None:
+            self._writing, self._reading = writer_of(copy), reader_of(copy)
+        else:
+            self._writing, self._reading = like.ends_for(copy)
 
     @property
     def retry_seconds(self) -> float:
@@ -168,14 +172,19 @@ class TableRun:
         now = (self._report.started_at - _EPOCH) // timedelta(microseconds=1)
         return max(now, last + 1)
 
-    def small_table(self) -> tuple[Together, SmallTable] | None:
-        """The table, to be copied with others; None = alone."""
-        together = together_of(self._copy, self._reading, self._writing)
-        if together is None:
-            return None
+    def ends_for(self, copy: TableCopy) -> tuple[Writer, Reader]:
+        """The writer and the reader of another table, whose options are the same, but for its name."""
+        return _of_table(self._writing, copy.writer), _of_table(self._reading, copy.reader)
+
+    def together(self) -> Together | None:
+        """Return how the table is copied with other small ones; None = alone."""
+        return together_of(self._copy, self._reading, self._writing)
+
+    def small_table(self) -> SmallTable:
+        """The table, to be copied with others."""
         label = self._copy.job_id
         stream, job = self._copy.state_name(), job_name(label)
-        return together, SmallTable(self._reading, self._writing, stream, label, job)
+        return SmallTable(self._reading, self._writing, stream, label, job)
 
     def place(self, table: SmallTable) -> None:
         """Set the position under which `table`, which was looked up, is published."""
@@ -332,3 +341,9 @@ def _opened(options: Mapping[str, Any], half: str) -> Any:
         connector.reader_with(given) if half == "reader" else connector.writer_with(given)
     )
     return made[0]
+
+
+def _of_table(end: Any, options: Mapping[str, Any]) -> Any:
+    """A reader or writer as `end`, of another table: to parse the other options again takes ten times as long."""
+    name = resolve_references({"dbtable": options["dbtable"]})
+    return type(end)(end.options.model_copy(update=name))

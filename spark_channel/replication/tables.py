@@ -219,13 +219,14 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
     """
     source, tables = connector_of(replication.source, "reader"), tables_of(replication)
     target = _Target(replication)
+    digest = hashlib.sha256(name_of(replication.source).encode()).hexdigest()[:12]
     labels = {each.label.casefold() for each in tables}
     copies = []
     for table in tables:
         options = replication.of(table.schema, table.name)
         if options is not None:
             options = _without_others(options, table.label.casefold(), labels)
-            copies.append(_copy(replication, table, options, target))
+            copies.append(_copy(replication, table, options, source, digest, target))
     # Of all tables: two that go to one object replace each other's rows also when they are selected one by one.
     with keeping_sessions():
         writes = connector_of(replication.target, "writer")
@@ -306,10 +307,14 @@ def _folder(name: str) -> str:
 
 
 def _copy(
-    replication: Replication, table: SourceTable, options: StreamOptions, target: _Target
+    replication: Replication,
+    table: SourceTable,
+    options: StreamOptions,
+    source: Connector,
+    digest: str,
+    target: _Target,
 ) -> TableCopy:
     shown, writer = target.named(options.object or _DEFAULT_OBJECT, table)
-    source = connector_of(replication.source, "reader")
     reader: dict[str, Any] = {
         "reader": source.name,
         **batch_options(replication.source),
@@ -329,7 +334,7 @@ def _copy(
         reader,
         writer,
         _fault(replication, options),
-        hashlib.sha256(name_of(replication.source).encode()).hexdigest()[:12],
+        digest,
         replication.file,
     )
 
@@ -361,10 +366,12 @@ def _without_others(options: StreamOptions, own: str, labels: Set[str]) -> Strea
 def ends_fault(replication: Replication, options: StreamOptions) -> tuple[str, str]:
     """The key of a stream that its source or its target cannot do, and why; ("", "") = they can."""
     follows, deletes = options.mode == "full_then_changes", options.deletes or "hard"
-    target = connector_of(replication.target, "writer").name
     if deletes != "hard" and not follows:
         return "deletes", f"{deletes} needs mode full_then_changes: other modes do not see a delete"
-    if follows and target not in (*_APPLIES, *_REPLACES):
+    if not follows:
+        return "", ""
+    target = connector_of(replication.target, "writer").name
+    if target not in (*_APPLIES, *_REPLACES):
         return "mode", (
             f"full_then_changes updates and deletes rows of the target, and {target} cannot: write to "
             f"{', '.join((*_APPLIES, _REPLACES[0]))} or {_REPLACES[1]}, or use mode full or incremental"
@@ -375,7 +382,7 @@ def ends_fault(replication: Replication, options: StreamOptions) -> tuple[str, s
             f"{', '.join(_APPLIES[:-1])} or {_APPLIES[-1]}"
         )
     source = connector_of(replication.source, "reader").name
-    if follows and source not in _LOGS:
+    if source not in _LOGS:
         return "mode", (
             f"full_then_changes follows the source's log, and {source} has none; it takes a source of "
             f"{' or '.join(_LOGS)}: use mode incremental or full"

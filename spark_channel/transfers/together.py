@@ -108,17 +108,18 @@ def carry_out_together(
         left = [table for table in tables if table.is_left]
         for table in left:
             placed(table)
-        session = held.enter_context(together.reading())
-        ready: list[SmallTable] = []
-        since = SYSTEM_CLOCK.now()
-        for table in left:
-            _read(together, session, table)
-            waits[table] = _pay(channel, table)
-            ready.append(table)
-            if SYSTEM_CLOCK.now() - since > _LONGEST_SECONDS:
-                publish(ready)
-                ready, since = [], SYSTEM_CLOCK.now()
-        publish(ready)
+        while left:
+            ready: list[SmallTable] = []
+            until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS
+            with together.reading(at_once=limiter is None) as session:
+                while left:
+                    table = left.pop(0)
+                    _read(together, session, table)
+                    waits[table] = _pay(channel, table)
+                    ready.append(table)
+                    if SYSTEM_CLOCK.now() > until:
+                        break
+            publish(ready)
 
 
 def _limiter(engine: TogetherEngine, limits: JobLimits, held: ExitStack) -> Limiter | None:

@@ -18,7 +18,7 @@ import spark_channel
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.together import SmallTable, Together
 from spark_channel.connectors.postgresql import together as publishing
-from spark_channel.connectors.postgresql.session import PgWriteSession
+from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 from spark_channel.connectors.postgresql.together import PostgresTogether
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import JobCancelledError, TargetError
@@ -187,6 +187,43 @@ def test_a_target_that_was_altered_since_it_was_looked_up_is_copied_alone(
     assert _rows(small, [0, 1, 3]) == {"20|210"}
 
 
+_GONE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'spark-channel read'"
+
+
+@pytest.mark.parametrize(
+    ("statement", "parked", "alone"),
+    [(_GONE, [], 1), ("DROP TABLE small.t5", ["small.t5"], 1), ("DROP TABLE small_dw.t5", [], 1)],
+    ids=["the source goes away", "a source table is dropped", "a target is dropped"],
+)
+def test_what_happens_to_one_table_in_the_middle_of_a_group_harms_no_other(
+    small: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    joined: list[str],
+    statement: str,
+    parked: list[str],
+    alone: int,
+) -> None:
+    assert spark_channel.replicate(None, _file(small)).parked == []
+    joined.clear()
+    small.psql("UPDATE small.t1 SET id = -id")
+    read, reads = carrying._read, []
+
+    def noted(*each: Any) -> None:
+        reads.append(each)
+        if len(reads) == 4:
+            small.psql(statement)
+        read(*each)
+
+    monkeypatch.setattr(carrying, "_read", noted)
+    report = spark_channel.replicate(None, {**_file(small), "parallel": 1})
+    assert [each.stream for each in report.parked] == parked
+    assert len(joined) == _TABLES - alone
+    assert _rows(small, [n for n in range(_TABLES) if n != 1]) == {"20|210"}
+    assert _rows(small, [1]) == {"20|-210"}
+    left = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'spark-channel%' AND state LIKE 'idle i%'"
+    assert small.psql(left) == "0"
+
+
 @pytest.mark.parametrize("outcome", ["stored", "stored later", "lost"])
 def test_a_commit_without_an_answer_loses_and_doubles_nothing(
     small: PostgresServer, monkeypatch: pytest.MonkeyPatch, outcome: str
@@ -234,7 +271,7 @@ _KILLED = """
 import os, signal, sys
 import spark_channel
 from spark_channel.connectors.postgresql import together
-from spark_channel.connectors.postgresql.session import PgWriteSession
+from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 
 def dies(cls, name, when, after=0):
     original, called = getattr(cls, name), []
@@ -306,16 +343,16 @@ def _group(server: PostgresServer, numbers: Sequence[int]) -> tuple[Together, li
     """The tables, looked up and read."""
     found = {each.stream: each for each in find_tables(load_replication(_file(server))).copies}
     report = ReplicationReport("run", utc_now())
-    made: list[tuple[Together, SmallTable]] = []
+    runs: list[TableRun] = []
     for number in numbers:
         copy = found[f"small.t{number}"]
         outcome = TableOutcome(copy.stream, copy.object, copy.mode)
-        one = TableRun(copy, outcome, RunSettings(), report).small_table()
-        assert one is not None
-        made.append(one)
-    together, tables = made[0][0], [table for _, table in made]
+        like = runs[0] if runs else None
+        runs.append(TableRun(copy, outcome, RunSettings(), report, like=like))
+    together, tables = runs[0].together(), [each.small_table() for each in runs]
+    assert together is not None
     together.look(tables)
-    with together.reading() as session:
+    with together.reading(at_once=True) as session:
         for table in tables:
             table.batches = list(together.read(session, table))
             table.rows = sum(each.num_rows for each in table.batches)
@@ -512,7 +549,7 @@ def test_a_table_is_paid_before_the_next_one_is_read(
     report = spark_channel.replicate(None, {**_file(small, limit=limit), "parallel": 1})
     assert report.parked == []
     assert events == ["read", "paid"] * _TABLES
-    assert published == [*[1] * _TABLES, 0]
+    assert published == [1] * _TABLES
     assert {each.rows for each in report.tables} == {20}
     assert _rows(small) == {"20|210"}
 
@@ -637,17 +674,35 @@ def test_groups_are_bounded_and_leave_each_thread_one(small: PostgresServer) -> 
     assert sorted(map(len, groups_of(1, copies))) == [_TABLES]
 
 
+@pytest.mark.parametrize("speed", [None, 100_000])
 def test_a_small_table_of_a_group_takes_few_statements(
-    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str]
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str], speed: int | None
 ) -> None:
+    """Tables are read in one transaction where no limit is waited for in it, and made or emptied by one statement."""
     sent: list[str] = []
-    affected = PgWriteSession.affected
+    reads: list[str] = []
+    affected, begin = PgWriteSession.affected, PgSession.begin
 
     def noted(self: PgWriteSession, sql: str) -> Any:
         sent.append(sql)
         return affected(self, sql)
 
+    def noted_begin(self: PgSession, modes: str = "", *first: str) -> None:
+        if self._name == "spark-channel read":
+            reads.append("; ".join(first))
+        begin(self, modes, *first)
+
     monkeypatch.setattr(PgWriteSession, "affected", noted)
-    spark_channel.replicate(None, {**_file(small), "parallel": 1, "defaults": {}})
-    assert len(joined) == _TABLES
-    assert len(sent) < 4 * _TABLES  # about 20 of the group, and one of each table
+    monkeypatch.setattr(PgSession, "begin", noted_begin)
+    limit = {} if speed is None else {"limit": {"rows_per_second": speed}}
+    file = {**_file(small, **limit), "parallel": 1, "defaults": {}}
+    for most in (30, 24):  # the first run makes the tables of claims, too
+        sent.clear()
+        reads.clear()
+        joined.clear()
+        assert spark_channel.replicate(None, file).parked == []
+        assert len(joined) == _TABLES
+        assert len(sent) < most, sent  # none of each table
+        assert len(reads) == (1 if speed is None else _TABLES)
+        # A process that is stopped in the middle holds no table for long.
+        assert speed is not None or "idle_in_transaction_session_timeout = '5s'" in reads[0]

@@ -1,7 +1,7 @@
 """Small tables that one run copies between the same two databases: looked at together, and published together."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,20 +52,18 @@ class SmallTable:
 
 
 class Together(ABC):
-    """Copies small tables of one source into one target. Any method may raise: then each table is copied alone."""
+    """Copies small tables whose options are the same, but for the table's name.
 
-    @property
-    @abstractmethod
-    def key(self) -> Hashable:
-        """Equal for tables that can be copied together."""
+    Any method may raise: then each table is copied alone.
+    """
 
     @abstractmethod
     def look(self, tables: Sequence[SmallTable]) -> None:
         """Look both ends up, and change nothing. Tables that must be copied alone get a `why`."""
 
     @abstractmethod
-    def reading(self) -> AbstractContextManager[Any]:
-        """A session for `read`."""
+    def reading(self, *, at_once: bool) -> AbstractContextManager[Any]:
+        """A session for `read`. `at_once`: nothing is waited for between two tables, so a transaction may hold all."""
 
     @abstractmethod
     def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:

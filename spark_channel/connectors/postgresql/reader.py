@@ -388,11 +388,7 @@ class PostgresReader(SqlReader):
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
         source = self._source
-        if (
-            source is None
-            or not self._is_native
-            or not asyncpg_can_use(self.options.parameters(""), os.environ)
-        ):
+        if source is None or not self._is_native or not self.reaches_copies:
             return None
         if any(self._rows_at_once(split) is not None for split in splits):
             return None  # a cursor gives no rows as COPY writes them
@@ -527,6 +523,11 @@ class PostgresReader(SqlReader):
 
     def resource_mark(self, split: Split) -> str | None:
         return self.options.address.parameters.get("host")
+
+    @property
+    def reaches_copies(self) -> bool:
+        """Whether `copies` takes all that the options say of the connection."""
+        return asyncpg_can_use(self.options.parameters(""), os.environ)
 
     def copies(self, purpose: str) -> "PgCopySession":
         """A session that reads rows as COPY writes them."""

@@ -11,7 +11,7 @@ order, so that two groups do not wait for each other: the claims of streams by t
 """
 
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -33,7 +33,7 @@ from spark_channel.connectors.postgresql.dialect import (
     written_columns,
 )
 from spark_channel.connectors.postgresql.failures import is_gone
-from spark_channel.connectors.postgresql.options import PostgresReadOptions, PostgresWriteOptions
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.reader import PostgresReader
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import encode
@@ -73,6 +73,8 @@ _FIRST = (
 )
 _LOOK = "SET LOCAL lock_timeout = '2s'"
 """A table that is locked holds up the look at others, and is copied alone."""
+_READ = (_FIRST[0], "SET LOCAL lock_timeout = '100ms'")
+"""The tables that were read before in the transaction are locked against ALTER TABLE meanwhile."""
 _LONGEST_SECONDS = 5.0
 """The tables of a group are locked for so long, and for the statement that runs then, which the server ends as late."""
 _AT_TABLES = f"""
@@ -81,8 +83,8 @@ SELECT set_config('lock_timeout', '100ms', true),
 FROM (SELECT (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::int AS own) AS found
 """  # noqa: S608 - a constant
 """A group that waits for a table has the locks of others. A table whose lock it does not get is copied alone."""
-_TRIES = 4
-"""How often a group is tried, each time without the table that was refused."""
+_TRIES = 5
+"""How often a group is tried: first as a whole, then table by table, each time without the table that was refused."""
 _BASES: Mapping[str, str] = {
     "boolean": "bool",
     "smallint": "int2",
@@ -129,9 +131,9 @@ class _Plan:
 
 
 class _RefusedError(Exception):
-    """One table of a group was refused, and the transaction is rolled back."""
+    """A table of a group was refused, and the transaction is rolled back. `table`: None = it is not known which."""
 
-    def __init__(self, table: SmallTable, why: Exception) -> None:
+    def __init__(self, table: SmallTable | None, why: Exception) -> None:
         super().__init__(str(why))
         self.table, self.why = table, why
 
@@ -142,22 +144,12 @@ class PostgresTogether(Together):
     def __init__(self, reader: PostgresReader, writer: PostgresWriter) -> None:
         self._reader, self._writer = reader, writer
 
-    @property
-    def key(self) -> Hashable:
-        reads: PostgresReadOptions = self._reader.options
-        writes: PostgresWriteOptions = self._writer.options
-        return (
-            reads.conninfo(),
-            reads.current_schema,
-            writes.conninfo(),
-            writes.current_schema,
-            writes.retry_timeout,
-        )
-
     # --- the look
 
     def look(self, tables: Sequence[SmallTable]) -> None:
-        with self._reader.connect("plan") as reading, reading.transaction("", _LOOK):
+        reader = self._reader  # the session that reads the rows is open then
+        connect = reader.copies if reader.reaches_copies else reader.connect
+        with connect("plan") as reading, reading.transaction("", _LOOK):
             names = [cast(PostgresReader, each.reader).options.dbtable or "" for each in tables]
             rows = find_rows(reading, names)
         sources: dict[SmallTable, tuple[ReadSource, Any]] = {}
@@ -203,8 +195,8 @@ class PostgresTogether(Together):
 
     # --- the rows
 
-    def reading(self) -> AbstractContextManager["_Sources"]:
-        return _Sources(self._reader)
+    def reading(self, *, at_once: bool) -> AbstractContextManager["_Sources"]:
+        return _Sources(self._reader, at_once)
 
     def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
         reading: _Sources = session
@@ -218,28 +210,33 @@ class PostgresTogether(Together):
             for table in some:
                 with self._alone(table):
                     rows[table] = _copied(table)
-            for _ in range(_TRIES):
+            for number in range(_TRIES):
                 left = [each for each in some if each.is_left]
                 if not left:
                     break
                 try:
-                    self._publish(left, rows)
+                    self._publish(left, rows, at_once=number == 0)
                     break
                 except _RefusedError as refused:
-                    refused.table.why = refused.why
+                    if refused.table is not None:
+                        refused.table.why = refused.why
             for table in some:
                 if table.is_left:
                     table.why = TargetError("too many tables of its group were refused")
 
     def _publish(
-        self, tables: Sequence[SmallTable], rows: Mapping[SmallTable, Sequence[CopyRows]]
+        self,
+        tables: Sequence[SmallTable],
+        rows: Mapping[SmallTable, Sequence[CopyRows]],
+        *,
+        at_once: bool,
     ) -> None:
         """A COMMIT without an answer raises: a table that is copied alone then waits for its claim, and looks at it."""
         with self._session("publish together") as session:
             claims = self._claims(session, tables)
             self._writer.ensure(session, claims)
             with session.transaction("ISOLATION LEVEL READ COMMITTED", *_FIRST):
-                new = self._write(session, claims, tables, rows)
+                new = self._write(session, claims, tables, rows, at_once=at_once)
             if new:
                 self._sweep(session, new[0])
         at = utc_text()
@@ -252,6 +249,8 @@ class PostgresTogether(Together):
         claims: "_GroupClaims",
         tables: Sequence[SmallTable],
         rows: Mapping[SmallTable, Sequence[CopyRows]],
+        *,
+        at_once: bool,
     ) -> list[SmallTable]:
         """All statements of the transaction. Returns the tables whose rows it publishes."""
         before = claims.take_all(tables)
@@ -259,15 +258,15 @@ class PostgresTogether(Together):
         if new:
             session.rows(_AT_TABLES)
         until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS
-        for table in new:
-            _hold_time(until)
-            plan: _Plan = table.plan
-            with self._refusing(table):
-                session.rows(
-                    plan.create
-                    if plan.there is None
-                    else DIALECT.emptied(plan.target.sql, self._writer.options)
-                )
+        if at_once and new:
+            script = "; ".join(map(self._emptied, new))
+            with self._refusing(None):
+                session.rows(f"DO {literal_sql(f'BEGIN {script}; END')}")
+        else:
+            for table in new:
+                _hold_time(until)
+                with self._refusing(table):
+                    session.rows(self._emptied(table))
         self._hold(session, [each for each in new if each.plan.there is not None])
         for table in new:
             _hold_time(until)
@@ -280,6 +279,13 @@ class PostgresTogether(Together):
             if decision.held is None:
                 table.published_at = decision.published_at or ""
         return new
+
+    def _emptied(self, table: SmallTable) -> str:
+        """The statement after which the table is there without rows."""
+        plan: _Plan = table.plan
+        if plan.there is None:
+            return plan.create
+        return DIALECT.emptied(plan.target.sql, self._writer.options)
 
     def _hold(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> None:
         """Check that the tables, which are locked, are as they were planned."""
@@ -294,7 +300,7 @@ class PostgresTogether(Together):
                     raise TargetError(f"table {table.plan.target.label} was altered")
 
     @contextmanager
-    def _refusing(self, table: SmallTable) -> Iterator[None]:
+    def _refusing(self, table: SmallTable | None) -> Iterator[None]:
         try:
             yield
         except ChannelError as error:
@@ -418,10 +424,10 @@ def _copied(table: SmallTable) -> list[CopyRows]:
 
 
 class _Sources:
-    """The sessions that read. Each table is read in a transaction of its own, so that no lock of another is held."""
+    """The sessions that read. `at_once`: in one transaction; else no table is locked while the next one is paid."""
 
-    def __init__(self, reader: PostgresReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: PostgresReader, at_once: bool) -> None:
+        self._reader, self._at_once = reader, at_once
         self._open: dict[bool, Any] = {}
 
     def __enter__(self) -> Self:
@@ -429,12 +435,17 @@ class _Sources:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for session in self._open.values():
-            session.__exit__(kind, None, None)
+            try:
+                if self._at_once and kind is None and session.is_open:
+                    session.rows("COMMIT")
+            finally:
+                session.__exit__(kind, None, None)
 
     def read(self, plan: _Plan) -> Iterator[pa.RecordBatch]:
         session, source = self._session(native=plan.native), plan.source
         with session.closed_on_failure():
-            session.begin("", _LOOK)
+            if not self._at_once:
+                session.begin("", _LOOK)
             if plan.native:
                 columns = [source.column(column.name) for column in source.columns]
                 for piece, bounds in session.copy(source.sql(columns), len(columns), _PIECE.nbytes):
@@ -444,13 +455,17 @@ class _Sources:
                 for raw in session.stream(asked, _PIECE):
                     if raw.num_rows:
                         yield source.dialect.decode(raw, source.columns, source.schema)
-            session.rows("COMMIT")
+            if not self._at_once:
+                session.rows("COMMIT")
 
     def _session(self, *, native: bool) -> Any:
         found = self._open.get(native)
         if found is None or not found.is_open:
             found = (self._reader.copies if native else self._reader.connect)("read")
             self._open[native] = found
+            if self._at_once:
+                with found.closed_on_failure():
+                    found.begin("", *_READ)
         return found
 
 
