@@ -251,7 +251,8 @@ def _run(file: Path, options: ReplicateOptions) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - the command line talks
+    # In one piece: tables end side by side.
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # noqa: T201 - the command line talks
 
 
 def _show(report: ReplicationReport) -> None:

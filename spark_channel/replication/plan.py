@@ -127,9 +127,10 @@ def plan_replication(
     """What a run would do. Logs in at both ends, and holds rights and columns; changes nothing, and moves no row.
 
     Raises:
-        ChannelError: the source cannot be opened.
+        ChannelError: the source cannot be opened, or the file and `select` match no table.
     """
     found = find_tables(replication, settings.select)
+    found.hold_some("copied", settings.select)
     begin = now or utc_now()
     dry = replace(settings, dry_run=True)
     limit = replication.limit

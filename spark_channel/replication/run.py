@@ -65,12 +65,7 @@ def replicate_on(
     found = find_tables(replication, settings.select)
     for note in found.notes:
         _log.warning(note)
-    if not found.copies:
-        raise OptionError(
-            f"no table is copied: {'; '.join(found.notes) or 'the streams that match tables are disabled'}. Correct "
-            "the names, or let the source's role see the tables",
-            option="--select" if settings.select else "streams",
-        )
+    found.hold_some("copied", settings.select)
     run = _Run(replication, found, move, settings, clock)
     run.hold_together()
     with keeping_sessions(), limited(replication, settings) as (more, keeper):

@@ -145,6 +145,18 @@ class FoundTables:
     copies: tuple[TableCopy, ...]
     notes: tuple[str, ...] = ()
 
+    def hold_some(self, done: str, select: Sequence[str]) -> None:
+        """
+        Raises:
+            OptionError: the file and `select` match no table that is `done`.
+        """
+        if not self.copies:
+            raise OptionError(
+                f"no table is {done}: {'; '.join(self.notes) or 'the streams that match tables are disabled'}. Correct "
+                "the names, or let the source's role see the tables",
+                option="--select" if select else "streams",
+            )
+
 
 def connector_of(place: Place, half: str) -> Connector:
     """The connector of a source ("reader") or a target ("writer").
@@ -230,10 +242,11 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
     with keeping_sessions():
         writes = connector_of(replication.target, "writer")
         copies = _not_their_sources(_apart(copies), source, writes)
+    notes = _notes(replication, select, tables, [each.stream for each in copies])
     copies = [each for each in copies if selected(select, each.stream)]
     copies += _missing(replication, select, tables)
     copies.sort(key=lambda each: (*(-amount for amount in each.size), each.stream))
-    return FoundTables(tuple(copies), tuple(_notes(replication, select, tables)))
+    return FoundTables(tuple(copies), tuple(notes))
 
 
 def tables_of(replication: Replication) -> Sequence[SourceTable]:
@@ -479,7 +492,10 @@ def _is_into(copy: TableCopy, read: TableCopy, source: Connector, target: Connec
 
 
 def _notes(
-    replication: Replication, select: Sequence[str], tables: Sequence[SourceTable]
+    replication: Replication,
+    select: Sequence[str],
+    tables: Sequence[SourceTable],
+    copied: Sequence[str],
 ) -> list[str]:
     labels = [each.label for each in tables]
     unused = [
@@ -487,9 +503,9 @@ def _notes(
         for pattern in replication.streams
         if is_pattern(pattern) and not any(matches(pattern, label) for label in labels)
     ]
-    unused += [
-        f"--select {pattern} matches no table of the source"
-        for pattern in select
-        if not any(matches(pattern, label) for label in labels)
-    ]
+    for pattern in select:
+        if not any(matches(pattern, label) for label in labels):
+            unused.append(f"--select {pattern} matches no table of the source")
+        elif not any(matches(pattern, label) for label in copied):
+            unused.append(f"--select {pattern} matches tables that no stream copies")
     return unused

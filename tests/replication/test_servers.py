@@ -282,6 +282,27 @@ def test_a_plan_moves_nothing_and_names_what_is_missing(pg: PostgresServer) -> N
     pg.psql("DROP OWNED BY rep_reader; DROP ROLE rep_reader")
 
 
+def test_a_plan_parks_no_table_for_an_identity_column_of_the_target(pg: PostgresServer) -> None:
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.plan import plan_replication
+    from spark_channel.replication.run import RunSettings
+
+    pg.psql(
+        "CREATE SCHEMA rep_numbered; CREATE TABLE rep_numbered.plain "
+        "(id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text)"
+    )
+    file = {
+        "source": pg.login,
+        "target": {**pg.login, "currentSchema": "rep_numbered"},
+        "streams": {"rep_a.plain": {"object": "plain"}},
+    }
+    made = plan_replication(load_replication(file), RunSettings(), parallelism=2)
+    report = spark_channel.replicate(None, file)
+    pg.psql("DROP SCHEMA rep_numbered CASCADE")
+    assert [(each.does, each.fault) for each in made.tables] == [("replaces all rows", "")]
+    assert report.rows == 300
+
+
 def test_tables_are_followed_by_the_log(
     pg: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
