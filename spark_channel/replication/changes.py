@@ -50,7 +50,7 @@ from spark_channel.replication.renames import (
     rewritten,
 )
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.table_run import reader_of
+from spark_channel.replication.table_run import reader_of, why_of
 from spark_channel.replication.tables import TableCopy, connector_of, tables_of
 from spark_channel.replication.tunnels import (
     AGAIN,
@@ -397,9 +397,9 @@ class Follower(ChangePublisher):
 
     def _set_aside(self, copy: TableCopy, error: ChannelError) -> None:
         """Park the table for this run."""
-        _log.warning("%s is parked: %s", copy.stream, error)
+        _log.warning("%s is parked: %s", copy.stream, why_of(error))
         outcome = self._outcomes[copy.stream]
-        outcome.state, outcome.why = "parked", str(error)
+        outcome.state, outcome.why = "parked", why_of(error)
         outcome.error_type = type(error).__name__
         assert copy.table is not None
         self._aside.add((copy.table.schema, copy.table.name))
@@ -593,10 +593,11 @@ class Follower(ChangePublisher):
     def _park(self, copy: TableCopy, error: ChannelError) -> None:
         """Before the delivery has its checkpoint: it is not written, and the table's rows are read again later."""
         assert self._tunnel is not None
-        note(self._tunnel, copy.stream, PARKED, str(error))
-        self._parked[copy.stream] = str(error)
-        _log.warning("%s is parked: %s", copy.stream, error)
-        self._show_parked(copy.stream, str(error), type(error).__name__)
+        why = why_of(error)
+        note(self._tunnel, copy.stream, PARKED, why)
+        self._parked[copy.stream] = why
+        _log.warning("%s is parked: %s", copy.stream, why)
+        self._show_parked(copy.stream, why, type(error).__name__)
 
     def _show_parked(self, stream: str, why: str, kind: str) -> None:
         with self._lock:

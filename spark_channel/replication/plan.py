@@ -31,7 +31,7 @@ from spark_channel.replication.drift import LoadColumns
 from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.renames import key_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.table_run import RunSettings, TableRun, reader_of, writer_of
+from spark_channel.replication.table_run import RunSettings, TableRun, reader_of, why_of, writer_of
 from spark_channel.replication.tables import (
     TableCopy,
     batch_options,
@@ -42,6 +42,7 @@ from spark_channel.replication.tables import (
 )
 from spark_channel.replication.tunnels import (
     log_options,
+    options_of,
     store_of,
     tunnel_of,
 )
@@ -249,7 +250,7 @@ def _plan(
             opened, *_ = rehearse(planned, parallelism, held)
             statement, server_plan = _explained(opened)
     except ChannelError as error:
-        return replace(made, fault=str(error))
+        return replace(made, fault=why_of(error))
     there = run.target_schema()
     does = (
         "creates"
@@ -451,6 +452,7 @@ def _followed_columns(replication: Replication, copy: TableCopy) -> pa.Schema:
         }
     )
     source.feed.schema()
+    StreamSource(options_of(replication, [copy])).feed.joining(name, again=False)
     masks = copy.options.columns
     steps: list[Transformer] = [MaskColumns.of(copy.stream, masks)] if masks else []
     if copy.options.load_columns:

@@ -18,7 +18,7 @@ from spark_channel.connectors.base.stored import Overlap, most_overlap
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, JobFileError, OptionError, SourceError
 from spark_channel.option_types import resolve_references
-from spark_channel.replication.config import Contract, Place, Replication, StreamOptions
+from spark_channel.replication.config import Contract, Place, Replication, StreamOptions, over
 from spark_channel.replication.deletes import Deletes
 from spark_channel.replication.masks import mask_of, state_of_masks
 from spark_channel.replication.patterns import is_pattern, matches, selected
@@ -428,7 +428,7 @@ def _missing(
             near = difflib.get_close_matches(name, labels, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ", or the role may not see it"
             empty: dict[str, Any] = {}
-            options = replication.streams[name]
+            options = over(replication.defaults, replication.streams[name])
             found.append(TableCopy(name, None, options, "", empty, empty, _MISSING + hint))
     return found
 

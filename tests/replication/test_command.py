@@ -81,3 +81,11 @@ def test_a_selection_without_a_table_copies_none(file: Path) -> None:
     file.write_text(file.read_text().replace("  users:\n", ""))
     said = run("replicate", str(file), "--select", "users", code=2, PII_KEY=KEY)
     assert "--select users matches tables that no stream copies" in said
+
+
+def test_a_plan_has_the_words_of_the_file(file: Path) -> None:
+    text = file.read_text().replace("defaults:", "defaults: {}\n#").replace("key: id", "key: email")
+    file.write_text(text.replace("orders:", "users:").replace("  users:\n", "", 1))
+    for more in ((), ("--dry-run",)):
+        said = run("replicate", str(file), *more, code=3)
+        assert "update_key names 'email' of type string" in said

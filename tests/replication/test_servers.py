@@ -289,7 +289,7 @@ def test_a_plan_parks_no_table_for_an_identity_column_of_the_target(pg: Postgres
 
     pg.psql(
         "CREATE SCHEMA rep_numbered; CREATE TABLE rep_numbered.plain "
-        "(id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text)"
+        "(id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, at timestamptz, n numeric(10,2))"
     )
     file = {
         "source": pg.login,
@@ -301,6 +301,33 @@ def test_a_plan_parks_no_table_for_an_identity_column_of_the_target(pg: Postgres
     pg.psql("DROP SCHEMA rep_numbered CASCADE")
     assert [(each.does, each.fault) for each in made.tables] == [("replaces all rows", "")]
     assert report.rows == 300
+
+
+def test_a_plan_and_a_run_park_tables_that_no_tunnel_follows(pg: PostgresServer) -> None:
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.plan import plan_replication
+    from spark_channel.replication.run import RunSettings
+
+    pg.psql(
+        "CREATE SCHEMA rep_no; CREATE TABLE rep_no.parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE rep_no.rest PARTITION OF rep_no.parts DEFAULT;"
+        "CREATE TABLE rep_no.sums (id int PRIMARY KEY, n int GENERATED ALWAYS AS (id * 2) STORED);"
+        "CREATE PUBLICATION rep_no FOR TABLE rep_no.parts, rep_no.sums WITH (publish_via_partition_root)"
+    )
+    file = {
+        "source": {**pg.login, "publication": "rep_no", "slot": "rep_no"},
+        "target": {**pg.login, "currentSchema": "rep_dw"},
+        "defaults": {"mode": "full_then_changes"},
+        "streams": {"rep_no.parts": {}, "rep_no.sums": {}, "rep_no.missing": {}},
+    }
+    made = plan_replication(load_replication(file), RunSettings(), parallelism=2)
+    report = spark_channel.replicate(None, file, once=True)
+    pg.psql("DROP PUBLICATION rep_no; DROP SCHEMA rep_no CASCADE")
+    assert {each.mode for each in report.tables} == {"full_then_changes"}
+    faults = {each.stream: each.fault for each in made.tables}
+    assert faults == {each.stream: each.why for each in report.parked}
+    for name in ("parts", "sums"):
+        assert faults[f"rep_no.{name}"].endswith(". Use mode full or incremental for this table")
 
 
 def test_tables_are_followed_by_the_log(
