@@ -303,6 +303,21 @@ def test_a_plan_parks_no_table_for_an_identity_column_of_the_target(pg: Postgres
     assert report.rows == 300
 
 
+def test_a_date_before_our_era_is_no_position(pg: PostgresServer) -> None:
+    """It is not that of the same year after it, beyond which no row would be read."""
+    pg.psql(
+        "CREATE SCHEMA rep_old; CREATE TABLE rep_old.days (at date PRIMARY KEY);"
+        "INSERT INTO rep_old.days VALUES ('4000-01-01 BC')"
+    )
+    streams = {"rep_old.days": {"mode": "incremental", "update_key": "at", "late_seconds": 0}}
+    target = {**pg.login, "currentSchema": "rep_dw"}
+    report = spark_channel.replicate(
+        None, {"source": pg.login, "target": target, "streams": streams}
+    )
+    pg.psql("DROP SCHEMA rep_old CASCADE")
+    assert "has a highest value that is not date" in report.parked[0].why
+
+
 def test_a_plan_and_a_run_park_tables_that_no_tunnel_follows(pg: PostgresServer) -> None:
     from spark_channel.replication.config import load_replication
     from spark_channel.replication.plan import plan_replication
