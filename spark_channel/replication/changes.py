@@ -39,6 +39,7 @@ from spark_channel.replication.drift import decide
 from spark_channel.replication.publish import ChangePublisher, why_filled
 from spark_channel.replication.renames import (
     COLUMNS,
+    MASKS,
     NAMES,
     ROWS,
     columns_unnoted,
@@ -46,7 +47,9 @@ from spark_channel.replication.renames import (
     has_other_names,
     is_made_again,
     key_of,
+    masks_of_key,
     note_columns,
+    note_masks,
     rewritten,
 )
 from spark_channel.replication.report import ReplicationReport, TableOutcome
@@ -162,10 +165,17 @@ class Follower(ChangePublisher):
             self._unread.clear()  # by `again`, the tables that were made have their rows read
             tunnel.resume()
         else:
-            made = self._create(more)
+            try:
+                made = self._create(more)
+            except TunnelError:
+                if tunnel.exists():
+                    return True  # another run has made it meanwhile
+                raise
             if made is None:
                 return False
             self._tunnel = tunnel = made
+        for copy in self._copies.values():
+            note_masks(tunnel, copy, self._keys[copy.stream])
         for copy in columns_unnoted(tunnel, self._copies.values(), again):
             if not note_columns(tunnel, copy):
                 break  # this source has no numbers
@@ -337,6 +347,8 @@ class Follower(ChangePublisher):
                 known = json.loads(notes.get(COLUMNS + stream) or "{}")
                 if has_other_names(known, notes.get(NAMES + stream), facts):
                     self._renamed[stream] = facts, reader_of(copy).schema()
+                masks = masks_of_key(copy, self._keys[stream])
+                is_keyed |= notes.get(MASKS + stream, masks) != masks
                 if is_made_again(known, facts) or (is_keyed and stream not in self._parked):
                     # Also one that is parked: the tunnel reads nothing while it follows a table that was dropped.
                     self._note_again(stream)

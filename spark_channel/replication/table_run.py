@@ -43,7 +43,7 @@ Move = Callable[[TransferSpec, Mapping[str, Any]], TransferReport]
 _NOTHING_YET = -(2**63) + 1
 """The position of an incremental stream whose table was empty."""
 _INSTEAD = re.compile(
-    r"[.:] (?:[Ll]eave it out with option 'columns'\. 'columns' does|Follow it by 'dbtable').*",
+    r"[.:] (?:leave it out with option 'columns'(?:\. 'columns' does.*)?|Follow it by 'dbtable'.*)$",
     re.DOTALL,
 )
 """What an error advises for a table that no tunnel of several tables follows."""
@@ -367,5 +367,6 @@ def why_of(error: Exception) -> str:
         "Reset the tunnel, or begin with a new checkpoint directory",
         "`spark-channel replicate reset FILE '*'` begins again, after which the next run reads all rows again",
     )
-    text = _INSTEAD.sub(". Use mode full or incremental for this table", text)
+    text = text.replace(", whose existing rows are read whatever 'tunnelType' is,", "")
+    text = _INSTEAD.sub(". Remove the cause, or use mode full or incremental", text)
     return text.replace("'cursorColumn'", "update_key")

@@ -23,6 +23,7 @@ from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import reset_tables, resume_tables, status_of
 from spark_channel.replication.tunnels import begin_again
 from spark_channel.service import ServiceServer, discovery
+from spark_channel.tunnel import Tunnel
 from tests.cli.test_run import run
 from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.servers.postgres import PostgresServer
@@ -124,6 +125,19 @@ def test_deletes_are_applied_and_a_truncate_empties(followed: Followed) -> None:
     followed.sql("INSERT INTO fol.a VALUES (5, 5, NULL)")
     followed.run()
     assert followed.rows("a", "id, n") == [(5, 5)]
+
+
+def test_a_tunnel_that_another_run_makes_meanwhile_is_followed(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two first runs at a time: the second one does not park all tables."""
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x')")
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (2, 2, 'y')")
+    exists, said = Tunnel.exists, [False]
+    monkeypatch.setattr(Tunnel, "exists", lambda tunnel: said.pop() if said else exists(tunnel))
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 1), (2, 2)]
 
 
 def test_a_run_is_one_job_of_its_tunnel(

@@ -303,6 +303,51 @@ def test_a_plan_parks_no_table_for_an_identity_column_of_the_target(pg: Postgres
     assert report.rows == 300
 
 
+def test_a_plan_parks_a_followed_table_as_the_run_does(pg: PostgresServer) -> None:
+    """For what its target lacks, and by its contract."""
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.plan import plan_replication
+    from spark_channel.replication.run import RunSettings
+
+    names = ("keyless", "fewer", "absent", "left")
+    pg.psql(
+        "CREATE SCHEMA rep_past; CREATE SCHEMA rep_past_dw; CREATE PUBLICATION rep_past;"
+        + "".join(
+            f"CREATE TABLE rep_past.{name} (id int PRIMARY KEY, n int);"
+            f"INSERT INTO rep_past.{name} VALUES (1, 1);"
+            f"ALTER PUBLICATION rep_past ADD TABLE rep_past.{name};"
+            for name in names
+        )
+        + "CREATE TABLE rep_past_dw.keyless (id int, n int);"
+        "CREATE TABLE rep_past_dw.fewer (id int PRIMARY KEY)"
+    )
+    file = {
+        "source": {**pg.login, "publication": "rep_past", "slot": "rep_past"},
+        "target": {**pg.login, "currentSchema": "rep_past_dw"},
+        "defaults": {"mode": "full_then_changes", "object": "{table}"},
+        "streams": {
+            "rep_past.keyless": {},
+            "rep_past.fewer": {"contract": {"columns": "freeze"}},
+            "rep_past.absent": {"contract": {"tables": "freeze"}},
+            "rep_past.left": {"contract": {"tables": "discard_row"}},
+        },
+    }
+    made = plan_replication(load_replication(file), RunSettings(), parallelism=2)
+    report = spark_channel.replicate(None, file, once=True)
+    pg.psql(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'rep_past';"
+        "DROP PUBLICATION rep_past; DROP SCHEMA rep_past CASCADE; DROP SCHEMA rep_past_dw CASCADE"
+    )
+    plans = {each.stream: each for each in made.tables}
+    parked = {each.stream: each.why for each in report.parked}
+    assert {name for name, each in plans.items() if each.fault} == parked.keys()
+    assert "does not hold (id) unique" in plans["rep_past.keyless"].fault
+    assert plans["rep_past.fewer"].fault in parked["rep_past.fewer"]
+    assert plans["rep_past.left"].does == next(
+        each.why for each in report.tables if each.stream == "rep_past.left"
+    )
+
+
 def test_a_date_before_our_era_is_no_position(pg: PostgresServer) -> None:
     """It is not that of the same year after it, beyond which no row would be read."""
     pg.psql(
@@ -342,7 +387,9 @@ def test_a_plan_and_a_run_park_tables_that_no_tunnel_follows(pg: PostgresServer)
     faults = {each.stream: each.fault for each in made.tables}
     assert faults == {each.stream: each.why for each in report.parked}
     for name in ("parts", "sums"):
-        assert faults[f"rep_no.{name}"].endswith(". Use mode full or incremental for this table")
+        assert faults[f"rep_no.{name}"].endswith(
+            ". Remove the cause, or use mode full or incremental"
+        )
 
 
 def test_tables_are_followed_by_the_log(
