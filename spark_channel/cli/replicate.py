@@ -479,7 +479,10 @@ def _object(end: Endpoint) -> str:
     if tree is None:
         return re.sub(r'[`"]', "", str(end.options["dbtable"]))
     folds = end.name == "postgresql"
-    names = [each.name.lower() if folds and not each.quoted else each.name for each in tree.parts]
+    names = [
+        each.name.lower() if folds and not each.args.get("quoted") else each.name
+        for each in tree.parts
+    ]
     return "" if any({*".{}"} & {*each} for each in names) else ".".join(names)
 
 

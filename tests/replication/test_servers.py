@@ -336,7 +336,9 @@ def test_a_plan_parks_a_followed_table_as_the_run_does(pg: PostgresServer) -> No
     report = spark_channel.replicate(None, file, once=True)
     pg.psql(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'rep_past';"
-        "DROP PUBLICATION rep_past; DROP SCHEMA rep_past CASCADE; DROP SCHEMA rep_past_dw CASCADE"
+        "DROP PUBLICATION rep_past; DROP SCHEMA rep_past CASCADE; DROP SCHEMA rep_past_dw CASCADE;"
+        "DROP TABLE IF EXISTS spark_channel_tunnel_notes, spark_channel_tunnel_clients, "
+        "spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
     )
     plans = {each.stream: each for each in made.tables}
     parked = {each.stream: each.why for each in report.parked}
