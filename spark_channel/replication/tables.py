@@ -50,7 +50,7 @@ _DEFAULT_OBJECT = "{schema}_{table}"
 _SMALL_BYTES, _SMALL_ROWS = 4 << 20, 20_000
 _UNSAFE = re.compile(r"[^\w .,=@+-]")
 _OWNER = re.compile(r".*-[0-9a-f]{6}\.(.+)-[0-9a-f]{12}")
-_MISSING = "no table of the source has this name"
+_MISSING = "no table of the source has this name (a view or a foreign table is read by `copy`)"
 
 
 def _plain(name: str) -> str:

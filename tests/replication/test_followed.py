@@ -704,6 +704,27 @@ def test_no_byte_of_a_followed_table_has_a_masked_value(
     assert {len(each[0]) for each in followed.rows("a", "s")} == {64}
 
 
+def test_no_error_of_the_log_quotes_a_masked_value(
+    followed: Followed, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Not of a value that Arrow cannot hold."""
+    caplog.set_level(logging.DEBUG)
+    is_postgres = "publication" in followed.source
+    value = "5874897-11-30" if is_postgres else "2026-00-15"
+    followed.more["columns"] = {"*.d": "sha256"}
+    followed.sql("ALTER TABLE fol.a ADD COLUMN d DATE")
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x', NULL)")
+    followed.run()
+    mode = "" if is_postgres else "SET sql_mode = ''; "
+    followed.sql(f"{mode}UPDATE fol.a SET d = '{value}'")
+    report = followed.run(3)
+    file = tmp_path / "shop.yml"
+    file.write_text(yaml.safe_dump(followed.file))
+    said = report.to_json() + caplog.text + repr(status_of(load_replication(file)))
+    assert "cannot hold" in report.parked[0].why
+    assert value not in said
+
+
 def refuse(followed: Followed) -> None:
     """Let the target refuse rows of `a` whose `n` is 1000."""
     if "publication" in followed.source:
