@@ -174,8 +174,7 @@ class Follower(ChangePublisher):
             if made is None:
                 return False
             self._tunnel = tunnel = made
-        for copy in self._copies.values():
-            note_masks(tunnel, copy, self._keys[copy.stream])
+        note_masks(tunnel, self._copies.values(), self._keys)
         for copy in columns_unnoted(tunnel, self._copies.values(), again):
             if not note_columns(tunnel, copy):
                 break  # this source has no numbers

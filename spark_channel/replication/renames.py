@@ -278,11 +278,15 @@ def masks_of_key(copy: TableCopy, key: Sequence[str]) -> str:
     return state_of_masks({name: str(mask) for name, mask in found.items() if mask is not None})
 
 
-def note_masks(tunnel: Tunnel, copy: TableCopy, key: Sequence[str]) -> None:
-    """Note `masks_of_key`, when the target's rows have these masks or are to be read again."""
-    now, name = masks_of_key(copy, key), MASKS + copy.stream
-    if tunnel.store.notes(tunnel.name).get(name) != now:
-        tunnel.store.note(tunnel.name, name, now)
+def note_masks(
+    tunnel: Tunnel, copies: Collection[TableCopy], keys: Mapping[str, Sequence[str]]
+) -> None:
+    """Note `masks_of_key` of each table, when the target's rows have these masks or are to be read again."""
+    notes = tunnel.store.notes(tunnel.name)
+    for copy in copies:
+        now, name = masks_of_key(copy, keys[copy.stream]), MASKS + copy.stream
+        if notes.get(name) != now:
+            tunnel.store.note(tunnel.name, name, now)
 
 
 def key_of(copy: TableCopy) -> tuple[str, ...]:
