@@ -18,7 +18,7 @@ from spark_channel.connectors.base.registry import all_connectors, has_third_par
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.errors import JobFileError, OptionError
 from spark_channel.local import cores
-from spark_channel.masking import without_login
+from spark_channel.masking import is_secret_name, without_login
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress.report import short
 from spark_channel.replication.config import json_schema, load_replication
@@ -37,6 +37,7 @@ from spark_channel.transform.transformer import Labelled
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from sqlglot import exp
 
 __all__ = ["Converted", "ReplicateOptions", "convert", "convert_jobs", "replicate"]
 
@@ -108,7 +109,7 @@ def convert(given: Sequence[Path], parameters: Sequence[str]) -> int:
         specs += [(str(path), spec) for spec in loaded.specs]
     made = convert_jobs(specs)
     refused += made.refused
-    for name, why in refused:
+    for name, why in (*made.notes, *refused):
         _say(f"{name}: {why}")
     print(made.text, end="")  # noqa: T201 - the command line talks
     return 0 if not refused else PARKED if made.text else 2
@@ -251,7 +252,8 @@ def _run(file: Path, options: ReplicateOptions) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - the command line talks
+    # In one piece: tables end side by side.
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # noqa: T201 - the command line talks
 
 
 def _show(report: ReplicationReport) -> None:
@@ -319,14 +321,22 @@ _COMPATIBLE = frozenset(
     ]
 )
 """Options of a writer that a stream needs not, or has otherwise."""
+_OF_A_TABLE = frozenset(
+    ["dbtable", "columns", "where", "partitioncolumn", "fetchsize", "url", "user", "password"]
+)
+"""Options of a reader that are a stream's, that `_place` writes otherwise, or that change no row."""
 _DEFAULT_SCHEMA = {"postgresql": "public", "sqlite": "", "duckdb": "main"}
 
 
 @dataclass
 class Converted:
-    """The file's text, "" when no job could be converted; and why the others could not, by their file."""
+    """The file's text, "" when no job could be converted; and why the others could not, by their file.
+
+    `notes`: what the file does otherwise than a job, by its file.
+    """
 
     text: str
+    notes: list[tuple[str, str]] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -336,6 +346,7 @@ def convert_jobs(jobs: Sequence[tuple[str, TransferSpec]]) -> Converted:
     Passwords become references to environment variables.
     """
     made, streams = Converted(""), {}
+    written: set[str] = set()
     places: tuple[dict[str, Any], dict[str, Any]] | None = None
     speeds: dict[str, int] = {}
     for name, spec in jobs:
@@ -343,13 +354,19 @@ def convert_jobs(jobs: Sequence[tuple[str, TransferSpec]]) -> Converted:
         if not why:
             own = (_place(spec.reader, "SOURCE"), _place(spec.writer, "TARGET"))
             places = places or own
-            stream = _stream_name(spec.reader)
+            stream, object_ = _stream_name(spec.reader), _object(spec.writer)
             if own != places:
                 why = "it has another source or target than the first job: convert such jobs apart"
             elif stream in streams:
                 why = f"another job copies {stream}, too"
+            elif object_.casefold() in written:
+                why = f"another job replaces the rows of {object_}, too"
             else:
-                streams[stream] = _stream(spec)
+                streams[stream] = _stream(spec, object_)
+                written.add(object_.casefold())
+                if spec.max_dirty_rows or spec.max_dirty_fraction:
+                    said = "errorLimit is left out: a row that the target refuses parks its table"
+                    made.notes.append((name, said))
                 for unit, speed in (
                     ("rows_per_second", spec.rows_per_second),
                     ("bytes_per_second", spec.bytes_per_second),
@@ -374,6 +391,8 @@ def _why_not(spec: TransferSpec) -> str:
             return f"{end.name} names no table of a database that is read or written whole"
         if end.parts or spec.targets:
             return "it has several tables or servers: convert a job for each"
+    if not _object(spec.writer):
+        return f"{spec.writer.options['dbtable']} has a dot or a brace in a name, which 'object' cannot say"
     columns = _columns(spec.reader)
     for step in spec.transformers:
         inner = step.inner if isinstance(step, Labelled) else step
@@ -418,19 +437,34 @@ def _columns(end: Endpoint) -> list[str]:
 
 def _place(end: Endpoint, half: str) -> dict[str, Any]:
     given = {key.lower(): value for key, value in end.options.items()}
-    made = {"url": without_login(str(given["url"]))}
+    url = str(given["url"])
+    kept = [
+        each
+        for each in url.partition("?")[2].split("&")
+        if each and not _is_login(each.partition("=")[0])
+    ]
+    made = {"url": "?".join([without_login(url), *(["&".join(kept)] if kept else [])])}
     if "user" in given:
         made["user"] = str(given["user"])
     if "password" in given:
         made["password"] = f"${{env:{half}_PASSWORD}}"
+    if half == "SOURCE":  # such as tinyInt1IsBit, without which values are others
+        made |= {key: given for key, given in end.options.items() if key.lower() not in _OF_A_TABLE}
     return made
 
 
-def _stream_name(end: Endpoint) -> str:
+def _is_login(parameter: str) -> bool:
+    return parameter.lower() in ("user", "username") or is_secret_name(parameter)
+
+
+def _parsed(end: Endpoint) -> "exp.Table | None":
     dialects: Mapping[str, str] = {each.name: each.dialect for each in all_connectors()}
-    text = str(end.options["dbtable"])
-    tree = parsed_name(text, dialects.get(end.name, ""))
-    schema, name = ("", text) if tree is None else (tree.db, tree.name)
+    return parsed_name(str(end.options["dbtable"]), dialects.get(end.name, ""))
+
+
+def _stream_name(end: Endpoint) -> str:
+    tree = _parsed(end)
+    schema, name = ("", str(end.options["dbtable"])) if tree is None else (tree.db, tree.name)
     if not schema:
         database = (
             without_login(str(end.options.get("url", ""))).partition("?")[0].rpartition("/")[2]
@@ -439,9 +473,22 @@ def _stream_name(end: Endpoint) -> str:
     return f"{schema}.{name}" if schema else name
 
 
-def _stream(spec: TransferSpec) -> dict[str, Any]:
+def _object(end: Endpoint) -> str:
+    """The target's table as a stream names it; "" = it cannot. PostgreSQL has names without quotes in lower case."""
+    tree = _parsed(end)
+    if tree is None:
+        return re.sub(r'[`"]', "", str(end.options["dbtable"]))
+    folds = end.name == "postgresql"
+    names = [
+        each.name.lower() if folds and not each.args.get("quoted") else each.name
+        for each in tree.parts
+    ]
+    return "" if any({*".{}"} & {*each} for each in names) else ".".join(names)
+
+
+def _stream(spec: TransferSpec, object_: str) -> dict[str, Any]:
     given = {key.lower(): value for key, value in spec.reader.options.items()}
-    made: dict[str, Any] = {"object": re.sub(r'[`"]', "", str(spec.writer.options["dbtable"]))}
+    made: dict[str, Any] = {"object": object_}
     if given.get("where"):
         made["where"] = given["where"]
     more: dict[str, Any] = {}

@@ -260,7 +260,7 @@ def verify(
             )
     wanted = VerifyOptions(
         job=job,
-        select=[each.strip() for each in (select or "").split(",") if each.strip()],
+        select=_selected(select),
         parameters=parameters or [],
         source=source,
         target=target,
@@ -342,7 +342,7 @@ def replicate(
     from spark_channel.cli.replicate import replicate as replicate_file
 
     options = ReplicateOptions(
-        select=[each.strip() for each in (select or "").split(",") if each.strip()],
+        select=_selected(select),
         full_refresh=full_refresh,
         once=once,
         dry_run=dry_run,
@@ -355,6 +355,21 @@ def replicate(
     )
     if code := replicate_file(words, options):
         raise typer.Exit(code)
+
+
+def _selected(text: str | None) -> list[str]:
+    """The tables that `--select` names; [] = all.
+
+    Raises:
+        OptionError: it names none, as the empty value of a shell's variable.
+    """
+    names = [each.strip() for each in (text or "").split(",") if each.strip()]
+    if text is not None and not names:
+        raise OptionError(
+            "option '--select' names no table; it takes names and patterns: omit it for all tables",
+            option="--select",
+        )
+    return names
 
 
 def convert(jobs: Jobs, parameters: Parameters = None) -> None:

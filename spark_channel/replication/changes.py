@@ -39,6 +39,7 @@ from spark_channel.replication.drift import decide
 from spark_channel.replication.publish import ChangePublisher, why_filled
 from spark_channel.replication.renames import (
     COLUMNS,
+    MASKS,
     NAMES,
     ROWS,
     columns_unnoted,
@@ -46,11 +47,13 @@ from spark_channel.replication.renames import (
     has_other_names,
     is_made_again,
     key_of,
+    masks_of_key,
     note_columns,
+    note_masks,
     rewritten,
 )
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.table_run import reader_of
+from spark_channel.replication.table_run import reader_of, why_of
 from spark_channel.replication.tables import TableCopy, connector_of, tables_of
 from spark_channel.replication.tunnels import (
     AGAIN,
@@ -162,10 +165,16 @@ class Follower(ChangePublisher):
             self._unread.clear()  # by `again`, the tables that were made have their rows read
             tunnel.resume()
         else:
-            made = self._create(more)
+            try:
+                made = self._create(more)
+            except TunnelError:
+                if tunnel.exists():
+                    return True  # another run has made it meanwhile
+                raise
             if made is None:
                 return False
             self._tunnel = tunnel = made
+        note_masks(tunnel, self._copies.values(), self._keys)
         for copy in columns_unnoted(tunnel, self._copies.values(), again):
             if not note_columns(tunnel, copy):
                 break  # this source has no numbers
@@ -337,6 +346,8 @@ class Follower(ChangePublisher):
                 known = json.loads(notes.get(COLUMNS + stream) or "{}")
                 if has_other_names(known, notes.get(NAMES + stream), facts):
                     self._renamed[stream] = facts, reader_of(copy).schema()
+                masks = masks_of_key(copy, self._keys[stream])
+                is_keyed |= notes.get(MASKS + stream, masks) != masks
                 if is_made_again(known, facts) or (is_keyed and stream not in self._parked):
                     # Also one that is parked: the tunnel reads nothing while it follows a table that was dropped.
                     self._note_again(stream)
@@ -397,9 +408,9 @@ class Follower(ChangePublisher):
 
     def _set_aside(self, copy: TableCopy, error: ChannelError) -> None:
         """Park the table for this run."""
-        _log.warning("%s is parked: %s", copy.stream, error)
+        _log.warning("%s is parked: %s", copy.stream, why_of(error))
         outcome = self._outcomes[copy.stream]
-        outcome.state, outcome.why = "parked", str(error)
+        outcome.state, outcome.why = "parked", why_of(error)
         outcome.error_type = type(error).__name__
         assert copy.table is not None
         self._aside.add((copy.table.schema, copy.table.name))
@@ -593,10 +604,11 @@ class Follower(ChangePublisher):
     def _park(self, copy: TableCopy, error: ChannelError) -> None:
         """Before the delivery has its checkpoint: it is not written, and the table's rows are read again later."""
         assert self._tunnel is not None
-        note(self._tunnel, copy.stream, PARKED, str(error))
-        self._parked[copy.stream] = str(error)
-        _log.warning("%s is parked: %s", copy.stream, error)
-        self._show_parked(copy.stream, str(error), type(error).__name__)
+        why = why_of(error)
+        note(self._tunnel, copy.stream, PARKED, why)
+        self._parked[copy.stream] = why
+        _log.warning("%s is parked: %s", copy.stream, why)
+        self._show_parked(copy.stream, why, type(error).__name__)
 
     def _show_parked(self, stream: str, why: str, kind: str) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ from spark_channel.option_types import is_reference, resolve_references
 from spark_channel.replication.patterns import matches
 from spark_channel.transform.transformer import Flow, Transformer, TransformResult
 
-__all__ = ["Mask", "MaskColumns", "mask_of", "parse_mask", "state_of_masks"]
+__all__ = ["Mask", "MaskColumns", "check_renamed", "mask_of", "parse_mask", "state_of_masks"]
 
 TAKES = "hmac(${env:NAME}), hmac(${file:PATH}), sha256, null, drop, partial(N) or keep"
 _SHORTEST_KEY = 16
@@ -78,6 +78,28 @@ def mask_of(masks: Mapping[str, str], stream: str, column: str) -> Mask | None:
                 found = text
     chosen = found if exact is None else exact
     return None if chosen is None else parse_mask(chosen)
+
+
+def check_renamed(
+    masks: Mapping[str, str], stream: str, source: Sequence[str], target: Sequence[str]
+) -> None:
+    """Hold no column of the source to be a masked one of the target under a name that no mask matches.
+
+    Raises:
+        SchemaError: one may be.
+    """
+    here, there = ({name.lower() for name in names} for names in (source, target))
+    new = [
+        name for name in source if name.lower() not in there and not mask_of(masks, stream, name)
+    ]
+    for before in target if new else ():
+        mask = mask_of(masks, stream, before)
+        if mask is not None and mask.kind != "keep" and before.lower() not in here:
+            raise SchemaError(
+                f"the source has no column {before!r} now, which has mask {mask}, and column {new[0]!r} is new: it may "
+                f"have the same values, and no mask matches its name. Write a mask for {new[0]!r} into columns, or "
+                "'keep'"
+            )
 
 
 def state_of_masks(masks: Mapping[str, str]) -> str:

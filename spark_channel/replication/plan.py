@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 
 from spark_channel.clock import utc_now
+from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import FollowsTables, LogFacts
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.rights import lacking_to_read, lacking_to_write
@@ -26,12 +27,12 @@ from spark_channel.replication.config import (
     load_replication,
     over,
 )
-from spark_channel.replication.deletes import with_columns
-from spark_channel.replication.drift import LoadColumns
+from spark_channel.replication.deletes import kept_key, with_columns
+from spark_channel.replication.drift import LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.renames import key_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.table_run import RunSettings, TableRun, reader_of, writer_of
+from spark_channel.replication.table_run import RunSettings, TableRun, reader_of, why_of, writer_of
 from spark_channel.replication.tables import (
     TableCopy,
     batch_options,
@@ -42,6 +43,7 @@ from spark_channel.replication.tables import (
 )
 from spark_channel.replication.tunnels import (
     log_options,
+    options_of,
     store_of,
     tunnel_of,
 )
@@ -127,9 +129,10 @@ def plan_replication(
     """What a run would do. Logs in at both ends, and holds rights and columns; changes nothing, and moves no row.
 
     Raises:
-        ChannelError: the source cannot be opened.
+        ChannelError: the source cannot be opened, or the file and `select` match no table.
     """
     found = find_tables(replication, settings.select)
+    found.check_some("copied", settings.select)
     begin = now or utc_now()
     dry = replace(settings, dry_run=True)
     limit = replication.limit
@@ -248,7 +251,7 @@ def _plan(
             opened, *_ = rehearse(planned, parallelism, held)
             statement, server_plan = _explained(opened)
     except ChannelError as error:
-        return replace(made, fault=str(error))
+        return replace(made, fault=why_of(error))
     there = run.target_schema()
     does = (
         "creates"
@@ -294,18 +297,27 @@ def _followed(
     Raises:
         ChannelError: why the table cannot be followed.
     """
-    key = ", ".join(key_of(copy))
+    keys = key_of(copy)
     columns = _followed_columns(replication, copy)
     there = target_schema(copy, writer_of(copy))
+    decision = decide(copy.contract, columns, there, keeps_columns=True)
+    if decision.skip:
+        return replace(made, does=decision.skip, rows=0, nbytes=0)
     names = [] if there is None else [name.lower() for name in there.names]
     new = [each for each in columns if each.name.lower() not in names]
     alters = bool(there and new) and copy.contract.columns == "evolve"
     if why := _unwritable(copy, alters=alters):
         return replace(made, fault=why)
+    if there is not None and not copy.is_lake:
+        given = {"writeMode": "upsert", "keyColumns": list(kept_key(keys, copy.deletes))}
+        kept = replace(copy, writer={**copy.writer, **given, **dict(decision.options)})
+        writer_of(kept).rehearse(
+            WriteContext("plan", commit="job"), prepare(decision.steps, columns).output_schema
+        )
     source_lock, target_lock = _locks_of(*ends, "key")
     return replace(
         made,
-        does=f"copies all rows, then applies each change by {key}; deletes: {copy.deletes}",
+        does=f"copies all rows, then applies each change by {', '.join(keys)}; deletes: {copy.deletes}",
         rows_between=_estimated(ends[0], made.rows),
         columns=", ".join(f"{each.name} {each.type}" for each in columns),
         alters=_altered(copy.object, new, there),
@@ -450,6 +462,7 @@ def _followed_columns(replication: Replication, copy: TableCopy) -> pa.Schema:
         }
     )
     source.feed.schema()
+    StreamSource(options_of(replication, [copy])).feed.joining(name, again=False)
     masks = copy.options.columns
     steps: list[Transformer] = [MaskColumns.of(copy.stream, masks)] if masks else []
     if copy.options.load_columns:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from spark_channel.connectors.base.contract import ColumnFact
 from spark_channel.connectors.sql.log_tables import OWN_COLUMNS
 from spark_channel.errors import OptionError, SchemaError
-from spark_channel.replication.masks import mask_of
+from spark_channel.replication.masks import mask_of, state_of_masks
 from spark_channel.replication.table_run import reader_of
 from spark_channel.replication.tables import TableCopy
 from spark_channel.tunnel import Tunnel
@@ -21,7 +21,9 @@ __all__ = [
     "has_other_names",
     "is_made_again",
     "key_of",
+    "masks_of_key",
     "note_columns",
+    "note_masks",
     "note_names",
     "note_rows",
     "other_columns",
@@ -35,6 +37,8 @@ NAMES = "#names "
 ROWS = "#rows "
 """Begins the notes that have what `ColumnFact` says of the rows that the target gets: where they are, and of which
 columns."""
+MASKS = "#masks "
+"""Begins the notes that have what masks make of a table's key."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +266,27 @@ def note_columns(
         numbers = {**kept, **own}
     tunnel.store.note(tunnel.name, COLUMNS + copy.stream, json.dumps(numbers))
     return True
+
+
+def masks_of_key(copy: TableCopy, key: Sequence[str]) -> str:
+    """What masks make of a table's key: with others, the target's rows are not found by their keys.
+
+    Raises:
+        OptionError: the key of a mask is missing or too short.
+    """
+    found = {name: mask_of(copy.options.columns or {}, copy.stream, name) for name in key}
+    return state_of_masks({name: str(mask) for name, mask in found.items() if mask is not None})
+
+
+def note_masks(
+    tunnel: Tunnel, copies: Collection[TableCopy], keys: Mapping[str, Sequence[str]]
+) -> None:
+    """Note `masks_of_key` of each table, when the target's rows have these masks or are to be read again."""
+    notes = tunnel.store.notes(tunnel.name)
+    for copy in copies:
+        now, name = masks_of_key(copy, keys[copy.stream]), MASKS + copy.stream
+        if notes.get(name) != now:
+            tunnel.store.note(tunnel.name, name, now)
 
 
 def key_of(copy: TableCopy) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import Replication
 from spark_channel.replication.groups import JoinedMove, copy_group, groups_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.table_run import Move, RunSettings, TableRun
+from spark_channel.replication.table_run import Move, RunSettings, TableRun, why_of
 from spark_channel.replication.tables import (
     FoundTables,
     find_tables,
@@ -65,12 +65,7 @@ def replicate_on(
     found = find_tables(replication, settings.select)
     for note in found.notes:
         _log.warning(note)
-    if not found.copies:
-        raise OptionError(
-            f"no table is copied: {'; '.join(found.notes) or 'the streams that match tables are disabled'}. Correct "
-            "the names, or let the source's role see the tables",
-            option="--select" if settings.select else "streams",
-        )
+    found.check_some("copied", settings.select)
     run = _Run(replication, found, move, settings, clock)
     run.check_together()
     with keeping_sessions(), limited(replication, settings) as (more, keeper):
@@ -271,7 +266,7 @@ class _Run:
                     since, pause = now, _FIRST_PAUSE
                 if now + pause > since + most or not run.passes(error, has_target=self._has_target):
                     raise
-                _log.warning("a table is tried again in %.1f s: %s", pause, _why(error))
+                _log.warning("a table is tried again in %.1f s: %s", pause, why_of(error))
             self.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -349,7 +344,7 @@ class _Run:
 
     @staticmethod
     def _park(outcome: TableOutcome, error: Exception) -> None:
-        outcome.state, outcome.why = "parked", _why(error)
+        outcome.state, outcome.why = "parked", why_of(error)
         outcome.error_type = type(error).__name__
         _log.warning("%s is parked: %s", outcome.stream, outcome.why)
 
@@ -389,17 +384,3 @@ class _Run:
             number = self._ended
         if self._settings.ended is not None and not self._cancelled:
             self._settings.ended(outcome, number, len(self._copies))
-
-
-def _why(error: Exception) -> str:
-    """The message of an error, with the words of the file."""
-    if not isinstance(error, ChannelError):
-        _log.debug("the error was raised here", exc_info=error)
-        first = next(iter(str(error).splitlines()), "no message")
-        return f"{type(error).__name__}: {first}"
-    text = str(error).replace("option 'cursorColumn'", "update_key")
-    text = text.replace(
-        "Reset the tunnel, or begin with a new checkpoint directory",
-        "`spark-channel replicate reset FILE '*'` begins again, after which the next run reads all rows again",
-    )
-    return text.replace("'cursorColumn'", "update_key")

@@ -1,6 +1,7 @@
 """One table of a replication: which rows a run copies, and under which position they are published."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -17,13 +18,22 @@ from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import StreamBatch
 from spark_channel.progress import TransferReport
 from spark_channel.replication.drift import Decision, LoadColumns, decide
-from spark_channel.replication.masks import MaskColumns
+from spark_channel.replication.masks import MaskColumns, check_renamed
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.tables import TableCopy, check_open, is_away, target_schema
 from spark_channel.transfers.run import job_name
 from spark_channel.transform.transformer import Transformer, prepare
 
-__all__ = ["Move", "Pace", "RunSettings", "TableRun", "reader_of", "together_of", "writer_of"]
+__all__ = [
+    "Move",
+    "Pace",
+    "RunSettings",
+    "TableRun",
+    "reader_of",
+    "together_of",
+    "why_of",
+    "writer_of",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +42,11 @@ Move = Callable[[TransferSpec, Mapping[str, Any]], TransferReport]
 
 _NOTHING_YET = -(2**63) + 1
 """The position of an incremental stream whose table was empty."""
+_INSTEAD = re.compile(
+    r"[.:] (?:leave it out with option 'columns'(?:\. 'columns' does.*)?|Follow it by 'dbtable'.*)$",
+    re.DOTALL,
+)
+"""What an error advises for a table that no tunnel of several tables follows."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -270,6 +285,7 @@ class TableRun:
         if target is None:
             raise SchemaError(f"the target has no table {copy.object}: replicate it first")
         masks = copy.options.columns
+        check_renamed(masks or {}, copy.stream, source.names, target.names)
         steps = (MaskColumns.of(copy.stream, masks),) if masks else ()
         arriving = prepare(steps, source).output_schema
         decision = decide(copy.contract, arriving, target, keeps_columns=self._keeps_columns)
@@ -304,11 +320,17 @@ class TableRun:
         return replace(made, channels=1, splits_per_channel=1) if copy.is_small else made
 
     def _decide(self, planned: "_Planned", steps: Sequence[Transformer]) -> Decision:
-        if planned.overwrite and not self._keeps_columns:
+        copy = self._copy
+        is_replaced = planned.overwrite and not self._keeps_columns
+        if is_replaced and not copy.options.columns:
             return Decision()  # files: an overwrite brings its own columns
-        arriving = prepare(steps, self._reading.schema()).output_schema
-        target = self.target_schema()
-        return decide(self._copy.contract, arriving, target, keeps_columns=self._keeps_columns)
+        source, target = self._reading.schema(), self.target_schema()
+        if target is not None and (is_replaced or copy.contract.columns == "evolve"):
+            check_renamed(copy.options.columns or {}, copy.stream, source.names, target.names)
+        if is_replaced:
+            return Decision()
+        arriving = prepare(steps, source).output_schema
+        return decide(copy.contract, arriving, target, keeps_columns=self._keeps_columns)
 
     def _write_options(
         self, planned: "_Planned", writer: Mapping[str, Any], decision: Decision
@@ -347,3 +369,19 @@ def _of_table(end: Any, options: Mapping[str, Any]) -> Any:
     """A reader or writer as `end`, of another table: to parse the other options again takes ten times as long."""
     name = resolve_references({"dbtable": options["dbtable"]})
     return type(end)(end.options.model_copy(update=name))
+
+
+def why_of(error: Exception) -> str:
+    """The message of an error, with the words of the file."""
+    if not isinstance(error, ChannelError):
+        _log.debug("the error was raised here", exc_info=error)
+        first = next(iter(str(error).splitlines()), "no message")
+        return f"{type(error).__name__}: {first}"
+    text = str(error).replace("option 'cursorColumn'", "update_key")
+    text = text.replace(
+        "Reset the tunnel, or begin with a new checkpoint directory",
+        "`spark-channel replicate reset FILE '*'` begins again, after which the next run reads all rows again",
+    )
+    text = text.replace(", whose existing rows are read whatever 'tunnelType' is,", "")
+    text = _INSTEAD.sub(". Remove the cause, or use mode full or incremental", text)
+    return text.replace("'cursorColumn'", "update_key")

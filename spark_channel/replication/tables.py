@@ -18,7 +18,7 @@ from spark_channel.connectors.base.stored import Overlap, most_overlap
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, JobFileError, OptionError, SourceError
 from spark_channel.option_types import resolve_references
-from spark_channel.replication.config import Contract, Place, Replication, StreamOptions
+from spark_channel.replication.config import Contract, Place, Replication, StreamOptions, over
 from spark_channel.replication.deletes import Deletes
 from spark_channel.replication.masks import mask_of, state_of_masks
 from spark_channel.replication.patterns import is_pattern, matches, selected
@@ -50,7 +50,7 @@ _DEFAULT_OBJECT = "{schema}_{table}"
 _SMALL_BYTES, _SMALL_ROWS = 4 << 20, 20_000
 _UNSAFE = re.compile(r"[^\w .,=@+-]")
 _OWNER = re.compile(r".*-[0-9a-f]{6}\.(.+)-[0-9a-f]{12}")
-_MISSING = "no table of the source has this name"
+_MISSING = "no table of the source has this name (a view or a foreign table is read by `copy`)"
 
 
 def _plain(name: str) -> str:
@@ -145,6 +145,18 @@ class FoundTables:
     copies: tuple[TableCopy, ...]
     notes: tuple[str, ...] = ()
 
+    def check_some(self, done: str, select: Sequence[str]) -> None:
+        """
+        Raises:
+            OptionError: the file and `select` match no table that is `done`.
+        """
+        if not self.copies:
+            raise OptionError(
+                f"no table is {done}: {'; '.join(self.notes) or 'the streams that match tables are disabled'}. Correct "
+                "the names, or let the source's role see the tables",
+                option="--select" if select else "streams",
+            )
+
 
 def connector_of(place: Place, half: str) -> Connector:
     """The connector of a source ("reader") or a target ("writer").
@@ -231,10 +243,11 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
     with keeping_sessions():
         writes = connector_of(replication.target, "writer")
         copies = _not_their_sources(_apart(copies), source, writes)
+    notes = _notes(replication, select, tables, [each.stream for each in copies])
     copies = [each for each in copies if selected(select, each.stream)]
     copies += _missing(replication, select, tables)
     copies.sort(key=lambda each: (*(-amount for amount in each.size), each.stream))
-    return FoundTables(tuple(copies), tuple(_notes(replication, select, tables)))
+    return FoundTables(tuple(copies), tuple(notes))
 
 
 def tables_of(replication: Replication) -> Sequence[SourceTable]:
@@ -422,7 +435,7 @@ def _missing(
             near = difflib.get_close_matches(name, labels, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ", or the role may not see it"
             empty: dict[str, Any] = {}
-            options = replication.streams[name]
+            options = over(replication.defaults, replication.streams[name])
             found.append(TableCopy(name, None, options, "", empty, empty, _MISSING + hint))
     return found
 
@@ -486,7 +499,10 @@ def _is_into(copy: TableCopy, read: TableCopy, source: Connector, target: Connec
 
 
 def _notes(
-    replication: Replication, select: Sequence[str], tables: Sequence[SourceTable]
+    replication: Replication,
+    select: Sequence[str],
+    tables: Sequence[SourceTable],
+    copied: Sequence[str],
 ) -> list[str]:
     labels = [each.label for each in tables]
     unused = [
@@ -494,9 +510,9 @@ def _notes(
         for pattern in replication.streams
         if is_pattern(pattern) and not any(matches(pattern, label) for label in labels)
     ]
-    unused += [
-        f"--select {pattern} matches no table of the source"
-        for pattern in select
-        if not any(matches(pattern, label) for label in labels)
-    ]
+    for pattern in select:
+        if not any(matches(pattern, label) for label in labels):
+            unused.append(f"--select {pattern} matches no table of the source")
+        elif not any(matches(pattern, label) for label in copied):
+            unused.append(f"--select {pattern} matches tables that no stream copies")
     return unused

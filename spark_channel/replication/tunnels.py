@@ -104,15 +104,18 @@ def log_options(replication: Replication, tables: Sequence[str] = ()) -> dict[st
     """
     connector = connector_of(replication.source, "reader")
     given = {key.lower() for key in replication.source.options()}
+    masks = [each.columns for each in (replication.defaults, *replication.streams.values())]
+    hides = {"hideValues": "true"} if any(masks) else {}
     if "binlog" in connector.options_class("reader").names():
-        return {"binlog": "true"}
+        return {"binlog": "true", **hides}
     if "publication" not in given:
         raise OptionError(
             "source: full_then_changes needs publication, the name of a publication that has the tables: "
             f"CREATE PUBLICATION shop FOR TABLE {', '.join(tables) or 'shop.orders, shop.items'}",
             option="publication",
         )
-    return {} if "slot" in given else {"slot": tunnel_name(replication).replace("-", "_")}
+    slot = {} if "slot" in given else {"slot": tunnel_name(replication).replace("-", "_")}
+    return {**slot, **hides}
 
 
 def known_tables(tunnel: Tunnel, options: Mapping[str, Any]) -> set[str]:

@@ -40,12 +40,7 @@ def pairs_of(replication: Replication, select: Sequence[str] = ()) -> Iterator[T
         ChannelError: the source cannot be opened, or the file and `select` match no table.
     """
     found = find_tables(replication, select)
-    if not found.copies:
-        raise OptionError(
-            f"no table is verified: {'; '.join(found.notes) or 'the streams that match tables are disabled'}. Correct "
-            "the names, or let the source's role see the tables",
-            option="--select" if select else "streams",
-        )
+    found.check_some("verified", select)
     for copy in found.copies:
         name = f"{copy.stream} -> {copy.object}"
         try:

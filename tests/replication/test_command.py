@@ -69,3 +69,23 @@ def test_bad_input_has_exit_code_2_and_a_parked_table_3(file: Path) -> None:
     assert "'ful'" in said
     file.write_text(text.replace("url: ", "ulr: 1, url: ", 1))
     assert "ulr" in run("check", str(file), code=2)
+
+
+def test_a_selection_without_a_table_copies_none(file: Path) -> None:
+    """The empty value of a shell's variable would take all tables, also with --full-refresh."""
+    assert "names no table" in run("replicate", str(file), "--select", "", code=2, PII_KEY=KEY)
+    assert not (file.parent / "dw.db").exists()
+    for more in ((), ("--dry-run",)):
+        said = run("replicate", str(file), "--select", "x*", *more, code=2, PII_KEY=KEY)
+        assert "no table is copied: --select x* matches no table" in said
+    file.write_text(file.read_text().replace("  users:\n", ""))
+    said = run("replicate", str(file), "--select", "users", code=2, PII_KEY=KEY)
+    assert "--select users matches tables that no stream copies" in said
+
+
+def test_a_plan_has_the_words_of_the_file(file: Path) -> None:
+    text = file.read_text().replace("defaults:", "defaults: {}\n#").replace("key: id", "key: email")
+    file.write_text(text.replace("orders:", "users:").replace("  users:\n", "", 1))
+    for more in ((), ("--dry-run",)):
+        said = run("replicate", str(file), *more, code=3)
+        assert "update_key names 'email' of type string" in said

@@ -1,6 +1,7 @@
 """DataX jobs as one file of a replication."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,26 @@ def job(
     return load_job(text).spec
 
 
+def into(table: str) -> dict[str, Any]:
+    """Parameters of a writer that replaces the rows of `table`."""
+    place = {"table": [table], "jdbcUrl": "jdbc:postgresql://w/dw"}
+    return {"connection": [place], "preSql": [f"TRUNCATE TABLE {table}"]}
+
+
+def test_what_a_job_says_of_its_ends_is_kept() -> None:
+    """Parameters of urls, and the name that PostgreSQL has for a table without quotes."""
+    url = "jdbc:postgresql://w/dw?sslmode=require&user=x&password=hunter2"
+    place = {"table": ["Marts.T_Orders"], "jdbcUrl": url}
+    writer = {"connection": [place], "preSql": ["TRUNCATE TABLE Marts.T_Orders"]}
+    made = convert_jobs([("a.json", job(url="jdbc:mysql://h/shop?useSSL=true", writer=writer))])
+    found = parse_replication(made.text)
+    assert found.source.url == "jdbc:mysql://h/shop?useSSL=true"
+    assert found.target.url == "jdbc:postgresql://w/dw?sslmode=require"
+    assert found.streams["shop.orders"].object == "marts.t_orders"
+    spec = replace(job(), max_dirty_rows=10)
+    assert "errorLimit is left out" in convert_jobs([("a.json", spec)]).notes[0][1]
+
+
 def test_jobs_become_streams() -> None:
     jobs = [
         job(),
@@ -66,6 +87,8 @@ def test_jobs_become_streams() -> None:
         "url": "jdbc:mysql://h:3306/shop",
         "user": "etl",
         "password": "${env:SOURCE_PASSWORD}",
+        "tinyInt1IsBit": "false",  # as DataX reads them
+        "zeroDates": "null",
     }
     assert found.limit.rows_per_second == 5000
     assert found.limit.bytes_per_second == 1 << 20
@@ -83,7 +106,11 @@ def test_jobs_become_streams() -> None:
         (job(writer={"postSql": ["ANALYZE"]}), "its writer has 'postsql'"),
         (job(writer={"column": ["id", "title"]}), "renames or changes columns"),
         (job(url="jdbc:mysql://other/shop"), "another source or target"),
+        (job(url="jdbc:mysql://h:3306/shop?zeroDateTimeBehavior=round"), "another source"),
+        (job("items", reader={"session": ["SET time_zone = '+01:00'"]}), "another source"),
         (job(), "another job copies shop.orders"),
+        (job("old", writer=into("MARTS.Orders")), "another job replaces the rows of marts.orders"),
+        (job("old", writer=into('marts."a.b"')), "has a dot or a brace in a name"),
         (
             job(
                 reader={

@@ -24,6 +24,7 @@ from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import reset_tables, resume_tables, status_of
 from spark_channel.replication.tunnels import begin_again
 from spark_channel.service import ServiceServer, discovery
+from spark_channel.tunnel import Tunnel
 from tests.cli.test_run import run
 from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.servers.postgres import PostgresServer
@@ -126,6 +127,19 @@ def test_deletes_are_applied_and_a_truncate_empties(followed: Followed) -> None:
     followed.sql("INSERT INTO fol.a VALUES (5, 5, NULL)")
     followed.run()
     assert followed.rows("a", "id, n") == [(5, 5)]
+
+
+def test_a_tunnel_that_another_run_makes_meanwhile_is_followed(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two first runs at a time: the second one does not park all tables."""
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x')")
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (2, 2, 'y')")
+    exists, said = Tunnel.exists, [False]
+    monkeypatch.setattr(Tunnel, "exists", lambda tunnel: said.pop() if said else exists(tunnel))
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 1), (2, 2)]
 
 
 def test_a_run_is_one_job_of_its_tunnel(
@@ -690,6 +704,27 @@ def test_no_byte_of_a_followed_table_has_a_masked_value(
     files = [each for each in tmp_path.rglob("*") if each.is_file()]
     assert [each for each in files if SECRET.encode() in each.read_bytes()] == []
     assert {len(each[0]) for each in followed.rows("a", "s")} == {64}
+
+
+def test_no_error_of_the_log_quotes_a_masked_value(
+    followed: Followed, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Not of a value that Arrow cannot hold."""
+    caplog.set_level(logging.DEBUG)
+    is_postgres = "publication" in followed.source
+    value = "5874897-11-30" if is_postgres else "2026-00-15"
+    followed.more["columns"] = {"*.d": "sha256"}
+    followed.sql("ALTER TABLE fol.a ADD COLUMN d DATE")
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x', NULL)")
+    followed.run()
+    mode = "" if is_postgres else "SET sql_mode = ''; "
+    followed.sql(f"{mode}UPDATE fol.a SET d = '{value}'")
+    report = followed.run(3)
+    file = tmp_path / "shop.yml"
+    file.write_text(yaml.safe_dump(followed.file))
+    said = report.to_json() + caplog.text + repr(status_of(load_replication(file)))
+    assert "cannot hold" in report.parked[0].why
+    assert value not in said
 
 
 def refuse(followed: Followed) -> None:

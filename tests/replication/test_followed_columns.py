@@ -110,3 +110,41 @@ def test_a_frozen_target_gets_no_other_name(followed: Followed) -> None:
     followed.sql('ALTER TABLE fol_dw.t_a RENAME COLUMN "n" TO "m"')
     followed.run()
     assert followed.rows("a", "id, m") == [(1, 1), (2, 2)]
+
+
+def test_rows_whose_key_has_another_mask_are_read_again(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By other keys the target's rows are not found: each would be there twice after its next change."""
+    monkeypatch.setenv("PII_KEY", "0123456789abcdef0123")
+    followed.more["columns"] = {"id": "hmac(${env:PII_KEY})"}
+    followed.sql(PLANTED)
+    followed.run()
+    before = {key for key, _ in followed.rows("a", "id, n")}
+    monkeypatch.setenv("PII_KEY", "abcdef0123456789abcd")
+    followed.sql("UPDATE fol.a SET n = 10 WHERE id = 1")
+    followed.run()
+    rows = followed.rows("a", "id, n")
+    assert sorted(n for _, n in rows) == [2, 10]
+    assert before.isdisjoint(key for key, _ in rows)
+    again = read_again(monkeypatch)
+    followed.run()
+    assert again == []
+
+
+@pytest.mark.parametrize("deletes", ["soft", "scd2"])
+def test_rows_that_are_read_again_change_those_without_an_end(
+    followed: Followed, deletes: str
+) -> None:
+    followed.more["deletes"] = deletes
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("UPDATE fol.a SET n = 10 WHERE id = 1")
+    followed.run()
+    followed.sql("ALTER TABLE fol.a ADD COLUMN w INT NOT NULL DEFAULT 7")
+    followed.sql("UPDATE fol.a SET w = 8 WHERE id = 1")
+    followed.run()
+    end = "_valid_to" if deletes == "scd2" else "_deleted_at"
+    rows = followed.rows("a", f"id, n, w, {end}")
+    assert [row[:3] for row in rows if row[-1] is None] == [(1, 10, 8), (2, 2, 7)]
+    assert len(rows) == (4 if deletes == "scd2" else 2)

@@ -384,6 +384,32 @@ def test_drift_follows_the_contract(shop: Shop) -> None:
     assert run(data_type="discard_row").rows == 0
 
 
+@pytest.mark.parametrize("writer", ["sqlite", "parquet", "delta"])
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+def test_a_masked_column_under_a_new_name_is_not_copied_open(
+    shop: Shop, writer: str, mode: str
+) -> None:
+    target = {
+        "sqlite": None,
+        "parquet": {"path": str(shop.folder / "lake"), "writer": "parquet"},
+        "delta": {"path": str(shop.folder / "lake"), "writer": "delta"},
+    }[writer]
+    streams: dict[str, Any] = {
+        "users": {
+            "mode": mode,
+            "columns": {"*.email": "sha256"},
+            **({"update_key": "id"} if mode == "incremental" else {}),
+        }
+    }
+    assert not shop.replicate(streams, target).parked
+    shop.run("ALTER TABLE users RENAME email TO mail; INSERT INTO users VALUES (3, 'open', '5')")
+    parked = shop.replicate(streams, target).parked
+    assert ["'mail' is new" in each.why for each in parked] == [True]
+    streams["users"]["columns"] |= {"mail": "keep"}
+    if mode == "full":
+        assert not shop.replicate(streams, target).parked
+
+
 def test_load_columns(shop: Shop) -> None:
     report = shop.replicate({"users": {"load_columns": "true"}})
     assert report.exit_code == 0, why(report)

@@ -282,6 +282,118 @@ def test_a_plan_moves_nothing_and_names_what_is_missing(pg: PostgresServer) -> N
     pg.psql("DROP OWNED BY rep_reader; DROP ROLE rep_reader")
 
 
+def test_a_plan_parks_no_table_for_an_identity_column_of_the_target(pg: PostgresServer) -> None:
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.plan import plan_replication
+    from spark_channel.replication.run import RunSettings
+
+    pg.psql(
+        "CREATE SCHEMA rep_numbered; CREATE TABLE rep_numbered.plain "
+        "(id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, at timestamptz, n numeric(10,2))"
+    )
+    file = {
+        "source": pg.login,
+        "target": {**pg.login, "currentSchema": "rep_numbered"},
+        "streams": {"rep_a.plain": {"object": "plain"}},
+    }
+    made = plan_replication(load_replication(file), RunSettings(), parallelism=2)
+    report = spark_channel.replicate(None, file)
+    pg.psql("DROP SCHEMA rep_numbered CASCADE")
+    assert [(each.does, each.fault) for each in made.tables] == [("replaces all rows", "")]
+    assert report.rows == 300
+
+
+def test_a_plan_parks_a_followed_table_as_the_run_does(pg: PostgresServer) -> None:
+    """For what its target lacks, and by its contract."""
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.plan import plan_replication
+    from spark_channel.replication.run import RunSettings
+
+    names = ("keyless", "fewer", "absent", "left")
+    pg.psql(
+        "CREATE SCHEMA rep_past; CREATE SCHEMA rep_past_dw; CREATE PUBLICATION rep_past;"
+        + "".join(
+            f"CREATE TABLE rep_past.{name} (id int PRIMARY KEY, n int);"
+            f"INSERT INTO rep_past.{name} VALUES (1, 1);"
+            f"ALTER PUBLICATION rep_past ADD TABLE rep_past.{name};"
+            for name in names
+        )
+        + "CREATE TABLE rep_past_dw.keyless (id int, n int);"
+        "CREATE TABLE rep_past_dw.fewer (id int PRIMARY KEY)"
+    )
+    file = {
+        "source": {**pg.login, "publication": "rep_past", "slot": "rep_past"},
+        "target": {**pg.login, "currentSchema": "rep_past_dw"},
+        "defaults": {"mode": "full_then_changes", "object": "{table}"},
+        "streams": {
+            "rep_past.keyless": {},
+            "rep_past.fewer": {"contract": {"columns": "freeze"}},
+            "rep_past.absent": {"contract": {"tables": "freeze"}},
+            "rep_past.left": {"contract": {"tables": "discard_row"}},
+        },
+    }
+    made = plan_replication(load_replication(file), RunSettings(), parallelism=2)
+    report = spark_channel.replicate(None, file, once=True)
+    pg.psql(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'rep_past';"
+        "DROP PUBLICATION rep_past; DROP SCHEMA rep_past CASCADE; DROP SCHEMA rep_past_dw CASCADE;"
+        "DROP TABLE IF EXISTS spark_channel_tunnel_notes, spark_channel_tunnel_clients, "
+        "spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
+    )
+    plans = {each.stream: each for each in made.tables}
+    parked = {each.stream: each.why for each in report.parked}
+    assert {name for name, each in plans.items() if each.fault} == parked.keys()
+    assert "does not hold (id) unique" in plans["rep_past.keyless"].fault
+    assert plans["rep_past.fewer"].fault in parked["rep_past.fewer"]
+    assert plans["rep_past.left"].does == next(
+        each.why for each in report.tables if each.stream == "rep_past.left"
+    )
+
+
+def test_a_date_before_our_era_is_no_position(pg: PostgresServer) -> None:
+    """It is not that of the same year after it, beyond which no row would be read."""
+    pg.psql(
+        "CREATE SCHEMA rep_old; CREATE TABLE rep_old.days (at date PRIMARY KEY);"
+        "INSERT INTO rep_old.days VALUES ('4000-01-01 BC')"
+    )
+    streams = {"rep_old.days": {"mode": "incremental", "update_key": "at", "late_seconds": 0}}
+    target = {**pg.login, "currentSchema": "rep_dw"}
+    report = spark_channel.replicate(
+        None, {"source": pg.login, "target": target, "streams": streams}
+    )
+    pg.psql("DROP SCHEMA rep_old CASCADE")
+    assert "has a highest value that is not date" in report.parked[0].why
+
+
+def test_a_plan_and_a_run_park_tables_that_no_tunnel_follows(pg: PostgresServer) -> None:
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.plan import plan_replication
+    from spark_channel.replication.run import RunSettings
+
+    pg.psql(
+        "CREATE SCHEMA rep_no; CREATE TABLE rep_no.parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE rep_no.rest PARTITION OF rep_no.parts DEFAULT;"
+        "CREATE TABLE rep_no.sums (id int PRIMARY KEY, n int GENERATED ALWAYS AS (id * 2) STORED);"
+        "CREATE PUBLICATION rep_no FOR TABLE rep_no.parts, rep_no.sums WITH (publish_via_partition_root)"
+    )
+    file = {
+        "source": {**pg.login, "publication": "rep_no", "slot": "rep_no"},
+        "target": {**pg.login, "currentSchema": "rep_dw"},
+        "defaults": {"mode": "full_then_changes"},
+        "streams": {"rep_no.parts": {}, "rep_no.sums": {}, "rep_no.missing": {}},
+    }
+    made = plan_replication(load_replication(file), RunSettings(), parallelism=2)
+    report = spark_channel.replicate(None, file, once=True)
+    pg.psql("DROP PUBLICATION rep_no; DROP SCHEMA rep_no CASCADE")
+    assert {each.mode for each in report.tables} == {"full_then_changes"}
+    faults = {each.stream: each.fault for each in made.tables}
+    assert faults == {each.stream: each.why for each in report.parked}
+    for name in ("parts", "sums"):
+        assert faults[f"rep_no.{name}"].endswith(
+            ". Remove the cause, or use mode full or incremental"
+        )
+
+
 def test_tables_are_followed_by_the_log(
     pg: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -483,8 +483,10 @@ class BinlogTablesFeed(BinlogFeed):
 
     def _refused(self, decoder: ChangeDecoder, error: MisfitError) -> SourceError:
         label = "a table" if decoder.at is None else decoder.at.table.label
+        hides = self._reader.options.hide_values
+        what = f"a value that {error.column.kind} cannot hold" if hides else error.what
         return SourceError(
-            f"column {error.column.name!r} of {label} has {error.what} in the binary log. "
+            f"column {error.column.name!r} of {label} has {what} in the binary log. "
             f"{self._reader.dialect.misfit_advice(error.column)}"
         )
 

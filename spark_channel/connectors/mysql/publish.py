@@ -341,9 +341,12 @@ class _MysqlMerge(Merge):
 
     def _leave_open(self, end: str) -> None:
         joined = f"{self._rows} AS s JOIN {self._target} AS t ON {self._same_one}"
-        self._run(
-            f"DELETE s FROM {joined} WHERE {self.does(OPENS, 's.')} AND t.{self.quoted(end)} IS NULL"
-        )
+        ended = self.quoted(end)
+        said = f"WHERE {self.does(OPENS, 's.')} AND t.{ended} IS NULL AND s.{ended} IS"
+        if self._begin is not None:
+            begin = self.quoted(self._begin)
+            self._run(f"UPDATE {joined} SET s.{begin} = t.{begin} {said} NULL")  # noqa: S608 - quoted names
+        self._run(f"DELETE s FROM {joined} {said} NOT NULL")
 
     def _close(self, end: str) -> None:
         self._run(

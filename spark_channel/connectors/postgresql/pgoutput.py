@@ -472,10 +472,11 @@ def _typed(values: list[bytes | None], about: pa.Field) -> pa.Array:
             plain = pc.replace_substring_regex(texts, r"\+00$", "")
             return pc.cast(plain, pa.timestamp("us")).cast(pa.int64()).cast(kind)
         return pc.cast(texts, kind)
-    except (ValueError, pa.ArrowNotImplementedError) as error:
+    except (ValueError, pa.ArrowNotImplementedError):
+        # The value may be one that a mask hides.
         raise SourceError(
-            f"a change of column {about.name!r} does not fit {kind}: {error}"
-        ) from error
+            f"a change of column {about.name!r} has a value that {kind} cannot hold"
+        ) from None
 
 
 # pgoutput's messages of several tables, decoded in one pass: each message goes to the decoder of

@@ -67,7 +67,7 @@ def obstacle(session: PgReadSession, source: ReadSource) -> str | None:
     if in_recovery:
         return "its server is a standby, where no watermark can be written"
     if not granted:
-        return "its role has SELECT on columns only, which does not allow the table's lock"
+        return "its role lacks SELECT on the whole table, without which it cannot lock it"
     if table.kind == "p":
         return "it is partitioned"
     keyset = keyset_of(source, Split({"kind": "all"}))

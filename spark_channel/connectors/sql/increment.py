@@ -96,6 +96,8 @@ def _has_positions(kind: pa.DataType) -> bool:
 def _position(value: Any, kind: pa.DataType, name: str) -> int:
     """The position of a value as `CursorQuery.highest` returns it."""
     try:
+        if str(value).endswith(" BC"):
+            raise ValueError("a year before Python's")
         if pa.types.is_date(kind):
             return (date.fromisoformat(str(value)[:10]) - _EPOCH.date()).days
         if pa.types.is_timestamp(kind):

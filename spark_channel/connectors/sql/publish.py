@@ -305,11 +305,15 @@ class Merge:
         self._run(f"DELETE FROM {self._rows} WHERE {said}")  # noqa: S608 - quoted names
 
     def _leave_open(self, end: str) -> None:
-        """Remove the opens whose key has a row without an end."""
-        self._run(
-            f"DELETE FROM {self._rows} AS s WHERE {self.does(OPENS, 's.')} AND EXISTS "  # noqa: S608 - quoted names
-            f"(SELECT 1 FROM {self._target} t WHERE {self._same_one} AND t.{self.quoted(end)} IS NULL)"
-        )
+        """Let an open of a key that has a row without an end write that row, or remove the open if it has an end."""
+        is_open = f"FROM {self._target} t WHERE {self._same_one} AND t.{self.quoted(end)} IS NULL"
+        said = f"WHERE {self.does(OPENS, 's.')} AND EXISTS (SELECT 1 {is_open}) AND s.{self.quoted(end)} IS"
+        if self._begin is not None:
+            begin = self.quoted(self._begin)
+            self._run(
+                f"UPDATE {self._rows} AS s SET {begin} = (SELECT MAX(t.{begin}) {is_open}) {said} NULL"  # noqa: S608
+            )
+        self._run(f"DELETE FROM {self._rows} AS s {said} NOT NULL")  # noqa: S608 - quoted names
 
     def _close(self, end: str) -> None:
         """Set the end of the target's rows that have none and that a close names."""

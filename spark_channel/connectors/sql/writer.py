@@ -134,7 +134,9 @@ class SqlWriter(WriteProtocol):
                 nulls = ", ".join("NULL" for _ in plan.target.names)
                 # The server checks the right to insert, and plans to insert no row.
                 nothing = f"SELECT {nulls} FROM (SELECT 1) AS nothing WHERE 1 = 0"  # noqa: S608 - no value in it
-                session.rows(f"EXPLAIN INSERT INTO {plan.target.sql} ({columns}) {nothing}")
+                override = "OVERRIDING SYSTEM VALUE " if self.script_dialect == "postgres" else ""
+                into = f"INSERT INTO {plan.target.sql} ({columns}) {override}"
+                session.rows(f"EXPLAIN {into}{nothing}")
 
         self.run(TargetError, "look", look, begins=True)
 
