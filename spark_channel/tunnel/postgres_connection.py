@@ -6,10 +6,9 @@ from contextlib import closing, contextmanager
 from functools import cache
 from typing import Any
 
-import adbc_driver_manager.dbapi
-import adbc_driver_postgresql
+import adbc_driver_manager
 
-from spark_channel.connectors.postgresql.settings import SharedDatabase
+from spark_channel.connectors.postgresql.shared_database import SharedDatabase
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.session_pool import sessions
 
@@ -32,17 +31,15 @@ def transaction(url: str) -> Iterator["StoreConnection"]:
 
 @cache
 def _database(_process: int, url: str) -> SharedDatabase:
-    """The driver's picture of a database, which costs as much as five connections; one for all stores of a process."""
-    return SharedDatabase(adbc_driver_postgresql.connect(url))
+    """One for all stores of a process."""
+    return SharedDatabase(url)
 
 
 class StoreConnection:
     """See `Statements`. In a transaction from its beginning. Used by one thread."""
 
     def __init__(self, url: str) -> None:
-        shared = _database(os.getpid(), url)
-        connection: Any = adbc_driver_manager.dbapi.Connection
-        self._connection = connection(shared, adbc_driver_manager.AdbcConnection(shared.database))
+        self._connection = _database(os.getpid(), url).connect(autocommit=False)
         self._is_begun = True
         self.pool_key: Hashable | None = ("tunnel store", url)
 

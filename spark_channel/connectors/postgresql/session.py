@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import adbc_driver_manager
 import adbc_driver_manager.dbapi
-import adbc_driver_postgresql
 import psycopg
 import pyarrow as pa
 from psycopg.pq import TransactionStatus
@@ -30,7 +29,8 @@ from spark_channel.connectors.postgresql.copy import (
 )
 from spark_channel.connectors.postgresql.failures import explain, is_ended, is_full, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresOptions
-from spark_channel.connectors.postgresql.settings import Settings, SharedDatabase
+from spark_channel.connectors.postgresql.settings import Settings
+from spark_channel.connectors.postgresql.shared_database import SharedDatabase
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql import (
     QUOTES,
@@ -335,8 +335,8 @@ def _database(
         kept = _databases.get(key)
     found = None if fresh else kept
     if found is None:
-        database = SharedDatabase(adbc_driver_postgresql.connect(conninfo))
-        with _connected(database) as opened, opened.cursor() as cursor:
+        database = SharedDatabase(conninfo)
+        with database.connect(autocommit=True) as opened, opened.cursor() as cursor:
             cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
             cursor.execute(QUOTES)
             if cursor.fetchall():
@@ -347,12 +347,6 @@ def _database(
                 del _databases[next(iter(_databases))]
             _databases[key] = found
     return found
-
-
-def _connected(shared: SharedDatabase) -> Any:
-    connection: Any = adbc_driver_manager.dbapi.Connection
-    opened = adbc_driver_manager.AdbcConnection(shared.database)
-    return connection(shared, opened, autocommit=True)
 
 
 class PgReadSession(PgSession):
@@ -379,7 +373,7 @@ class PgReadSession(PgSession):
         super().__init__(options, failure=failure, purpose=purpose, settings=settings)
         with self.closed_on_failure(), self.explained():
             database, self._is_behind = _database(options, failure=failure, fresh=fresh)
-            self._connection = _connected(database)
+            self._connection = database.connect(autocommit=True)
             self._set_up()
 
     def schema_of(self, sql: str) -> pa.Schema:

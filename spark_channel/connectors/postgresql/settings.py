@@ -1,20 +1,19 @@
-"""The settings that spark-channel's transactions have in PostgreSQL, and the database that its connections share.
+"""The settings that spark-channel's transactions have in PostgreSQL.
 
 Each is set for one transaction. What is set for a session stays in it, and behind a connection pooler the next
 transaction of that session is another client's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql import SETTINGS, for_transaction, set_config
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import quoted_name
 
-__all__ = ["Settings", "SharedDatabase"]
+__all__ = ["Settings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +64,3 @@ class Settings:
 
 def _search_path(text: str) -> str:
     return ", ".join(quoted_name(name.strip().strip('"')) for name in text.split(","))
-
-
-class SharedDatabase:
-    """Keeps a database for the connections that share it: the last of them that ends closes it.
-
-    The driver does not free a database that is dropped without `close`.
-    """
-
-    def __init__(self, database: Any) -> None:
-        self.database = database
-
-    def close(self) -> None:
-        """Do nothing: a connection calls this at its own end."""
-
-    def __del__(self) -> None:
-        with suppress(RuntimeError):  # a connection was dropped without being closed
-            self.database.close()
