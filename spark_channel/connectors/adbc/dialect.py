@@ -206,6 +206,7 @@ def insert_into(session: AdbcSession, target: TargetTable, sql: str) -> str:
 class AdbcMerge(Merge):
     """By ON CONFLICT."""
 
+    _session: AdbcSession
     order = ""
 
     def __init__(
@@ -221,7 +222,7 @@ class AdbcMerge(Merge):
         self.insert = insert_into(session, target, dialect.sql)
 
     def _affected(self, statement: str) -> int | None:
-        count: int = self._session.affected(statement)
+        count = self._session.affected(statement)
         if self._dialect.sql == "sqlite":
             count = int(self._session.value("SELECT changes()"))
         return None if count < 0 else count
