@@ -287,7 +287,7 @@ class _Compiler:
             raise _refused(node)
         return self._same(column, value)
 
-    def _same(self, column: pa.Field, value: Any) -> Condition:
+    def _same(self, column: pa.Field, value: object) -> Condition:
         if value is None:
             return IsNull(column.name)
         return All(

@@ -90,7 +90,7 @@ class LakePublisher(Writer):
     replaces: of a caller that commits itself.
     """
 
-    def lake(self, place: Any = None) -> LakeTable:
+    def lake(self, place: object = None) -> LakeTable:
         """The table; `place` is a plan's, in a task."""
         raise NotImplementedError
 
