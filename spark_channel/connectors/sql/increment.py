@@ -73,7 +73,7 @@ def next_increment(reader: Followed, column: str, after: int | None, *, again: b
         return Increment(upto, " AND ".join(conditions), waits)
 
 
-def _whole(look: CursorQuery, name: str, highest: Any) -> Any:
+def _whole(look: CursorQuery, name: str, highest: object) -> Any:
     """The last value that no more rows get. A position is one number, so it cannot name some rows of a value."""
     if highest is None or look.is_unique(name):
         return highest

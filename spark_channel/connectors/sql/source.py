@@ -111,7 +111,7 @@ class ReadSource:
         """A column as what its ranges are made of."""
         return self.dialect.ordered(self.about(name), self.column(name))
 
-    def literal(self, name: str, value: Any) -> str:
+    def literal(self, name: str, value: object) -> str:
         """A value that is compared with a column."""
         return self.dialect.literal(value, self.about(name))
 
@@ -407,7 +407,7 @@ def cursor_type(source: ReadSource, name: str) -> pa.DataType | None:
     return None if about is None else source.dialect.cursor_type(about, source.read_as(name))
 
 
-def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
+def cursor_literal(source: ReadSource, name: str, value: object) -> str:
     """A cursor value that is compared with its column.
 
     Raises:
@@ -503,7 +503,7 @@ class LateRows:
         self.passed: Any = None
         """The highest value for long enough: no later row has a lower one."""
 
-    def see(self, highest: Any, complete: CursorPosition) -> Any:
+    def see(self, highest: object, complete: CursorPosition) -> Any:
         """Note the highest value now, and the position up to which rows can be read when that is old enough.
 
         Returns `passed`, None when not known yet.
