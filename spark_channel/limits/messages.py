@@ -380,7 +380,7 @@ def decode_reply(data: bytes) -> Reply:
     return message
 
 
-def _plain(message: Any) -> dict[str, Any]:
+def _plain(message: object) -> dict[str, Any]:
     kind = type(message)
     record = {
         name: value
@@ -406,7 +406,7 @@ def _decode(data: bytes, kinds: dict[str, type[Any]], longest_text: int) -> Any:
     return _build(record, kinds, longest_text)
 
 
-def _build(record: Any, kinds: dict[str, type[Any]], longest_text: int) -> Any:
+def _build(record: object, kinds: dict[str, type[Any]], longest_text: int) -> Any:
     if not isinstance(record, dict):
         raise ServiceDeniedError("a message is a JSON object, and this is not")
     name = record.pop("type", None)
@@ -460,7 +460,7 @@ def _value(
     return value
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
+def _alternatives(hint: object) -> tuple[Any, ...]:
     if get_origin(hint) in (Union, UnionType):
         return tuple(part for arg in get_args(hint) for part in _alternatives(arg))
     if get_origin(hint) is tuple:

@@ -208,7 +208,7 @@ class AdbcReadOptions(DriverOptions, SqlReadOptions):
         "customSchema": "convert the column with 'query'",
     }
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         _check_dialect(self)
 
@@ -226,7 +226,7 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
         "onSchemaChange": "add the columns yourself; the database's own connector does, where it has one",
     }
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         _check_dialect(self)
         if self.write_mode != "insert":

@@ -238,7 +238,7 @@ class DuckdbWriteOptions(FileWriteOptions):
     }
     file_url: ClassVar[FileUrl] = _FILE_URL
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.commit == "task":
             raise OptionError(

@@ -112,7 +112,7 @@ class ElasticAddress(TlsOptions):
         60.0, description="seconds for which a server that is busy is asked again"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if (
             not self.index.strip()
@@ -194,7 +194,7 @@ class ElasticWriteOptions(ElasticAddress, DirectOptions):
         description="settings and mappings with which an index that does not exist is made; default: the server's",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if re.search(r"[*,]", self.index):
             raise OptionError(

@@ -221,7 +221,7 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
         64 << 20, description="size of one answer, which is held in memory, at most"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.password is not None and self.user is None:
             raise OptionError("option 'password' needs 'user'", option="user")

@@ -165,7 +165,7 @@ class MongoAddress(Options):
         600.0, description="seconds to wait for one answer of the server"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if not self.database_name:
             raise OptionError(
@@ -244,7 +244,7 @@ class MongoWriteOptions(MongoAddress, DirectOptions):
         description="documents that are deleted before the write, as MongoDB's query document; default: none",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if "." in self.collection and self.collection.startswith("system."):
             raise OptionError(

@@ -387,7 +387,7 @@ class PostgresOptions(ServerOptions):
                 kept[name] = value
         return kept
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if getattr(self, "url", None) is None:
             raise OptionError(
