@@ -560,7 +560,7 @@ def _with_parameters(url: SplitResult, given: dict[str, Any]) -> SplitResult:
     return url._replace(query="&".join([*kept, *made]), netloc=url.netloc.rpartition("@")[2])
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.text if isinstance(value, Number) else str(value)

@@ -242,7 +242,7 @@ class _Call:
         return self.given[0]
 
 
-def _is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
+def _is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 

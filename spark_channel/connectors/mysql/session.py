@@ -360,7 +360,7 @@ class MysqlSession(BoundSession):
             cursor.execute(sql)
             return int(cursor.rowcount), int(cursor.warning_count)
 
-    def literal(self, value: Any) -> str:
+    def literal(self, value: object) -> str:
         """A value in a statement, as a literal."""
         with self._connection.cursor() as cursor:
             return str(cursor.mogrify("%s", (value,)))
@@ -595,7 +595,7 @@ class MysqlWriteSession(MysqlSession):
         level = "SERIALIZABLE" if by_statement else "READ COMMITTED"
         self.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
 
-    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+    def kept(self, key: object, make: Callable[[], Any]) -> Any:
         """The value that this session cached for `key`."""
         if key not in self._kept:
             self._kept[key] = make()
