@@ -410,7 +410,7 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
-def has_reference(value: Any) -> bool:
+def has_reference(value: object) -> bool:
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 
@@ -422,7 +422,7 @@ def without_references(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _resolved(option: str, value: Any) -> Any:
+def _resolved(option: str, value: object) -> Any:
     if not isinstance(value, str):
         return value
     if _REFERENCE.search(value) is None:
@@ -442,7 +442,7 @@ def _json_in(text: str) -> Any:
         return None
 
 
-def _inside(option: str, value: Any) -> Any:
+def _inside(option: str, value: object) -> Any:
     if isinstance(value, dict):
         return {key: _inside(option, each) for key, each in value.items()}
     if isinstance(value, list):

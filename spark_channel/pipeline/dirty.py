@@ -266,7 +266,7 @@ def _value(column: pa.Array) -> Any:
     return value
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(bytes(value)).decode("ascii")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

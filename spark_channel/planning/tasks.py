@@ -119,7 +119,7 @@ SPLITS_PER_CHANNEL = 5
 """Several splits a channel, so that a slow one leaves the others work to take."""
 
 
-def positive(name: str, value: Any) -> int:
+def positive(name: str, value: object) -> int:
     """`value` if it is a whole number of 1 or more.
 
     Raises:

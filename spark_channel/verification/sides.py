@@ -196,7 +196,7 @@ def _shares(
         yield part
 
 
-def _can_be_looked_up(value: Any) -> bool:
+def _can_be_looked_up(value: object) -> bool:
     is_date = isinstance(value, date) and not isinstance(value, datetime)
     return is_date or (isinstance(value, int | str) and not isinstance(value, bool | TextOf))
 
