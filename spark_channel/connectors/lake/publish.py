@@ -85,6 +85,7 @@ class LakePublisher(Writer):
     """The commits of a write, after its claim is taken."""
 
     Options: ClassVar[type[WriteOptions]] = LakeWriteOptions
+    options: LakeWriteOptions
     gone: pa.Table | None = None
     """Keys, by the columns of `keyColumns` in their order, whose rows a write by key removes, beside those that it
     replaces: of a caller that commits itself.
