@@ -208,8 +208,7 @@ class _PostgresTaskWriter(SqlTaskWriter[PgWriteSession]):
         return said
 
     def _new_session(self) -> PgWriteSession:
-        kept: PgWriteSession | None = self._writer.kept.take()
-        session = kept or reach(
+        session = self._writer.kept.take() or reach(
             self._options, failure=TargetError, purpose=f"write {self._plan.job}"
         )
         session.counts_in(self._plan)

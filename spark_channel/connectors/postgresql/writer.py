@@ -69,7 +69,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
 
     def __init__(self, options: PostgresWriteOptions) -> None:
         super().__init__(options)
-        self.kept = ThreadSession()
+        self.kept: ThreadSession[PgWriteSession] = ThreadSession()
 
     def writing(self) -> AbstractContextManager[None]:
         return self.kept.keeping()

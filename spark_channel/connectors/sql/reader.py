@@ -65,7 +65,7 @@ class SqlReader(Reader):
     Splitter: ClassVar[type[BaseSplitter]] = BaseSplitter
     takes_pieces: ClassVar[bool] = False
     """Whether a batch of `short_batches` is all that the server works for until the next one is asked for."""
-    options: Any
+    options: SqlReadOptions
 
     def __init__(self, options: SqlReadOptions, dialect: Dialect) -> None:
         super().__init__(options)
