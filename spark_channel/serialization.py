@@ -162,7 +162,7 @@ def load_tagged(text: str) -> Any:
     return json.loads(text, object_hook=_untagged)
 
 
-def _tagged(value: object) -> Any:
+def _tagged(value: object) -> object:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):
@@ -180,7 +180,7 @@ def _tagged(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} is not plain data, so it cannot be kept in a tunnel")
 
 
-def _untagged(found: dict[str, Any]) -> Any:
+def _untagged(found: dict[str, Any]) -> object:
     match found.get(_TAG):
         case None:
             return found

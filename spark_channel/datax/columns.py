@@ -181,7 +181,7 @@ def picked_columns(columns: object, place: PluginContext) -> Labelled | None:
         return Labelled(Select(tuple(outputs)), path)
 
 
-def _named(value: object) -> Any:
+def _named(value: object) -> object:
     if not isinstance(value, list) or not value:
         raise ValueError('a list of {"name": "id", "type": "bigint"}')
     return value

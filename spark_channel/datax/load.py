@@ -189,7 +189,7 @@ def _read(source: Source, variables: dict[str, str]) -> tuple[str, Any]:
     return path.stem, parse_text(text, variables, str(path))
 
 
-def _plain(data: object, path: str) -> Any:
+def _plain(data: object, path: str) -> object:
     """JSON data with lists for tuples and text for paths.
 
     Raises:

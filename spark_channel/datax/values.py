@@ -169,7 +169,7 @@ class JobSection(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _object_without_nulls(cls, data: object) -> Any:
+    def _object_without_nulls(cls, data: object) -> object:
         if isinstance(data, JobSection):
             return data
         if not isinstance(data, dict):

@@ -406,7 +406,7 @@ def _decode(data: bytes, kinds: dict[str, type[Any]], longest_text: int) -> Any:
     return _build(record, kinds, longest_text)
 
 
-def _build(record: object, kinds: dict[str, type[Any]], longest_text: int) -> Any:
+def _build(record: object, kinds: dict[str, type[Any]], longest_text: int) -> object:
     if not isinstance(record, dict):
         raise ServiceDeniedError("a message is a JSON object, and this is not")
     name = record.pop("type", None)
@@ -431,7 +431,7 @@ def _build(record: object, kinds: dict[str, type[Any]], longest_text: int) -> An
 
 def _value(
     kind: type[Any], field: str, allowed: frozenset[Any], value: Any, longest_text: int
-) -> Any:
+) -> object:
     given = type(value)
     if (
         given is int

@@ -164,7 +164,7 @@ def _outline(spec: TransferSpec, schema: pa.Schema) -> dict[str, str]:
     }
 
 
-def _end(end: Endpoint) -> Any:
+def _end(end: Endpoint) -> object:
     first = end.resolve(lambda urls: urls[0])[0]
     named = {key.lower(): value for key, value in first.options.items()}
     connector = find_connector({**named, **({"reader": end.name} if end.name else {})}, "reader")

@@ -145,7 +145,7 @@ def token_in(value: object) -> Token:
     return token
 
 
-def _json(token: Token) -> Any:
+def _json(token: Token) -> object:
     return json.loads(serialization.dump_tagged(token))
 
 

@@ -389,7 +389,7 @@ def _json(value: object) -> str:
     return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_plain)
 
 
-def _finite(value: object) -> Any:
+def _finite(value: object) -> object:
     """The value with texts for doubles that JSON has no number for."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -398,7 +398,7 @@ def _finite(value: object) -> Any:
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

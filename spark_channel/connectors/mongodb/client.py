@@ -112,7 +112,7 @@ def query_document(text: str) -> dict[str, Any]:
     return found
 
 
-def _special(document: dict[str, Any]) -> Any:
+def _special(document: dict[str, Any]) -> object:
     if "$undefined" in document:
         raise ValueError("$undefined has no counterpart; use null")
     if "$regex" in document and not _is_regular(document):
@@ -363,7 +363,7 @@ def plain(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         return plain(value)
     if isinstance(value, list):
@@ -527,7 +527,7 @@ class Encoder:
     def _as_binary(self, value: object) -> bytes:
         return value if isinstance(value, bytes) else self._as_string(value).encode()
 
-    def _as_json(self, value: object) -> Any:
+    def _as_json(self, value: object) -> object:
         if not isinstance(value, str):
             return self._bson(value)
         try:

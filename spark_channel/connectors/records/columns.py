@@ -65,7 +65,7 @@ def path_in(name: str) -> Path | None:
         return None
 
 
-def found_at(value: object, path: Path) -> Any:
+def found_at(value: object, path: Path) -> object:
     """The value there, or `MISSING`."""
     for step in path:
         if isinstance(step, int):
@@ -359,7 +359,7 @@ class Columns:
         value: object,
         field: pa.Field,
         record: Mapping[str, Any],
-    ) -> Any:
+    ) -> object:
         try:
             return convert(value)
         except (ValueError, OverflowError) as error:

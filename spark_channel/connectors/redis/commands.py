@@ -139,7 +139,7 @@ class Commands:
         else:
             yield (b"SET", key, self._bytes(row[self.values[0]]))
 
-    def _plain(self, value: object) -> Any:
+    def _plain(self, value: object) -> object:
         if isinstance(value, (dict, list)):
             return json.loads(json_text(value))
         return (

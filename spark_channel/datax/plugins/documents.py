@@ -183,7 +183,7 @@ class PreAction(JobSection):
     item: tuple[PreItem, ...] = ()
 
 
-def _mongodb_mode(value: object) -> Any:
+def _mongodb_mode(value: object) -> object:
     """Addax's `insert` and `update(key)` in DataX's form."""
     if not isinstance(value, str):
         return value
@@ -373,11 +373,11 @@ class RedisReaderColumn(JobSection):
     type: Text = "string"
 
 
-def _one_or_more(value: object) -> Any:
+def _one_or_more(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
 
-def _named(value: object) -> Any:
+def _named(value: object) -> object:
     if not isinstance(value, list) or not value:
         raise ValueError('a list of names, or of {"name": "_key", "type": "string"}')
     return [{"name": one} if isinstance(one, str) else one for one in value]

@@ -66,7 +66,7 @@ def _settings(value: object) -> dict[str, str]:
     return {str(key): str(one) for key, one in value.items() if one is not None}
 
 
-def _key_index(value: object) -> Any:
+def _key_index(value: object) -> object:
     return value if isinstance(value, (list, tuple)) else [value]
 
 

@@ -239,7 +239,7 @@ def infer_lines(lines: Iterable[bytes]) -> pa.Schema:
     return pa.schema(list(kinds.items()))
 
 
-def _with_numbers(text: str) -> Any:
+def _with_numbers(text: str) -> object:
     return json.loads(text, parse_float=Number, parse_int=Number)
 
 
@@ -310,15 +310,15 @@ _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]
 def _time_converter(kind: pa.DataType, options: JsonReadOptions) -> Callable[[Any], Any]:
     """Python reads the usual forms as Arrow does, 50 times as fast one by one; Arrow reads the rest."""
 
-    def by_arrow(value: object) -> Any:
+    def by_arrow(value: object) -> object:
         # As a number: Python's times begin with year 1 and end at microseconds.
         return from_text(pa.array([_text(value)], pa.string()), kind, options)[0].value
 
-    def as_date(value: Any) -> Any:
+    def as_date(value: Any) -> object:
         plain = isinstance(value, str) and _ISO_DATE.fullmatch(value) and value > _YEAR_1
         return date.fromisoformat(value) if plain else by_arrow(value)
 
-    def as_time(value: object) -> Any:
+    def as_time(value: object) -> object:
         if not (isinstance(value, str) and _ISO_TIME.fullmatch(value) and value > _YEAR_1):
             return by_arrow(value)
         found = datetime.fromisoformat(value)
