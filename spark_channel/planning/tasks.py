@@ -64,8 +64,8 @@ class TaskGroup:
 
 def merge_tasks(
     splits: Sequence[Split],
-    writer_parts: Sequence[Any] | None = None,
-    transformers: Sequence[Any] = (),
+    writer_parts: Sequence[object] | None = None,
+    transformers: Sequence[object] = (),
     *,
     reader_marks: Sequence[str | None] | None = None,
     writer_marks: Sequence[str | None] | None = None,

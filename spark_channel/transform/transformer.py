@@ -4,7 +4,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -219,7 +219,7 @@ class Labelled(Transformer):
         return self.inner.flows(schema)
 
 
-def as_transformers(steps: Iterable[Any]) -> tuple[Transformer, ...]:
+def as_transformers(steps: Iterable[object]) -> tuple[Transformer, ...]:
     """Transformers unchanged, and functions wrapped in `Apply`.
 
     Raises:
@@ -296,7 +296,7 @@ def _label(step: Transformer, number: int) -> str:
     return f"transformers[{number}] {name}"
 
 
-def prepare(steps: Iterable[Any], schema: pa.Schema) -> Pipeline:
+def prepare(steps: Iterable[object], schema: pa.Schema) -> Pipeline:
     """Check every step against the columns that reach it.
 
     Raises:

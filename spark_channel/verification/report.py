@@ -213,7 +213,7 @@ class VerifyReport:
     def table(self) -> pa.Table:
         """The `differences` as a table: their kind, and key, columns and both rows as JSON texts."""
 
-        def texts(values: Sequence[Any]) -> pa.Array:
+        def texts(values: Sequence[object]) -> pa.Array:
             return pa.array(
                 [None if each is None else _json(each) for each in values],
                 pa.string(),

@@ -207,7 +207,7 @@ def open_sides(
     limits: Mapping[str, Any],
     *,
     exclude: Sequence[str],
-    steps: Sequence[Any] = (),
+    steps: Sequence[object] = (),
 ) -> tuple[Side, Side]:
     """Open the readers of both sides, and find their columns and keys. `steps` are run on the source's rows.
 
@@ -233,7 +233,7 @@ def _open(
     end: Endpoint,
     limits: Mapping[str, Any],
     exclude: Sequence[str],
-    steps: Sequence[Any],
+    steps: Sequence[object],
 ) -> Side:
     if end.spark_format:
         raise UnsupportedError(

@@ -470,7 +470,7 @@ class AdbcSession(BoundSession):
                 self._connection.adbc_connection.rollback()
         self._run_each()
 
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self.explained(), closing(self._connection.cursor()) as cursor:
             cursor.execute(sql, tuple(parameters) or None)
             return cast(list[tuple[Any, ...]], cursor.fetchall()) if cursor.description else []

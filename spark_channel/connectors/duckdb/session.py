@@ -84,7 +84,7 @@ class DuckdbSession(BoundSession):
         except duckdb.Error as error:
             raise self.explain(error) from None
 
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self.explained():
             self._connection.execute(sql, list(parameters) or None)
             return cast(list[tuple[Any, ...]], self._connection.fetchall())

@@ -297,7 +297,7 @@ class MysqlSession(BoundSession):
         if connection is not None:
             connection._force_close()  # noqa: SLF001 - `close` would read the rest of the result
 
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """All rows of a small result; [] for a statement without one.
 
         Raises:

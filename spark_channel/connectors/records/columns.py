@@ -369,7 +369,7 @@ class Columns:
         self,
         field: pa.Field,
         convert: Callable[[Any], Any],
-        values: Sequence[Any],
+        values: Sequence[object],
         records: Sequence[Mapping[str, Any]],
     ) -> pa.Array:
         """Finds the value that Arrow did not take."""

@@ -168,9 +168,9 @@ class BoundSession(DriverSession):
     """Its statements may have parameters, marked as the database marks them."""
 
     @abstractmethod
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]: ...
 
-    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+    def value(self, sql: str, parameters: Sequence[object] = ()) -> Any:
         rows = self.rows(sql, parameters)
         return rows[0][0] if rows else None
 

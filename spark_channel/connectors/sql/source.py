@@ -538,8 +538,8 @@ class LateRows:
             )
         self._clock.sleep(wait)
 
-    def __getstate__(self) -> Sequence[Any]:
+    def __getstate__(self) -> Sequence[object]:
         return [self.seconds]
 
-    def __setstate__(self, state: Sequence[Any]) -> None:
+    def __setstate__(self, state: Sequence[object]) -> None:
         self.__init__(state[0])  # type: ignore[misc] # as pickle makes it
