@@ -36,7 +36,7 @@ def transfer(
     reader: Mapping[str, Any],
     writer: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     *,
-    transformers: Sequence[Any] = (),
+    transformers: Sequence[object] = (),
     mode: SaveMode = "append",
     channels: int | None = None,
     channels_per_task: int | None = None,

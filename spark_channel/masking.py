@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Any
 from urllib.parse import quote, unquote, unquote_plus
 
 __all__ = [
@@ -352,7 +351,7 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-def mask_untyped(name: str, value: Any) -> str:
+def mask_untyped(name: str, value: object) -> str:
     """An option whose type is not known here, as text: shown only where its name or its value says that it may be."""
     lowered, text = name.lower(), str(value)
     if lowered in _PLAIN_OPTIONS:

@@ -410,7 +410,7 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
-def has_reference(value: Any) -> bool:
+def has_reference(value: object) -> bool:
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 
@@ -422,7 +422,7 @@ def without_references(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _resolved(option: str, value: Any) -> Any:
+def _resolved(option: str, value: object) -> object:
     if not isinstance(value, str):
         return value
     if _REFERENCE.search(value) is None:
@@ -433,7 +433,7 @@ def _resolved(option: str, value: Any) -> Any:
     return _REFERENCE.sub(lambda match: _value(option, match.group(1), match.group(2)), value)
 
 
-def _json_in(text: str) -> Any:
+def _json_in(text: str) -> object:
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -442,7 +442,7 @@ def _json_in(text: str) -> Any:
         return None
 
 
-def _inside(option: str, value: Any) -> Any:
+def _inside(option: str, value: object) -> object:
     if isinstance(value, dict):
         return {key: _inside(option, each) for key, each in value.items()}
     if isinstance(value, list):

@@ -156,7 +156,7 @@ class Options(BaseModel):
         return lowered in cls._spellings(cls.model_fields) or is_plain_parameter(name, text)
 
     @classmethod
-    def _shown_places(cls, value: Any) -> str:
+    def _shown_places(cls, value: object) -> str:
         is_plain = cls._is_plain
         listed = value
         if isinstance(value, str) and value.lstrip().startswith("["):
@@ -394,7 +394,7 @@ def _has(field: FieldInfo, what: object) -> bool:
     return what in field.metadata or _holds(field.annotation, what)
 
 
-def _holds(annotation: Any, what: object) -> bool:
+def _holds(annotation: object, what: object) -> bool:
     return annotation is what or any(_holds(part, what) for part in get_args(annotation))
 
 
@@ -483,7 +483,7 @@ class CommonOptions(Options):
         speeds = self.rows_per_second or self.bytes_per_second or self.shared_limit
         return bool(speeds or self.is_protected or self.pressure)
 
-    def model_post_init(self, _context: Any) -> None:
+    def model_post_init(self, _context: object) -> None:
         per_job = self.is_limited
         per_task = self.rows_per_second_per_task or self.bytes_per_second_per_task
         if per_job and per_task:
@@ -604,7 +604,7 @@ class WriteOptions(CommonOptions):
     def tolerates_dirty_rows(self) -> bool:
         return self.most_dirty_rows != 0 and self.max_dirty_fraction != 0.0
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         other = self.commit is not None and self.dirty_commit not in (None, self.commit)
         if other and self.tolerates_dirty_rows:

@@ -60,7 +60,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return found
 
 
-def to_plain(value: Any, *, always: tuple[str, ...] | None = None) -> dict[str, Any]:
+def to_plain(value: object, *, always: tuple[str, ...] | None = None) -> dict[str, Any]:
     """The fields of `value` as JSON data. With `always`, those that hold their default are left out but for these."""
     adapter, some = _adapter(type(value)), always is not None
     found: dict[str, Any] = adapter.dump_python(value, mode="json", exclude_defaults=some)
@@ -123,7 +123,7 @@ def parsed(text: str | bytes) -> Any:
     return json.loads(text, parse_float=Number, parse_int=_whole)
 
 
-def written(value: Any, comma: str = ", ", colon: str = ": ") -> str:
+def written(value: object, comma: str = ", ", colon: str = ": ") -> str:
     """The JSON of a value, with its numbers as they are written."""
     if isinstance(value, Number):
         return value.text
@@ -144,7 +144,7 @@ def written(value: Any, comma: str = ", ", colon: str = ": ") -> str:
 _TAG = "$"
 
 
-def dump_tagged(value: Any) -> str:
+def dump_tagged(value: object) -> str:
     """`value` as text; equal values of the same making give equal texts.
 
     Raises:
@@ -162,7 +162,7 @@ def load_tagged(text: str) -> Any:
     return json.loads(text, object_hook=_untagged)
 
 
-def _tagged(value: Any) -> Any:
+def _tagged(value: object) -> object:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):
@@ -180,7 +180,7 @@ def _tagged(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not plain data, so it cannot be kept in a tunnel")
 
 
-def _untagged(found: dict[str, Any]) -> Any:
+def _untagged(found: dict[str, Any]) -> object:
     match found.get(_TAG):
         case None:
             return found

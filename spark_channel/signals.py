@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 __all__ = [
     "TERMINATED",
@@ -214,7 +214,7 @@ class SigtermHandler:
             self._news.put(False)
             self._thread.join()
 
-    def _handle(self, _number: int, _frame: Any) -> None:
+    def _handle(self, _number: int, _frame: object) -> None:
         self.came = True
         self._news.put(True)  # safe in a signal handler, as no lock of a condition is
 

@@ -3,6 +3,7 @@
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,9 @@ def test_what_travels_to_executors_is_absolute(
 
 def test_every_path_of_a_list_and_the_store_of_tunnels_too() -> None:
     with relative_to(DRIVER):
-        reader, _ = load_reader({"reader": "csv", "paths": '["a.csv", "/b.csv"]', "basePath": "."})
+        reader: Any = load_reader(
+            {"reader": "csv", "paths": '["a.csv", "/b.csv"]', "basePath": "."}
+        )[0]
         assert reader.options.paths == ("/srv/job/a.csv", "/b.csv")
         for given, store in {
             "t.db": "/srv/job/t.db",
@@ -116,9 +119,9 @@ def test_files_of_certificates_are_found_by_executors(options: dict[str, str], n
 
 def test_so_are_those_in_the_url_of_postgresql() -> None:
     with relative_to(DRIVER):
-        reader, _ = load_reader(
+        reader: Any = load_reader(
             {"url": "postgresql://h/d?sslrootcert=a.pem&sslcrl=b.pem", "dbtable": "t"}
-        )
+        )[0]
         assert reader.options.parameters("x")["sslrootcert"] == "/srv/job/a.pem"
         assert reader.options.parameters("x")["sslcrl"] == "/srv/job/b.pem"
         reader, _ = load_reader(
@@ -130,29 +133,29 @@ def test_so_are_those_in_the_url_of_postgresql() -> None:
 def test_and_in_that_of_mongodb() -> None:
     url = "mongodb://h/d?tls=true&tlsCAFile=tls%2Fa+b.pem&tlsCertificateKeyFile=/c.pem"
     with relative_to(DRIVER):
-        reader, _ = load_reader({"url": url, "collection": "c"})
+        reader: Any = load_reader({"url": url, "collection": "c"})[0]
     made = "mongodb://h/d?tls=true&tlsCAFile=/srv/job/tls/a%20b.pem&tlsCertificateKeyFile=/c.pem"
     assert reader.options.url == made
 
 
 def test_a_key_of_a_server_of_files() -> None:
     with relative_to(DRIVER):
-        reader, _ = load_reader(
+        reader: Any = load_reader(
             {
                 "reader": "csv",
                 "path": "sftp://h/x",
                 "storageOptions": '{"private_key_file": "id_rsa"}',
             }
-        )
+        )[0]
     assert reader.options.login.get("private_key_file") == "/srv/job/id_rsa"
 
 
 def test_a_secret_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("pw\n")
     with relative_to(WorkingDirectory(str(tmp_path))):
-        reader, _ = load_reader(
+        reader: Any = load_reader(
             {"url": "postgresql://h/d", "dbtable": "t", "password": "${file:secret}"}
-        )
+        )[0]
     assert reader.options.password.get_secret_value() == "pw"
 
 
@@ -175,7 +178,7 @@ def test_a_secret_in_a_file(tmp_path: Path) -> None:
 def test_a_catalog_in_a_file(given: dict[str, str], made: dict[str, str]) -> None:
     with relative_to(DRIVER):
         options = {"reader": "iceberg", "dbtable": "shop.t", "catalogProperties": json.dumps(given)}
-        reader, _ = load_reader(options)
+        reader: Any = load_reader(options)[0]
     assert reader.options.properties() == given | made
 
 
@@ -194,7 +197,9 @@ def test_a_catalog_in_a_file(given: dict[str, str], made: dict[str, str]) -> Non
 )
 def test_a_file_behind_an_adbc_driver(options: dict[str, str], made: dict[str, str]) -> None:
     with relative_to(DRIVER):
-        reader, _ = load_reader({"reader": "adbc", "dbtable": "t", "dialect": "sqlite", **options})
+        reader: Any = load_reader(
+            {"reader": "adbc", "dbtable": "t", "dialect": "sqlite", **options}
+        )[0]
     assert reader.options.database() == made
     assert reader.options.driver in ("sqlite", "postgresql", "/srv/job/lib/libduckdb.so")
 
@@ -212,7 +217,7 @@ def test_another_default_filesystem_is_not_guessed_at() -> None:
     with relative_to(WorkingDirectory("/srv/job", "hdfs://nn:8020")):
         with pytest.raises(OptionError, match=r"hdfs://nn:8020/<folder>/out or.*/srv/job/out"):
             load_writer({"writer": "parquet", "path": "out"})
-        writer, _ = load_writer({"path": "out.db", "dbtable": "t"})
+        writer: Any = load_writer({"path": "out.db", "dbtable": "t"})[0]
         assert writer.options.path == "/srv/job/out.db", "a database file is always on a disk"
 
 

@@ -268,7 +268,7 @@ def _spelled(model: Any, lowered: str) -> str:
     return lowered if field is None else model.model_fields[field].alias or field
 
 
-def add_option(options: dict[str, Any], name: str, value: Any) -> None:
+def add_option(options: dict[str, Any], name: str, value: object) -> None:
     if any(name.lower() == each.lower() for each in options):
         raise OptionError(f"option {name!r} is given twice: give it once", option=name)
     options[name] = value

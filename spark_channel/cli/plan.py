@@ -41,7 +41,7 @@ __all__ = [
 
 
 class _NoPandas(MetaPathFinder):
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError("not now", name=fullname)
 

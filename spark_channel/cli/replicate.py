@@ -414,7 +414,7 @@ def _why_not(spec: TransferSpec) -> str:
     return ""
 
 
-def _scripts(value: Any) -> list[str]:
+def _scripts(value: object) -> list[str]:
     if value is None:
         return []
     text = str(value)

@@ -260,7 +260,7 @@ def _plain_base(lag: FeedLag | TableLag) -> dict[str, int | None]:
     }
 
 
-def _plain(token: Token | None) -> Any:
+def _plain(token: Token | None) -> object:
     return None if token is None else json.loads(dump_tagged(token))
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
@@ -79,7 +79,7 @@ class GeneratorOptions(ReadOptions):
         None, description="the row, counted from 0, at which reading fails; default: never"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.where is not None:
             raise OptionError(

@@ -98,7 +98,7 @@ class NamedColumn(JobSection):
     type: Text
 
 
-def is_every_column(columns: Any) -> bool:
+def is_every_column(columns: object) -> bool:
     """`["*"]`, `"*"`, or nothing."""
     return columns in (None, "*", ["*"])
 
@@ -144,7 +144,7 @@ def time_patterns(formats: ColumnFormats) -> tuple[str, ...]:
     return tuple(dict.fromkeys(patterns))
 
 
-def picked_columns(columns: Any, place: PluginContext) -> Labelled | None:
+def picked_columns(columns: object, place: PluginContext) -> Labelled | None:
     """The step that a file reader's `column` list means; None = every column as text.
 
     Raises:
@@ -181,7 +181,7 @@ def picked_columns(columns: Any, place: PluginContext) -> Labelled | None:
         return Labelled(Select(tuple(outputs)), path)
 
 
-def _named(value: Any) -> Any:
+def _named(value: object) -> object:
     if not isinstance(value, list) or not value:
         raise ValueError('a list of {"name": "id", "type": "bigint"}')
     return value
@@ -234,7 +234,7 @@ def with_unique_names(query: str, dialect: str) -> str:
         return query
 
 
-def _is_ambiguous(tree: Any, dialect: str) -> bool:
+def _is_ambiguous(tree: object, dialect: str) -> bool:
     from sqlglot import exp
 
     if not isinstance(tree, exp.Select) or tree.is_star:

@@ -51,7 +51,7 @@ class SpeedSetting(JobSection):
     channel: Positive | None = None
 
 
-def _speed_setting(value: Any) -> Any:
+def _speed_setting(value: object) -> object:
     """DataX's older examples give the bytes alone: `"speed": 1048576`."""
     return (
         {"byte": value} if isinstance(value, (int, str)) and not isinstance(value, bool) else value
@@ -63,7 +63,7 @@ class ErrorLimit(JobSection):
     percentage: Fraction | None = None
 
 
-def _word(value: Any) -> Any:
+def _word(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
 
@@ -98,7 +98,7 @@ class Step(JobSection):
     parameter: dict[str, Any] = Field(default_factory=dict)
 
 
-def _shape(value: Any) -> str:
+def _shape(value: object) -> str:
     return MANY if isinstance(value, list) else ONE
 
 
@@ -117,7 +117,7 @@ class Content(JobSection):
         return self.writer if isinstance(self.writer, tuple) else (self.writer,)
 
 
-def _contents(value: Any) -> Any:
+def _contents(value: object) -> object:
     if isinstance(value, dict):
         return [value]
     if not isinstance(value, list) or not value:
@@ -288,7 +288,7 @@ def expand_text(text: str, variables: Mapping[str, str], source: str) -> str:
     return _expand(text, variables, place)
 
 
-def expand_data(data: Any, variables: Mapping[str, str], path: str = "") -> Any:
+def expand_data(data: object, variables: Mapping[str, str], path: str = "") -> object:
     """The same in every text of JSON data that was never a file; keys stay.
 
     Raises:
@@ -380,5 +380,5 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u00{code}" if code else _ESCAPED.get(sign, match.group())
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is not a JSON value")

@@ -164,7 +164,7 @@ def _commit(
         return CommitSetting(mode, parse_transaction(setting.transaction, values, path))
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -189,7 +189,7 @@ def _read(source: Source, variables: dict[str, str]) -> tuple[str, Any]:
     return path.stem, parse_text(text, variables, str(path))
 
 
-def _plain(data: Any, path: str) -> Any:
+def _plain(data: object, path: str) -> object:
     """JSON data with lists for tuples and text for paths.
 
     Raises:
@@ -474,7 +474,7 @@ def check_job_file(path: Path, variables: Mapping[str, str]) -> JobFileCheck:
     return JobFileCheck(loaded, tuple(own), (*notes, *left, *more), tuple(faults.missing))
 
 
-def _look_at_all(data: Any, faults: _Faults) -> None:
+def _look_at_all(data: object, faults: _Faults) -> None:
     """Each part by itself, so that a fault of one hides none of another."""
     job: JobFile | None = None
 

@@ -89,7 +89,7 @@ def selects(columns: tuple[str, ...], name: str, dialect: str) -> bool:
     return any(_is_bare(one) and one.name.lower() == name.lower() for one in parsed)
 
 
-def _is_bare(parsed: Any) -> bool:
+def _is_bare(parsed: object) -> bool:
     from sqlglot import exp
 
     return isinstance(parsed, exp.Column) and len(parsed.parts) == 1 and not parsed.is_star

@@ -169,7 +169,7 @@ class JobSection(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _object_without_nulls(cls, data: Any) -> Any:
+    def _object_without_nulls(cls, data: object) -> object:
         if isinstance(data, JobSection):
             return data
         if not isinstance(data, dict):
@@ -191,7 +191,7 @@ def json_path(location: tuple[Any, ...], root: str = "") -> str:
 _S = TypeVar("_S", bound=JobSection)
 
 
-def parse_section(model: type[_S], data: Any, root: str) -> _S:
+def parse_section(model: type[_S], data: object, root: str) -> _S:
     """Validate `data` as the object at JSON path `root`.
 
     Raises:
@@ -232,7 +232,7 @@ def _standard(detail: Any) -> str:
     return message[0].lower() + message[1:]
 
 
-def refusal(path: str, got: Any, takes: str) -> JobFileError:
+def refusal(path: str, got: object, takes: str) -> JobFileError:
     """`path` got something else than it takes. Secrets, and what is inside objects, are not shown."""
     if isinstance(got, dict):
         seen = "an object"

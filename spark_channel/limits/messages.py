@@ -8,7 +8,7 @@ stops no later than the coordinator believes.
 import json
 from dataclasses import dataclass, fields
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from spark_channel.errors import ServiceDeniedError
 
@@ -356,8 +356,9 @@ Request = (
 Reply = Joined | Grant | RetryLater | Acknowledged | LimitChanged | LimitStatus | Permit | Rejected
 
 
-_REQUESTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Request)}
-_REPLIES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Reply)}
+_Message = TypeVar("_Message")
+_REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
+_REPLIES: dict[str, type[Reply]] = {kind.__name__: kind for kind in get_args(Reply)}
 _LONGEST_MESSAGE = 4 << 20
 _LONGEST_TEXT = 256
 _LARGEST_NUMBER = float(1 << 62)
@@ -370,17 +371,15 @@ def encode(message: Request | Reply) -> bytes:
 
 def decode_request(data: bytes) -> Request:
     """The request in `data`; `ServiceDeniedError` says what is wrong with it."""
-    message: Request = _decode(data, _REQUESTS, _LONGEST_TEXT)
-    return message
+    return _decode(data, _REQUESTS, _LONGEST_TEXT)
 
 
 def decode_reply(data: bytes) -> Reply:
     """Return the reply in `data`. Raises `ServiceDeniedError` when it is not a valid reply."""
-    message: Reply = _decode(data, _REPLIES, _LONGEST_MESSAGE)
-    return message
+    return _decode(data, _REPLIES, _LONGEST_MESSAGE)
 
 
-def _plain(message: Any) -> dict[str, Any]:
+def _plain(message: object) -> dict[str, Any]:
     kind = type(message)
     record = {
         name: value
@@ -396,7 +395,7 @@ def _plain(message: Any) -> dict[str, Any]:
     return record
 
 
-def _decode(data: bytes, kinds: dict[str, type[Any]], longest_text: int) -> Any:
+def _decode(data: bytes, kinds: dict[str, type[_Message]], longest_text: int) -> _Message:
     if len(data) > _LONGEST_MESSAGE:
         raise ServiceDeniedError(f"a message of {len(data)} bytes is too long")
     try:
@@ -406,7 +405,7 @@ def _decode(data: bytes, kinds: dict[str, type[Any]], longest_text: int) -> Any:
     return _build(record, kinds, longest_text)
 
 
-def _build(record: Any, kinds: dict[str, type[Any]], longest_text: int) -> Any:
+def _build(record: object, kinds: dict[str, type[_Message]], longest_text: int) -> _Message:
     if not isinstance(record, dict):
         raise ServiceDeniedError("a message is a JSON object, and this is not")
     name = record.pop("type", None)
@@ -425,13 +424,13 @@ def _build(record: Any, kinds: dict[str, type[Any]], longest_text: int) -> Any:
     try:
         return kind(**record)
     except TypeError:
-        missing = [field.name for field in fields(kind) if field.name not in record]
+        missing = [field for field in shape if field not in record]
         raise ServiceDeniedError(f"{kind.__name__} lacks some of {', '.join(missing)}") from None
 
 
 def _value(
-    kind: type[Any], field: str, allowed: frozenset[Any], value: Any, longest_text: int
-) -> Any:
+    kind: type[object], field: str, allowed: frozenset[Any], value: Any, longest_text: int
+) -> object:
     given = type(value)
     if (
         given is int
@@ -460,7 +459,7 @@ def _value(
     return value
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
+def _alternatives(hint: object) -> tuple[Any, ...]:
     if get_origin(hint) in (Union, UnionType):
         return tuple(part for arg in get_args(hint) for part in _alternatives(arg))
     if get_origin(hint) is tuple:
@@ -475,9 +474,12 @@ def _shape(kind: type[Any]) -> dict[str, frozenset[Any]]:
 
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _NESTED = frozenset({Grant, RetryLater})
-_DEEP = {Joined: ("answer",), LimitStatus: ("clients",)}
+_DEEP: dict[type[object], tuple[str, ...]] = {Joined: ("answer",), LimitStatus: ("clients",)}
 """Fields that hold messages themselves."""
-_SHAPES = {kind: _shape(kind) for kind in (*_REQUESTS.values(), *_REPLIES.values(), ClientStatus)}
+_KINDS = (*_REQUESTS.values(), *_REPLIES.values(), ClientStatus)
+_SHAPES: dict[type[object], dict[str, frozenset[Any]]] = {kind: _shape(kind) for kind in _KINDS}
 """The fields of each message, and the types that each field takes."""
-_DEFAULTS = {kind: tuple((field.name, field.default) for field in fields(kind)) for kind in _SHAPES}
+_DEFAULTS: dict[type[object], tuple[tuple[str, object], ...]] = {
+    kind: tuple((field.name, field.default) for field in fields(kind)) for kind in _KINDS
+}
 """The fields of each message and their defaults; a field without a default has a value that equals nothing."""

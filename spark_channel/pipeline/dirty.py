@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
@@ -257,7 +257,7 @@ def row_text(row: pa.RecordBatch) -> str:
     return json.dumps(values, ensure_ascii=False, default=_as_text)
 
 
-def _value(column: pa.Array) -> Any:
+def _value(column: pa.Array) -> object:
     try:
         value = column[0].as_py()
         json.dumps(value, allow_nan=False, default=_as_text)
@@ -266,7 +266,7 @@ def _value(column: pa.Array) -> Any:
     return value
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(bytes(value)).decode("ascii")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

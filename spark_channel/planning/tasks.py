@@ -64,8 +64,8 @@ class TaskGroup:
 
 def merge_tasks(
     splits: Sequence[Split],
-    writer_parts: Sequence[Any] | None = None,
-    transformers: Sequence[Any] = (),
+    writer_parts: Sequence[object] | None = None,
+    transformers: Sequence[object] = (),
     *,
     reader_marks: Sequence[str | None] | None = None,
     writer_marks: Sequence[str | None] | None = None,
@@ -119,7 +119,7 @@ SPLITS_PER_CHANNEL = 5
 """Several splits a channel, so that a slow one leaves the others work to take."""
 
 
-def positive(name: str, value: Any) -> int:
+def positive(name: str, value: object) -> int:
     """`value` if it is a whole number of 1 or more.
 
     Raises:

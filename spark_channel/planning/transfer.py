@@ -243,7 +243,7 @@ def plan(
     splits: Sequence[Split],
     *,
     parallelism: int,
-    writer_parts: Sequence[Any] | None = None,
+    writer_parts: Sequence[object] | None = None,
     reader_marks: Sequence[str | None] | None = None,
     writer_marks: Sequence[str | None] | None = None,
 ) -> TransferPlan:

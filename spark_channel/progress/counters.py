@@ -237,7 +237,7 @@ class Snapshot:
         return to_plain(self, always=_ALWAYS)
 
     @classmethod
-    def from_json(cls, data: Any) -> Self:
+    def from_json(cls, data: object) -> Self:
         """Read what `to_json` made.
 
         Raises:

@@ -196,7 +196,7 @@ class JobSpec:
         return to_plain(self, always=("kind",))
 
     @classmethod
-    def from_json(cls, data: Any) -> Self:
+    def from_json(cls, data: object) -> Self:
         """Read what `to_json` made.
 
         Raises:

@@ -414,7 +414,7 @@ def _path(location: list[Any]) -> str:
     return text
 
 
-def _shown(location: list[Any], value: Any) -> str:
+def _shown(location: list[Any], value: object) -> str:
     """The value, unless it may be a secret."""
     inside_masks = "columns" in [str(each) for each in location]
     if any(is_secret_name(str(each)) for each in location) or (

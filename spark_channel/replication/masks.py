@@ -5,7 +5,7 @@ import hmac
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 
@@ -284,7 +284,7 @@ def _is_large(kind: pa.DataType) -> bool:
 def _partial(values: pa.Array, shown: int) -> pa.Array:
     """The last `shown` characters behind stars; a value of so many characters or fewer is stars alone."""
 
-    def one(value: Any) -> str:
+    def one(value: object) -> str:
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
         if len(text) <= shown or not shown:
             return _STAR * len(text)

@@ -5,7 +5,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -442,7 +442,8 @@ def _store_lacks(replication: Replication) -> str:
         return ""
     given = {"url": store, "dbtable": "spark_channel_tunnels", "ledger": "none"}
     writer, _ = target.writer_with({**given, "writeMode": "apply"})
-    return lacking_to_write(cast(SqlWriter, writer), overwrite=False)
+    assert isinstance(writer, SqlWriter)
+    return lacking_to_write(writer, overwrite=False)
 
 
 def _followed_columns(replication: Replication, copy: TableCopy) -> pa.Schema:

@@ -150,7 +150,7 @@ class ServiceRecord:
         return to_plain(self)
 
     @classmethod
-    def from_json(cls, data: Any) -> "ServiceRecord":
+    def from_json(cls, data: object) -> "ServiceRecord":
         """Read what `to_json` made; `ValueError` when it is something else."""
         return from_plain(cls, data, "an advert")
 
@@ -362,7 +362,7 @@ def read_private(directory: int, name: str, largest: int) -> Any:
         return None
 
 
-def write_private(directory: int, name: str, temporary: str, plain: Any) -> None:
+def write_private(directory: int, name: str, temporary: str, plain: object) -> None:
     """Write `plain` as JSON to a file of an open directory in one step, by way of the file `temporary`."""
     descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=directory)
     try:

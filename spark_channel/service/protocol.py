@@ -102,7 +102,7 @@ def fields(
         raise RequestError(f"unknown field {min(unknown)[:64]!r}")
 
 
-def identifier(value: Any, name: str) -> str:
+def identifier(value: object, name: str) -> str:
     """A text of 1 to 200 printable characters, spaces included.
 
     Raises:
@@ -171,7 +171,7 @@ class ServiceAddress:
         return to_plain(self)
 
     @classmethod
-    def from_json(cls, data: Any) -> Self:
+    def from_json(cls, data: object) -> Self:
         """Read what `to_json` made.
 
         Raises:
@@ -399,7 +399,7 @@ def sample_from_json(data: Mapping[str, Any]) -> HealthSample:
     )
 
 
-def _named(data: Any, name: str) -> Mapping[str, Any]:
+def _named(data: object, name: str) -> Mapping[str, Any]:
     if not isinstance(data, dict) or len(data) > _MOST_NAMES:
         raise RequestError(f"{name} is an object of at most {_MOST_NAMES} names")
     for each in data:
@@ -407,7 +407,7 @@ def _named(data: Any, name: str) -> Mapping[str, Any]:
     return data
 
 
-def _numbers(data: Any) -> list[float]:
+def _numbers(data: object) -> list[float]:
     if not isinstance(data, list) or len(data) > _MOST_DELAYS:
         raise RequestError(f"a signal has at most {_MOST_DELAYS} numbers")
     for each in data:
@@ -416,7 +416,7 @@ def _numbers(data: Any) -> list[float]:
     return [float(each) for each in data]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT or not value.isprintable():
         raise RequestError(f"a text has at most {_LONGEST_TEXT} printable characters")
     return value

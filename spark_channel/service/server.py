@@ -311,7 +311,7 @@ class ServiceServer:
             "watch": self.jobs.watches(job, client),
         }
 
-    def _show_shared(self, job: str, data: Any) -> None:
+    def _show_shared(self, job: str, data: object) -> None:
         """Show the state of the job's shared limit, as one of its tasks reported it."""
         if not isinstance(data, dict):
             raise protocol.RequestError("shared_limit is an object")
@@ -392,7 +392,7 @@ class ServiceServer:
             raise PermissionError("this token is for another purpose")
         return Document(CONTENT_TYPE, prometheus_text(self.metrics.families()))
 
-    def _find(self, job: Any) -> JobProgress:
+    def _find(self, job: object) -> JobProgress:
         job = protocol.identifier(job, "job")
         try:
             return self.jobs.find(job)

@@ -259,5 +259,5 @@ def _folder(parent: Path, name: str, *, make: bool = False) -> Iterator[int]:
         os.close(directory)
 
 
-def _write(directory: int, name: str, noted: Any) -> None:
+def _write(directory: int, name: str, noted: object) -> None:
     write_private(directory, name, f".{name}.{secrets.token_hex(8)}", noted)

@@ -316,7 +316,7 @@ def batch_of(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _value(value: Any, kind: pa.DataType) -> Any:
+def _value(value: Any, kind: pa.DataType) -> object:
     if value is None:
         return None
     if isinstance(value, datetime):

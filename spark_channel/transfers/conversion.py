@@ -15,6 +15,7 @@ from spark_channel.planning import Endpoint, TransferSpec
 if TYPE_CHECKING:
     from spark_channel.pipeline import TransferSource
     from spark_channel.transform import Pipeline
+    from spark_channel.transform.convert import Convert
 
 __all__ = [
     "by_wall_clock",
@@ -143,7 +144,7 @@ def with_conversion(
 
 def conversion(
     arriving: pa.Schema, types: Mapping[str, pa.DataType], patterns: tuple[str, ...] = ()
-) -> Any:
+) -> "Convert | None":
     """The step that makes the values of `arriving` those of `types`; None = there is nothing to convert."""
     from spark_channel.transform.convert import Convert, can_convert, local_zone
 

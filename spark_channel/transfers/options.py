@@ -206,7 +206,7 @@ def target_options(spec: TransferSpec, number: int, more: Mapping[str, Any]) -> 
     return job_options(one, {key: value for key, value in more.items() if key.lower() not in names})
 
 
-def _slower(option: str, own: Any, whole: Sequence[Mapping[str, Any]]) -> Any:
+def _slower(option: str, own: object, whole: Sequence[Mapping[str, Any]]) -> object:
     """The target's speed, but not above the whole job's."""
     others = [
         value for each in whole for key, value in each.items() if key.lower() == option.lower()

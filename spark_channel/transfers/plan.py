@@ -572,7 +572,7 @@ def _source(reader: Reader, given: pa.Schema | None, spec: TransferSpec) -> Tran
     return TransferSource(reader.with_schema(steps.schema), steps, lengths)
 
 
-def _prepared(steps: Sequence[Any], schema: pa.Schema) -> tuple[Pipeline, TextLengths]:
+def _prepared(steps: Sequence[object], schema: pa.Schema) -> tuple[Pipeline, TextLengths]:
     """The steps for `schema`, and how long the texts may be behind them."""
     made = prepare(steps, schema)
     lengths = text_lengths(made.output_schema)

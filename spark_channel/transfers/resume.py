@@ -164,7 +164,7 @@ def _outline(spec: TransferSpec, schema: pa.Schema) -> dict[str, str]:
     }
 
 
-def _end(end: Endpoint) -> Any:
+def _end(end: Endpoint) -> object:
     first = end.resolve(lambda urls: urls[0])[0]
     named = {key.lower(): value for key, value in first.options.items()}
     connector = find_connector({**named, **({"reader": end.name} if end.name else {})}, "reader")
@@ -191,11 +191,11 @@ def _without_password(text: str) -> str:
     return _PARAMETER.sub(rf"\1{MASK}", _PASSWORD.sub(rf"\1:{MASK}@", text))
 
 
-def _named(step: Any) -> str:
+def _named(step: object) -> str:
     name = getattr(step, "__qualname__", None)
     text = repr(step) if name is None else f"{step.__module__}.{name}"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

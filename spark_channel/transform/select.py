@@ -225,7 +225,7 @@ def constant_of(output: Output) -> pa.Scalar:
     return made[0]
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -334,7 +334,7 @@ class DropRows(Transformer):
                     "value", self.value, f"a regular expression of RE2 ({error})"
                 ) from None
 
-    def _wrong(self, what: str, got: Any, takes: str) -> OptionError:
+    def _wrong(self, what: str, got: object, takes: str) -> OptionError:
         return OptionError(
             f"{self.step} got {what} {got!r}; it takes {takes}",
             option=self.step,

@@ -4,7 +4,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -123,7 +123,7 @@ def column_index(schema: pa.Schema, column: Column, step: str) -> int:
     )
 
 
-def checked_column(value: Any, step: str) -> Column:
+def checked_column(value: object, step: str) -> Column:
     """`value` if it can name a column: a text, or a whole number from 0.
 
     Raises:
@@ -139,7 +139,7 @@ def checked_column(value: Any, step: str) -> Column:
     )
 
 
-def whole_number(value: Any, what: str, step: str, largest: int) -> int:
+def whole_number(value: object, what: str, step: str, largest: int) -> int:
     """`value` if it is a whole number from 0 to `largest`.
 
     Raises:
@@ -187,7 +187,7 @@ class Apply(Transformer):
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         return TransformResult(self._checked(self.function(batch)))
 
-    def _checked(self, made: Any) -> pa.RecordBatch:
+    def _checked(self, made: object) -> pa.RecordBatch:
         if not isinstance(made, pa.RecordBatch):
             raise OptionError(
                 f"transformer {self.name} gave {type(made).__name__}; "
@@ -219,7 +219,7 @@ class Labelled(Transformer):
         return self.inner.flows(schema)
 
 
-def as_transformers(steps: Iterable[Any]) -> tuple[Transformer, ...]:
+def as_transformers(steps: Iterable[object]) -> tuple[Transformer, ...]:
     """Transformers unchanged, and functions wrapped in `Apply`.
 
     Raises:
@@ -296,7 +296,7 @@ def _label(step: Transformer, number: int) -> str:
     return f"transformers[{number}] {name}"
 
 
-def prepare(steps: Iterable[Any], schema: pa.Schema) -> Pipeline:
+def prepare(steps: Iterable[object], schema: pa.Schema) -> Pipeline:
     """Check every step against the columns that reach it.
 
     Raises:

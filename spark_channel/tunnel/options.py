@@ -186,7 +186,7 @@ class TunnelOptions(Options):
         5.0, description="approximate seconds between two checkpoints of a channel"
     )
 
-    def model_post_init(self, _context: Any) -> None:
+    def model_post_init(self, _context: object) -> None:
         if self.heartbeat_timeout < 2 * self.heartbeat_interval:
             raise OptionError(
                 f"option 'heartbeatTimeout' ({self.heartbeat_timeout:g} s) must be at least twice "

@@ -141,13 +141,13 @@ class StreamPositions(ABC):
             raise paused_base(self.source.about if name is None else f"tunnel {name!r}")
 
 
-def token_in(value: Any) -> Token:
+def token_in(value: object) -> Token:
     """Return a token in the form that an offset holds."""
     token: Token = serialization.load_tagged(json.dumps(value))
     return token
 
 
-def _json(token: Token) -> Any:
+def _json(token: Token) -> object:
     return json.loads(serialization.dump_tagged(token))
 
 

@@ -435,7 +435,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-def _json_text(value: Any) -> str:
+def _json_text(value: object) -> str:
     if isinstance(value, _Number):
         negative, digits, exponent = Decimal(value).as_tuple()
         text = "".join(map(str, digits))

@@ -361,7 +361,7 @@ def python_values(values: pa.ChunkedArray) -> list[Any]:
     return [_python_value(each) for each in values]
 
 
-def _python_value(value: pa.Scalar) -> Any:
+def _python_value(value: pa.Scalar) -> object:
     if not value.is_valid:
         return None
     if getattr(value.type, "unit", "") != "ns":

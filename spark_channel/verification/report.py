@@ -213,7 +213,7 @@ class VerifyReport:
     def table(self) -> pa.Table:
         """The `differences` as a table: their kind, and key, columns and both rows as JSON texts."""
 
-        def texts(values: Sequence[Any]) -> pa.Array:
+        def texts(values: Sequence[object]) -> pa.Array:
             return pa.array(
                 [None if each is None else _json(each) for each in values],
                 pa.string(),
@@ -378,18 +378,18 @@ def _key(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     # Python's form of these is long, and begins alike for all of them.
     is_plain = isinstance(value, date | time | timedelta | Decimal)
     text = str(value) if is_plain else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_plain)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """The value with texts for doubles that JSON has no number for."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -398,7 +398,7 @@ def _finite(value: Any) -> Any:
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

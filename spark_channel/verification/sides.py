@@ -196,7 +196,7 @@ def _shares(
         yield part
 
 
-def _can_be_looked_up(value: Any) -> bool:
+def _can_be_looked_up(value: object) -> bool:
     is_date = isinstance(value, date) and not isinstance(value, datetime)
     return is_date or (isinstance(value, int | str) and not isinstance(value, bool | TextOf))
 
@@ -207,7 +207,7 @@ def open_sides(
     limits: Mapping[str, Any],
     *,
     exclude: Sequence[str],
-    steps: Sequence[Any] = (),
+    steps: Sequence[object] = (),
 ) -> tuple[Side, Side]:
     """Open the readers of both sides, and find their columns and keys. `steps` are run on the source's rows.
 
@@ -233,7 +233,7 @@ def _open(
     end: Endpoint,
     limits: Mapping[str, Any],
     exclude: Sequence[str],
-    steps: Sequence[Any],
+    steps: Sequence[object],
 ) -> Side:
     if end.spark_format:
         raise UnsupportedError(

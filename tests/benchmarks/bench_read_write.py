@@ -71,6 +71,7 @@ class TimedReader(ChannelReader):
     """Notes when each batch left the channel."""
 
     def slow(self) -> Self:
+        assert isinstance(self._reader, GeneratorReader)
         self._reader = SlowGenerator(self._reader.options)
         return self
 

@@ -53,6 +53,7 @@ class TheirOptions(ReadOptions):
 
 class TheirReader(Reader):
     Options: ClassVar[type[ReadOptions]] = TheirOptions
+    options: TheirOptions
 
     def schema(self) -> pa.Schema:
         options = self.options
@@ -362,6 +363,6 @@ def test_an_at_sign_that_is_no_part_of_a_login_stays() -> None:
         "jdbc:postgresql://h/d?user=me&password=p@ss",
         "postgresql://me:p%23s%2Fs@h1:1,[::1]:2/d",
     ):
-        options = load_reader({"url": url, "dbtable": "t"})[0].options
+        options: Any = load_reader({"url": url, "dbtable": "t"})[0].options
         assert isinstance(options.password, SecretStr)
         assert options.password.get_secret_value().startswith("p")

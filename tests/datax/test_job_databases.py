@@ -332,7 +332,7 @@ def test_parameters_of_jdbcs_urls_refuse_no_job(query: str, options: dict[str, s
 
 def test_a_postgresql_url_may_carry_mysqls_parameters() -> None:
     query = "useUnicode=true&characterEncoding=utf-8&useSSL=false&prepareThreshold=0&stringtype=unspecified"
-    reader, _ = load_reader({"url": f"jdbc:postgresql://h/x?{query}", "dbtable": "t"})
+    reader: Any = load_reader({"url": f"jdbc:postgresql://h/x?{query}", "dbtable": "t"})[0]
     assert reader.options.address.shown == "postgresql://h:5432/x"
     with pytest.raises(OptionError, match="parameter 'sslmood'"):
         load_reader({"url": "jdbc:postgresql://h/x?sslmood=require", "dbtable": "t"})

@@ -181,7 +181,9 @@ def test_no_secret_is_shown(make_job: Any) -> None:
 def test_storage_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORE_KEY", 'with "quotes"')
     given = {"aws_access_key_id": "id", "aws_secret_access_key": "${env:STORE_KEY}"}
-    reader, _ = load_reader({"reader": "csv", "path": "x", "storageOptions": json.dumps(given)})
+    reader: Any = load_reader({"reader": "csv", "path": "x", "storageOptions": json.dumps(given)})[
+        0
+    ]
     assert reader.options.login.get("aws_secret_access_key") == 'with "quotes"'
     for settings, message in (
         ({"aws_access_key_id": "id"}, "aws_access_key_id without aws_secret_access_key"),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import sqlglot
@@ -53,7 +53,7 @@ class AdbcDialect(WriteDialect):
     def quoted(self, name: str) -> str:
         return identifier(name).sql(self.sql or None)
 
-    def literal(self, value: Any, column: Column | None) -> str:
+    def literal(self, value: object, column: Column | None) -> str:
         given = str(value) if isinstance(value, date | Decimal) else value
         return exp.convert(given).sql(self.sql or None)
 
@@ -206,6 +206,7 @@ def insert_into(session: AdbcSession, target: TargetTable, sql: str) -> str:
 class AdbcMerge(Merge):
     """By ON CONFLICT."""
 
+    _session: AdbcSession
     order = ""
 
     def __init__(
@@ -221,7 +222,7 @@ class AdbcMerge(Merge):
         self.insert = insert_into(session, target, dialect.sql)
 
     def _affected(self, statement: str) -> int | None:
-        count: int = self._session.affected(statement)
+        count = self._session.affected(statement)
         if self._dialect.sql == "sqlite":
             count = int(self._session.value("SELECT changes()"))
         return None if count < 0 else count

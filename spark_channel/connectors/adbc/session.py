@@ -208,7 +208,7 @@ class AdbcReadOptions(DriverOptions, SqlReadOptions):
         "customSchema": "convert the column with 'query'",
     }
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         _check_dialect(self)
 
@@ -226,7 +226,7 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
         "onSchemaChange": "add the columns yourself; the database's own connector does, where it has one",
     }
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         _check_dialect(self)
         if self.write_mode != "insert":
@@ -470,7 +470,7 @@ class AdbcSession(BoundSession):
                 self._connection.adbc_connection.rollback()
         self._run_each()
 
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self.explained(), closing(self._connection.cursor()) as cursor:
             cursor.execute(sql, tuple(parameters) or None)
             return cast(list[tuple[Any, ...]], cursor.fetchall()) if cursor.description else []

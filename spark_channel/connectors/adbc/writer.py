@@ -61,17 +61,18 @@ __all__ = [
 _BUSY_SECONDS = 60.0
 
 
-class AdbcTaskWriter(SqlTaskWriter):
+class AdbcTaskWriter(SqlTaskWriter[AdbcSession]):
     """`commit=job` commits batches into a staging table; `commit=task` buffers, and ingests everything with the
     task's row beside the claim in one transaction at the end, so that no lock is held meanwhile. With `tolerant` that
     transaction is open from the first row on, and the target judges each batch under a savepoint.
     """
 
+    _writer: "AdbcWriter"
+    _options: AdbcWriteOptions
     seconds: ClassVar[float] = 3600.0  # a driver's call is worth more rows than come in a second
 
-    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
+    def __init__(self, writer: "AdbcWriter", plan: SqlPlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)
-        self._host: Any = writer  # an `AdbcWriter`
         self._stage: str | None = None
         self._kept: list[pa.Table] = []
         self._judging = False
@@ -96,21 +97,21 @@ class AdbcTaskWriter(SqlTaskWriter):
         if self._stage is None:
             self._peek()
             self._stage = self._new_stage()
-        self._session.ingest(target.schema, self._stage, rows, "create" if new else "append")
-        self._session.commit()
+        self._open.ingest(target.schema, self._stage, rows, "create" if new else "append")
+        self._open.commit()
 
     def judge(self, batch: pa.RecordBatch) -> None:
         target, self._judging = self._plan.target, True
-        self._session.rows("SAVEPOINT spark_channel_batch")
+        self._open.rows("SAVEPOINT spark_channel_batch")
         try:
             rows = arranged(pa.Table.from_batches([batch]), target)
-            self._host.append(self._session, self._plan, rows)
+            self._writer.append(self._open, self._plan, rows)
         except TargetError as error:
             try:
-                self._session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
+                self._open.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
             except TargetError:
                 raise TargetError(
-                    f"{error}. ADBC driver {self._session.name} cannot take back a refused batch, so option "
+                    f"{error}. ADBC driver {self._open.name} cannot take back a refused batch, so option "
                     "'maxDirtyRows' cannot be kept with it: use the database's own connector"
                 ) from None
             raise BatchRefusedError(str(error)) from None
@@ -140,14 +141,14 @@ class AdbcTaskWriter(SqlTaskWriter):
 
     def _peek(self) -> None:
         """Check that the claim is this run's: one that was overtaken need not go on."""
-        claims = self._claims(self._session)
+        claims = self._claims(self._open)
         found = claims.peek(self._plan.claim)
         if self._plan.commit == "job":
             claims.show_life(self._plan.claim, found)
-        self._session.commit()
+        self._open.commit()
 
     def _add_all(self) -> None:
-        session, held = self._session, self._plan.claim
+        session, held = self._open, self._plan.claim
         claims = self._claims(session)
         try:
             if not self._judging:
@@ -171,8 +172,8 @@ class AdbcTaskWriter(SqlTaskWriter):
 
     def _is_done(self) -> bool:
         """Whether another attempt has committed these rows meanwhile."""
-        self._session.undo()
-        self._done = self._claims(self._session).task(self._plan.claim, self._task)
+        self._open.undo()
+        self._done = self._claims(self._open).task(self._plan.claim, self._task)
         return self._done is not None
 
     def _insert(self) -> None:
@@ -180,9 +181,9 @@ class AdbcTaskWriter(SqlTaskWriter):
             return
         rows, target = pa.concat_tables(self._kept), self._plan.target
         if target.key:
-            self._host.merge_all(self._session, self._plan, rows)
+            self._writer.merge_all(self._open, self._plan, rows)
         else:
-            self._host.append(self._session, self._plan, rows)
+            self._writer.append(self._open, self._plan, rows)
 
 
 class AdbcReader(SqlReader):
@@ -209,7 +210,7 @@ WHERE c.oid = pg_catalog.to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'm', '
 """
 
 
-class AdbcWriter(SqlWriter):
+class AdbcWriter(SqlWriter[AdbcSession]):
     """Rows are ingested by the driver, in transactions. `commit=job` needs CREATE TABLE in them, too."""
 
     Options: ClassVar[type[WriteOptions]] = AdbcWriteOptions
@@ -277,7 +278,7 @@ class AdbcWriter(SqlWriter):
                 pass  # it ended with its connection
             raise
 
-    def is_conflict(self, error: TargetError) -> bool:
+    def is_conflict(self, error: BaseException) -> bool:
         return is_conflict(error)
 
     @property

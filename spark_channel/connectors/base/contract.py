@@ -169,7 +169,7 @@ class Reader(SplitReader):
     stored_is_asked: bool = True
     """Set by the host: `stored` is called later, so that `split` may look for it."""
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self.options = options
 
     @abstractmethod
@@ -457,7 +457,7 @@ class Writer(ABC):
 
     Options: ClassVar[type[WriteOptions]] = WriteOptions
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: WriteOptions) -> None:
         self.options = options
 
     @property

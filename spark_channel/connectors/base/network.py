@@ -4,7 +4,7 @@ import base64
 import http.client
 import re
 import ssl
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 from urllib.parse import quote, unquote
 
 from pydantic import Field
@@ -144,7 +144,7 @@ class TlsOptions(Options):
         description="file of the CA certificates that verify the server's; default: the system's",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         check_tls(self, is_secure=self.is_secure, how=self.tls_url)
 

@@ -628,7 +628,7 @@ def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
     return find_connector(options, "writer").writer_with(options)
 
 
-def describe(options: Any) -> str:
+def describe(options: object) -> str:
     """ "flights.db#flights", "/data/*.csv", "postgresql://db:5432/shop#orders". For people, not programs."""
     url, path, paths = (getattr(options, name, None) for name in ("url", "path", "paths"))
     place = ""

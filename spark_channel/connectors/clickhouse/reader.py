@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 import sqlglot
@@ -123,7 +123,7 @@ class ClickhouseDialect(Dialect):
     def quoted(self, name: str) -> str:
         return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
-    def literal(self, value: Any, column: Column | None) -> str:
+    def literal(self, value: object, column: Column | None) -> str:
         return _literal(value) if isinstance(value, str) else super().literal(value, column)
 
     def same_name(self, name: str, names: Sequence[str]) -> str | None:

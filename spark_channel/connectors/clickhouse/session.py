@@ -35,7 +35,7 @@ _SECURE = ("secure", "ssl")
 class ClickhouseAddress(ServerOptions):
     """The address of the HTTP interface, and the login."""
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         check_no_fragment(str(getattr(self, "url", None) or "").partition("?")[0])
         try:
@@ -119,7 +119,7 @@ class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
         False, description="`true` is refused: only you know the table's engine and order"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         for option, found, wanted, why in (
             (

@@ -73,7 +73,7 @@ class Table(Options):
         """What of the settings the table's data files need, which pyarrow reads and writes."""
         return StorageCredentials.of(self.more_storage())
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.path.lower().startswith("uc:"):
             raise UnsupportedError(
@@ -117,7 +117,7 @@ class DeltaReadOptions(Table, ReadOptions):
         description="approximate bytes of one split; default: all bytes over the splits for `channels`",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.version is not None and self.timestamp is not None:
             raise OptionError(

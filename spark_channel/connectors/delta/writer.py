@@ -528,7 +528,7 @@ def _partition(values: dict[str, Any]) -> Partition:
     return tuple((name, _text(value)) for name, value in values.items())
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     """A partition value as the log has it: typed by deltalake, and read as text again."""
     if value is None:
         return None
@@ -545,7 +545,7 @@ class DeltaWriter(LakeWriter):
     partitions_outside = True
     empty_text_is_null = True
 
-    def lake(self, place: Any = None) -> DeltaLake:
+    def lake(self, place: object = None) -> DeltaLake:
         return DeltaLake(self.options)
 
     def read_file(

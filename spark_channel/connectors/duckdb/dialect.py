@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import sqlglot
@@ -280,7 +280,7 @@ class DuckdbDialect(Dialect):
     moves_rows = True
     no_keys = "DuckDB's indexes find single rows, and no order"
 
-    def literal(self, value: Any, column: Column | None) -> str:
+    def literal(self, value: object, column: Column | None) -> str:
         """A text, of the type that DuckDB itself has named."""
         return (
             str(value)

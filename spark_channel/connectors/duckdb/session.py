@@ -84,7 +84,7 @@ class DuckdbSession(BoundSession):
         except duckdb.Error as error:
             raise self.explain(error) from None
 
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self.explained():
             self._connection.execute(sql, list(parameters) or None)
             return cast(list[tuple[Any, ...]], self._connection.fetchall())
@@ -238,7 +238,7 @@ class DuckdbWriteOptions(FileWriteOptions):
     }
     file_url: ClassVar[FileUrl] = _FILE_URL
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.commit == "task":
             raise OptionError(

@@ -1,9 +1,8 @@
 """Writes a table of a DuckDB file atomically: tasks stage Arrow files, one transaction inserts them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import pyarrow as pa
 
@@ -20,11 +19,11 @@ from spark_channel.connectors.duckdb.session import DuckdbSession, DuckdbWriteOp
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
-from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter
+from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter, file_plan
 from spark_channel.connectors.sql.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import name_readings
-from spark_channel.connectors.sql.write_protocol import WriteTarget
+from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.lazy import compute as pc
 from spark_channel.options import CommitMode, WriteOptions
@@ -107,7 +106,7 @@ class _Counted:
                     yield batch
 
 
-class DuckdbTaskWriter(FileTaskWriter):
+class DuckdbTaskWriter(FileTaskWriter[DuckdbSession]):
     """Checks values as the table's columns take them."""
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -147,7 +146,7 @@ class DuckdbTaskWriter(FileTaskWriter):
 _T = TypeVar("_T")
 
 
-class DuckdbWriter(FileWriter):
+class DuckdbWriter(FileWriter[DuckdbSession]):
     """Tasks stage Arrow files beside the database; the driver's host inserts them all in one transaction.
 
     No task opens the database: DuckDB lets one process write it at a time.
@@ -174,20 +173,20 @@ class DuckdbWriter(FileWriter):
     def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
         return "job"
 
-    def new_place(self, session: Any) -> tuple[str, str]:
+    def new_place(self, session: DuckdbSession | None) -> tuple[str, str]:
         return name_readings(self.options.dbtable, "duckdb", "main")[-1]
 
-    def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return DuckdbTaskWriter(self, plan, task, attempt)
+    def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
+        return DuckdbTaskWriter(self, file_plan(plan), task, attempt)
 
-    def insert_files(self, session: Any, plan: Any, files: Sequence[Path]) -> int:
+    def insert_files(self, session: DuckdbSession, plan: SqlPlan, files: Sequence[Path]) -> int:
         return insert_files(session, plan.target, self.options, files)
 
     def run(
         self,
         failure: type[TargetError],
         purpose: str,
-        work: Callable[[Any], _T],
+        work: Callable[[DuckdbSession], _T],
         *,
         begins: bool = False,
     ) -> _T:
@@ -198,25 +197,23 @@ class DuckdbWriter(FileWriter):
             lambda error: isinstance(error, TargetError) and self.is_conflict(error),
         )
 
-    @contextmanager
     def open_file(
         self, path: Path, failure: type[TargetError], *, new: bool = False
-    ) -> Iterator[DuckdbSession]:
-        with DuckdbSession(
+    ) -> DuckdbSession:
+        return DuckdbSession(
             path,
             read_only=False,
             lock_timeout=self.options.lock_timeout,
             failure=failure,
             init=session_script(self.options, "duckdb"),
-        ) as session:
-            yield session
+        )
 
-    def is_conflict(self, error: TargetError) -> bool:
+    def is_conflict(self, error: BaseException) -> bool:
         """Another transaction of this process was first."""
         text = str(error)
         return ("ransaction" in text and "onflict" in text) or "write-write conflict" in text
 
-    def claim_dialect(self, session: Any, place: WriteTarget) -> ClaimDialect:
+    def claim_dialect(self, session: DuckdbSession, place: WriteTarget) -> ClaimDialect:
         def exists(name: str) -> bool:
             query = (
                 "SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = 'main' "

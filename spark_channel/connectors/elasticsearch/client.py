@@ -112,7 +112,7 @@ class ElasticAddress(TlsOptions):
         60.0, description="seconds for which a server that is busy is asked again"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if (
             not self.index.strip()
@@ -194,7 +194,7 @@ class ElasticWriteOptions(ElasticAddress, DirectOptions):
         description="settings and mappings with which an index that does not exist is made; default: the server's",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if re.search(r"[*,]", self.index):
             raise OptionError(
@@ -271,7 +271,13 @@ class Server:
         self.close()
 
     def ask(
-        self, method: str, path: str, body: Any = None, *, missing: bool = False, again: bool = True
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        missing: bool = False,
+        again: bool = True,
     ) -> Any:
         """The answer as JSON; None for a thing that does not exist, if `missing` is allowed.
 
@@ -286,7 +292,7 @@ class Server:
         except Busy as error:
             raise self._failure(f"{self._options.address}: {error}") from error
 
-    def _once(self, method: str, path: str, body: Any, missing: bool) -> Any:
+    def _once(self, method: str, path: str, body: object, missing: bool) -> Any:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
         headers = {**self._headers, **({"Content-Type": kind} if data is not None else {})}

@@ -61,7 +61,7 @@ class ElasticsearchReader(RecordReader):
             )
         return inferred_schema(hits)
 
-    def _query(self) -> Any:
+    def _query(self) -> object:
         return json.loads(self.options.filter)
 
     def split(self, advice: int) -> list[Split]:

@@ -170,7 +170,7 @@ class _Bulk:
         except UnicodeEncodeError:
             raise ValueError("a text that is not Unicode") from None
 
-    def _value(self, name: str, value: Any) -> Any:
+    def _value(self, name: str, value: object) -> object:
         if name in self._json and isinstance(value, str):
             try:
                 return json.loads(value)
@@ -180,7 +180,7 @@ class _Bulk:
             return value.split(self._separators[name]) if value else []
         return self._plain(value)
 
-    def _plain(self, value: Any) -> Any:
+    def _plain(self, value: object) -> object:
         if isinstance(value, datetime):
             return (
                 value if value.tzinfo is not None else value.replace(tzinfo=self._zone)

@@ -178,7 +178,7 @@ def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values if values.type == kind else values.cast(kind)
 
 
-def _may_compare(op: str, rank: Any, known: ValueRange) -> bool:
+def _may_compare(op: str, rank: object, known: ValueRange) -> bool:
     low, high = known.low, known.high
     if op in ("lt", "le"):
         return low is None or bool(low < rank or (op == "le" and low == rank))
@@ -345,7 +345,7 @@ def _bounds(kind: pa.DataType) -> tuple[int, int] | None:
     return None
 
 
-def exact(value: Any, kind: pa.DataType) -> Any:
+def exact(value: object, kind: pa.DataType) -> Any:
     """`value` (a literal, or a statistic's Python value) as a number of steps, or as itself.
 
     Returns a Fraction for ladder types; str, bytes, bool or float for the others.
@@ -389,7 +389,7 @@ def exact(value: Any, kind: pa.DataType) -> Any:
     raise TypeError(f"columns of type {kind} cannot be compared")
 
 
-def _number(value: Any) -> Decimal | int | float:
+def _number(value: object) -> Decimal | int | float:
     if isinstance(value, bool):
         raise ValueError("a number")
     if isinstance(value, (int, float)):
@@ -406,7 +406,7 @@ def _number(value: Any) -> Decimal | int | float:
     return number
 
 
-def _instant(given: Any, *, aware: bool) -> datetime:
+def _instant(given: object, *, aware: bool) -> datetime:
     takes = "a date or time in single quotes, such as '2020-01-31' or '2020-01-31 13:05:00'"
     value: object = given
     if isinstance(given, str):
@@ -431,7 +431,7 @@ def _step_value(step: int, kind: pa.DataType) -> Any:
     return step
 
 
-def _typed_literal(column: str, value: Any, kind: pa.DataType) -> Any:
+def _typed_literal(column: str, value: object, kind: pa.DataType) -> Any:
     try:
         return exact(value, kind)
     except (ValueError, TypeError, OverflowError) as error:
@@ -451,7 +451,7 @@ def _compared_type(kind: pa.DataType) -> pa.DataType:
     return pa.large_string() if kind == pa.string_view() else kind
 
 
-def comparison(column: str, op: str, value: Any, kind: pa.DataType) -> Condition:
+def comparison(column: str, op: str, value: object, kind: pa.DataType) -> Condition:
     """`column <op> value`, decided here when the literal lies between or beyond the column's steps.
 
     Raises:
@@ -475,7 +475,7 @@ def comparison(column: str, op: str, value: Any, kind: pa.DataType) -> Condition
     return Compare(column, op, _step_value(step, kind), kind, step)
 
 
-def same_step(column: str, value: Any, kind: pa.DataType) -> tuple[Any, Any, pa.DataType] | None:
+def same_step(column: str, value: object, kind: pa.DataType) -> tuple[Any, Any, pa.DataType] | None:
     """(value, rank, type) of the one column value that equals the literal; None = there is none."""
     found = comparison(column, "eq", value, kind)
     return (found.value, found.rank, found.type) if isinstance(found, Compare) else None

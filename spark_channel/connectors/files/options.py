@@ -5,7 +5,7 @@ differ from Spark's in two: `header` and `inferSchema` are true, since a copy wa
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -80,7 +80,7 @@ class _Stored(Options):
     def login(self) -> StorageCredentials | None:
         return StorageCredentials.of(read_settings(self.storage_options), strict=True)
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         _ = self.login
 
@@ -401,7 +401,7 @@ class FileWriteOptions(_Stored, WriteOptions):
 
     codecs: ClassVar[tuple[str, ...]] = ("none",)
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if is_remote(self.path):
             self._check_remote()

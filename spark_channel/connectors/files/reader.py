@@ -56,13 +56,15 @@ class FilesReader(Reader):
     """Reads files of one format. Everything that it remembers is plain data."""
 
     Options: ClassVar[type[ReadOptions]] = FileReadOptions
+    options: Any
+    """`FileReadOptions`, or those of a table of files, as Delta has them."""
     format: ClassVar[str]
 
     @property
     def form(self) -> Format:
         return format_of(self.format)
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
         self._given: pa.Schema | None = None
         self._plan: SourcePlan | None = None

@@ -179,7 +179,7 @@ class _Compiler:
             return self._time(node)
         return _NOTHING
 
-    def _time(self, node: exp.Expression) -> Any:
+    def _time(self, node: exp.Expression) -> object:
         """DATE '...' and TIMESTAMP '...', which the column's own type reads."""
         inner = node.this
         if not (isinstance(inner, exp.Literal) and inner.is_string):
@@ -287,7 +287,7 @@ class _Compiler:
             raise _refused(node)
         return self._same(column, value)
 
-    def _same(self, column: pa.Field, value: Any) -> Condition:
+    def _same(self, column: pa.Field, value: object) -> Condition:
         if value is None:
             return IsNull(column.name)
         return All(
@@ -333,7 +333,7 @@ class _Compiler:
         return comparison(column.name, "eq", True, column.type)
 
 
-def _decimal(node: exp.Literal) -> Any:
+def _decimal(node: exp.Literal) -> object:
     from decimal import Decimal, InvalidOperation
 
     try:
@@ -342,7 +342,7 @@ def _decimal(node: exp.Literal) -> Any:
         raise _refused(node) from None
 
 
-def _minus(value: Any) -> Any:
+def _minus(value: Any) -> object:
     return None if value is None else value.copy_negate()
 
 

@@ -86,6 +86,7 @@ class FilesWriter(Writer):
     """Writes files of one format into a directory."""
 
     Options: ClassVar[type[WriteOptions]] = FileWriteOptions
+    options: FileWriteOptions
     format: ClassVar[str]
 
     @property
@@ -351,7 +352,7 @@ class FilesTaskWriter(TaskWriter):
         self._writer = writer
         self._plan = plan
         self._task, self._attempt = task, attempt
-        self._options: FileWriteOptions = writer.options
+        self._options = writer.options
         self._form = writer.form
         self._store = writer._store(plan)  # noqa: SLF001 - two halves of one class
         self._unique = new_attempt()

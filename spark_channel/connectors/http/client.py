@@ -221,7 +221,7 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
         64 << 20, description="size of one answer, which is held in memory, at most"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.password is not None and self.user is None:
             raise OptionError("option 'password' needs 'user'", option="user")
@@ -560,7 +560,7 @@ def _with_parameters(url: SplitResult, given: dict[str, Any]) -> SplitResult:
     return url._replace(query="&".join([*kept, *made]), netloc=url.netloc.rpartition("@")[2])
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.text if isinstance(value, Number) else str(value)

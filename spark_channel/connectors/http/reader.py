@@ -148,7 +148,7 @@ class WebService:
                 )
         return rows
 
-    def _without_rows(self, found: Any, rows: Any) -> str:
+    def _without_rows(self, found: object, rows: object) -> str:
         place = (
             f"at {self._options.result_key!r} ('resultKey')"
             if self._options.result_key
@@ -162,7 +162,7 @@ class WebService:
         kind = {type(None): "null", dict: "one object"}.get(type(rows), "a single value")
         return f"an answer is {kind} {place}, where rows are an array"
 
-    def _instead(self, rows: Any) -> str:
+    def _instead(self, rows: object) -> str:
         if isinstance(rows, dict):
             return "pages have arrays of rows: name the array in 'resultKey'"
         if rows is None or rows is MISSING:
@@ -269,7 +269,7 @@ def _check_names(page: Page, known: set[str] | None) -> None:
             )
 
 
-def _kind(value: Any) -> pa.DataType:
+def _kind(value: object) -> pa.DataType:
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, Number):

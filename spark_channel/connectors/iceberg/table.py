@@ -112,7 +112,7 @@ class TableOptions(Options):
             )
         return {str(name): str(value) for name, value in found.items()}
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         self.properties()
         if "." not in self.dbtable.strip("."):
@@ -145,7 +145,7 @@ class IcebergReadOptions(TableOptions, ReadOptions):
         description="approximate bytes of one split, in whole files; default: all bytes over the splits for `channels`",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.snapshot_id is not None and self.as_of_timestamp is not None:
             raise OptionError(

@@ -405,7 +405,7 @@ def _data_file(metadata: "TableMetadata", new: NewFile, base: str, io: "FileIO")
     )
 
 
-def _typed(text: str | None, kind: Any) -> Any:
+def _typed(text: str | None, kind: Any) -> object:
     """A partition value as manifests have it."""
     from datetime import date
 

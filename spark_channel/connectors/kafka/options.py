@@ -219,7 +219,7 @@ class KafkaAddress(Options):
         description="seconds to wait for an answer of the brokers, or for the next record of a range",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.password is not None and self.user is None:
             raise OptionError("option 'password' needs 'user'", option="user")
@@ -339,7 +339,7 @@ class KafkaReadOptions(KafkaAddress, RecordReadOptions):
         False, description="with `valueFormat=binary`: the column `headers`, too"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         for offsets, time, name in (
             (self.begin_offsets, self.begin_timestamp, "begin"),
@@ -453,7 +453,7 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
         description="with `createTopic`: its replicas; default: the brokers' `default.replication.factor`",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.value_format == "binary":
             for option, value in (

@@ -85,12 +85,13 @@ class LakePublisher(Writer):
     """The commits of a write, after its claim is taken."""
 
     Options: ClassVar[type[WriteOptions]] = LakeWriteOptions
+    options: LakeWriteOptions
     gone: pa.Table | None = None
     """Keys, by the columns of `keyColumns` in their order, whose rows a write by key removes, beside those that it
     replaces: of a caller that commits itself.
     """
 
-    def lake(self, place: Any = None) -> LakeTable:
+    def lake(self, place: object = None) -> LakeTable:
         """The table; `place` is a plan's, in a task."""
         raise NotImplementedError
 

@@ -443,7 +443,7 @@ class LakeWriteOptions(WriteOptions):
             raise ValueError(f"one of {', '.join(_MODES)}; {value} is for databases")
         return value
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.commit == "task":
             raise OptionError(

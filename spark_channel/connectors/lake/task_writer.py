@@ -24,6 +24,7 @@ from spark_channel.connectors.base.claims import (
 )
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import LOG, read_file, writing
+from spark_channel.connectors.files.formats.base import Sink
 from spark_channel.connectors.files.formats.parquet import RowGroupEncoder
 from spark_channel.connectors.files.store import Store
 from spark_channel.connectors.lake.table import LakeWriteOptions, NewFile, Partition, conform
@@ -53,7 +54,7 @@ _LONGEST_TEXT = 32
 class DataFileEncoder(RowGroupEncoder):
     """`statistics` are there after `finish`."""
 
-    def __init__(self, sink: Any, schema: pa.Schema, options: LakeWriteOptions) -> None:
+    def __init__(self, sink: Sink, schema: pa.Schema, options: LakeWriteOptions) -> None:
         self._metadata: list[Any] = []
         self.rows = 0
         super().__init__(

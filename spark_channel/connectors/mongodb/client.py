@@ -112,7 +112,7 @@ def query_document(text: str) -> dict[str, Any]:
     return found
 
 
-def _special(document: dict[str, Any]) -> Any:
+def _special(document: dict[str, Any]) -> object:
     if "$undefined" in document:
         raise ValueError("$undefined has no counterpart; use null")
     if "$regex" in document and not _is_regular(document):
@@ -165,7 +165,7 @@ class MongoAddress(Options):
         600.0, description="seconds to wait for one answer of the server"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if not self.database_name:
             raise OptionError(
@@ -244,7 +244,7 @@ class MongoWriteOptions(MongoAddress, DirectOptions):
         description="documents that are deleted before the write, as MongoDB's query document; default: none",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if "." in self.collection and self.collection.startswith("system."):
             raise OptionError(
@@ -363,7 +363,7 @@ def plain(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         return plain(value)
     if isinstance(value, list):
@@ -435,7 +435,7 @@ class Encoder:
             inside[path[-1]] = value
         return made
 
-    def _bson(self, value: Any) -> Any:
+    def _bson(self, value: object) -> Any:
         if isinstance(value, (datetime, date)):
             return self._instant(value)
         if isinstance(value, Decimal):
@@ -460,7 +460,7 @@ class Encoder:
             UTC
         )
 
-    def _declared(self, value: Any, declared: str) -> Any:
+    def _declared(self, value: object, declared: str) -> Any:
         kind, _, rest = declared.partition(":")
         if kind == "array":
             return self._array(value, rest)
@@ -468,7 +468,7 @@ class Encoder:
             return None
         return getattr(self, f"_as_{kind.lower()}")(value)
 
-    def _array(self, value: Any, rest: str) -> list[Any]:
+    def _array(self, value: object, rest: str) -> list[Any]:
         """`rest` is the separator, a colon, and the type of the items."""
         if isinstance(value, list):
             return [self._bson(each) for each in value]
@@ -476,7 +476,7 @@ class Encoder:
         texts = self._as_string(value).split(separator or ",") if value != "" else []
         return [self._declared(text, item) if item else text for text in texts]
 
-    def _as_objectid(self, value: Any) -> ObjectId:
+    def _as_objectid(self, value: object) -> ObjectId:
         try:
             return ObjectId(str(value))
         except InvalidId:
@@ -484,28 +484,28 @@ class Encoder:
                 f"{str(value)[:60]!r} is not an ObjectId, which has 24 hexadecimal digits"
             ) from None
 
-    def _as_int(self, value: Any) -> int:
+    def _as_int(self, value: object) -> int:
         found = int(self._as_long(value))
         if not -(2**31) <= found < 2**31:
             raise ValueError(f"{found} does not fit 32 bits")
         return found
 
-    def _as_long(self, value: Any) -> Int64:
+    def _as_long(self, value: object) -> Int64:
         number = _number(value)
         if number != number.to_integral_value() or not -(2**63) <= number < 2**63:
             raise ValueError(f"{str(value)[:60]!r} is not a whole number of 64 bits")
         return Int64(int(number))
 
-    def _as_double(self, value: Any) -> float:
+    def _as_double(self, value: object) -> float:
         return float(value if isinstance(value, float) else _number(value))
 
-    def _as_decimal(self, value: Any) -> Decimal128:
+    def _as_decimal(self, value: object) -> Decimal128:
         return Decimal128(_number(value))
 
-    def _as_string(self, value: Any) -> str:
+    def _as_string(self, value: object) -> str:
         return text_of(value, self._zone)
 
-    def _as_bool(self, value: Any) -> bool:
+    def _as_bool(self, value: object) -> bool:
         if isinstance(value, str) and value.strip().lower() in ("true", "false"):
             return value.strip().lower() == "true"
         if not isinstance(value, (bool, int)):
@@ -524,10 +524,10 @@ class Encoder:
             raise ValueError(f"{str(value)[:60]!r} is not a time")
         return self._instant(value)
 
-    def _as_binary(self, value: Any) -> bytes:
+    def _as_binary(self, value: object) -> bytes:
         return value if isinstance(value, bytes) else self._as_string(value).encode()
 
-    def _as_json(self, value: Any) -> Any:
+    def _as_json(self, value: object) -> object:
         if not isinstance(value, str):
             return self._bson(value)
         try:
@@ -536,7 +536,7 @@ class Encoder:
             raise ValueError(f"{value[:60]!r} is not JSON") from None
 
 
-def _number(value: Any) -> Decimal:
+def _number(value: object) -> Decimal:
     if isinstance(value, (bool, int, Decimal)):
         return Decimal(value)
     if isinstance(value, float):

@@ -180,7 +180,7 @@ class _Parser:
         except UnicodeDecodeError:
             raise self.fault("half of a surrogate pair in a text", start) from None
 
-    def _number(self, match: re.Match[str]) -> Any:
+    def _number(self, match: re.Match[str]) -> object:
         text = match.group()
         if text == "-Infinity":
             return {"$numberDouble": text}
@@ -197,7 +197,7 @@ class _Parser:
             raise self.fault("a regular expression that begins here has no end")
         return _regular(match[1], match[2], lambda what: self.fault(what, start))
 
-    def _word(self, level: int) -> Any:
+    def _word(self, level: int) -> object:
         start = self.place
         match = self.take(_WORD)
         if match is None:
@@ -242,7 +242,7 @@ class _Call:
         return self.given[0]
 
 
-def _is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
+def _is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 

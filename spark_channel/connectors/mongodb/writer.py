@@ -168,7 +168,7 @@ def _with_id(document: dict[str, Any]) -> dict[str, Any]:
     return document if document.get(_ID) is not None else {**document, _ID: bson.ObjectId()}
 
 
-def _at(document: dict[str, Any], name: str) -> Any:
+def _at(document: dict[str, Any], name: str) -> object:
     inside: Any = document
     for part in name.split("."):
         inside = inside.get(part) if isinstance(inside, dict) else None

@@ -148,7 +148,7 @@ class MysqlDialect(Dialect):
     def quoted(self, name: str) -> str:
         return quoted(name)
 
-    def literal(self, value: Any, column: Column | None) -> str:
+    def literal(self, value: object, column: Column | None) -> str:
         """A literal of the column's type, since MySQL compares a decimal with a text as floats."""
         from pymysql.converters import escape_item
 

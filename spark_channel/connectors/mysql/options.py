@@ -227,7 +227,7 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
         bracket = (self.dbtable or "").lstrip().startswith("(")
         return self.timestamps_as == "instant" and not bracket and all(each is None for each in own)
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         address_of(self)
 
@@ -257,7 +257,7 @@ class MysqlWriteOptions(ServerOptions, LedgerOptions, SqlWriteOptions):
         description="false: INSERT instead of LOAD DATA LOCAL; default: LOAD DATA if the server allows it",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         address_of(self)
         if self.duplicates != "error" and self.write_mode != "insert":

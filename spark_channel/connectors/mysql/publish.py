@@ -322,11 +322,11 @@ def insert_staged(
 class _MysqlMerge(Merge):
     """MySQL knows no ON CONFLICT, and reads a temporary table once in a statement."""
 
+    _session: MysqlWriteSession
     may_skip = False  # its triggers cannot
 
     def _affected(self, statement: str) -> int:
-        affected: int = self._session.affected(statement)[0]
-        return affected
+        return self._session.affected(statement)[0]
 
     def _keep_last(self) -> None:
         last = self.quoted(_LAST)

@@ -297,7 +297,7 @@ class MysqlSession(BoundSession):
         if connection is not None:
             connection._force_close()  # noqa: SLF001 - `close` would read the rest of the result
 
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """All rows of a small result; [] for a statement without one.
 
         Raises:
@@ -360,7 +360,7 @@ class MysqlSession(BoundSession):
             cursor.execute(sql)
             return int(cursor.rowcount), int(cursor.warning_count)
 
-    def literal(self, value: Any) -> str:
+    def literal(self, value: object) -> str:
         """A value in a statement, as a literal."""
         with self._connection.cursor() as cursor:
             return str(cursor.mogrify("%s", (value,)))
@@ -595,7 +595,7 @@ class MysqlWriteSession(MysqlSession):
         level = "SERIALIZABLE" if by_statement else "READ COMMITTED"
         self.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
 
-    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+    def kept(self, key: object, make: Callable[[], Any]) -> Any:
         """The value that this session cached for `key`."""
         if key not in self._kept:
             self._kept[key] = make()

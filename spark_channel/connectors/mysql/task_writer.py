@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from spark_channel.connectors.base.claims import Claim
 from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_seconds
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
@@ -239,7 +240,7 @@ _DATA_ERRORS = frozenset(
 """What the server says of rows, rather than of itself: NULL, duplicate, range, length, foreign key, check."""
 
 
-class _MysqlTaskWriter(SqlTaskWriter):
+class _MysqlTaskWriter(SqlTaskWriter[MysqlWriteSession]):
     """Shared by both commit modes: the messages of refusals, and of a lost connection."""
 
     _options: MysqlWriteOptions
@@ -270,13 +271,15 @@ class _MysqlTaskWriter(SqlTaskWriter):
         )
 
 
-class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
+class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter[MysqlWriteSession]):
     """`commit=job`: each attempt stages in its own table.
 
     After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
     """
 
-    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
+    def __init__(
+        self, writer: SqlWriter[MysqlWriteSession], plan: SqlPlan, task: int, attempt: int
+    ) -> None:
         self._table: str | None = None
         self._life = ""
         self._loader: Loader | None = None
@@ -290,8 +293,8 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
         self._lasting(lambda _again: self._fence())
         return {"table": self._table}
 
-    def _fence(self) -> Any:
-        return self._claims(self._session).fence(self._plan.claim)
+    def _fence(self) -> Claim:
+        return self._claims(self._open).fence(self._plan.claim)
 
     def _forget(self) -> None:
         try:
@@ -312,9 +315,9 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
         """A session whose end can be waited for, by the lock that it holds."""
         super()._connect()
         if self._life:
-            hold(self._session, self._life)
+            hold(self._open, self._life)
         life = f"spark_channel:{secrets.token_hex(16)}"
-        hold(self._session, life)
+        hold(self._open, life)
         self._life = life
         if self._loader is not None:  # the table is there
             self._loader = self._new_loader()
@@ -322,7 +325,7 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
     def _new_loader(self) -> Loader:
         assert self._table is not None
         return Loader(
-            self._session,
+            self._open,
             self._sql(self._table),
             staged_columns(self._plan.target),
             self._options.local_infile,
@@ -347,7 +350,7 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
         assert self._loader is not None
         with (
             self._refusals(before),
-            self._writer.transaction(self._session),
+            self._writer.transaction(self._open),
         ):
             self._loader.load(rows, self.spread)
 
@@ -356,7 +359,7 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
             self._table = self._new_stage()
         try:
             create_stage(
-                self._session,
+                self._open,
                 self._sql(self._table),
                 staged_columns(self._plan.target),
                 temporary=False,
@@ -365,7 +368,7 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
             if code_of(error) != TABLE_EXISTS:  # there already: its CREATE was not answered
                 raise
         # A run that takes over later finds the table and drops it; of one that did before, the attempt learns here.
-        self._claims(self._session).show_life(self._plan.claim, self._fence())
+        self._claims(self._open).show_life(self._plan.claim, self._fence())
         self._loader = self._new_loader()
 
     def _is_staged(self, before: int, after: int) -> bool:
@@ -376,7 +379,7 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
         return f"SELECT COUNT(*) FROM {self._sql(self._table)}"  # noqa: S608 - names are quoted
 
 
-class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
+class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter[MysqlWriteSession]):
     """`commit=task`: the transaction holds the claim at its end.
 
     `writeMode=insert` loads batches straight into the table; under a limit it holds the rows, up to `capacityBytes` of
@@ -386,7 +389,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
 
     def _prepare(self) -> None:
         options, plan = self._options, self._plan
-        self._gathers, self._came_at = self._host.outlasts(plan), self._clock.now()
+        self._gathers, self._came_at = self._writer.outlasts(plan), self._clock.now()
         insert, self._words = options.write_mode == "insert", None
         if insert and options.duplicates != "error" and not plan.place.has_ledger:
             # A role that may create no table may create no temporary one.
@@ -418,16 +421,16 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
                 self._ensure_session()
             super().finish()
         except LostConnectionError as error:
-            self._session.close()
+            self._open.close()
             self._done = self._after_loss(error)
         return {}
 
     def _ensure_session(self) -> None:
         """Have a session: one that ended in a pause held nothing of the task."""
         try:
-            self._session.ping()
+            self._open.ping()
         except (ChannelError, LostConnectionError):
-            self._session.close()
+            self._open.close()
             self._session = self._new_session()
             self._loader = self._new_loader(self._session)
 
@@ -477,7 +480,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
         claims.show_life(held, claims.fence(held))
         self._done = claims.task(held, self._task)
         if self._done is None:
-            session.start(self._host.dialect.begin)
+            session.start(self._writer.dialect.begin)
 
     def _lock(self, epoch: int) -> str:
         """The name of the lock of the task's one transaction in a run."""
@@ -493,7 +496,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
                 if self._straight or self.tolerant:
                     super()._add(rows, before)
                     return
-                with self._writer.transaction(self._session):
+                with self._writer.transaction(self._open):
                     self._loader.load(rows, self.spread)
         except LostConnectionError as error:
             raise TargetError(
@@ -510,7 +513,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
             return
         self._ensure_session()
         self._held, self._straight = None, False
-        self._loader = self._new_loader(self._session)
+        self._loader = self._new_loader(self._open)
         self.spread = _MOVE_SECONDS / len(held)
         before -= sum(each.num_rows for each in held[:-1])
         for each in held:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.health import Health
@@ -61,7 +61,7 @@ _ALTER_SECONDS = 30
 _ASSIGNS = re.compile(r"\bSET\b(?:[^;]*,)?\s*NEW\s*\.", re.IGNORECASE)
 
 
-class MysqlWriter(SqlWriter):
+class MysqlWriter(SqlWriter[MysqlWriteSession]):
     """Rows are loaded where a warning is an error: by `commit=job` into staging tables without keys.
 
     `commit=job`: one transaction on the driver's host inserts all of them. `commit=task`: each task inserts its own.
@@ -119,7 +119,7 @@ class MysqlWriter(SqlWriter):
         self,
         failure: type[TargetError],
         purpose: str,
-        work: Callable[[Any], _T],
+        work: Callable[[MysqlWriteSession], _T],
         *,
         begins: bool = False,
     ) -> _T:
@@ -128,16 +128,16 @@ class MysqlWriter(SqlWriter):
         except LostConnectionError as error:
             raise failure(error.text) from error
 
-    def is_conflict(self, error: TargetError) -> bool:
+    def is_conflict(self, error: BaseException) -> bool:
         return is_conflict(error)
 
-    def claim_dialect(self, session: Any, place: WriteTarget) -> ClaimDialect:
+    def claim_dialect(self, session: MysqlWriteSession, place: WriteTarget) -> ClaimDialect:
         return claims_of(session, place.ledger or Ledger(place.schema, place.schema))
 
     def is_denied(self, error: TargetError) -> bool:
         return code_of(error) in _DENIED
 
-    def new_place(self, session: Any) -> tuple[str, str]:
+    def new_place(self, session: MysqlWriteSession) -> tuple[str, str]:
         names = name_places(session, self.options.dbtable)
         if not names:
             raise OptionError(
@@ -152,7 +152,7 @@ class MysqlWriter(SqlWriter):
         return database, name
 
     def plan(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+        self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         if plan.commit == "job":
             self._check_scripts(COMMITTING_WORDS)
@@ -167,7 +167,7 @@ class MysqlWriter(SqlWriter):
         check_one_zone(made)
         return made
 
-    def alter(self, session: Any, statement: str) -> None:
+    def alter(self, session: MysqlWriteSession, statement: str) -> None:
         session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
         try:
             session.rows(statement)
@@ -175,7 +175,7 @@ class MysqlWriter(SqlWriter):
             session.rows("SET SESSION lock_wait_timeout = DEFAULT")
 
     @contextmanager
-    def altering(self, session: Any, place: WriteTarget) -> Iterator[None]:
+    def altering(self, session: MysqlWriteSession, place: WriteTarget) -> Iterator[None]:
         """DDL commits, so the lock of publishes is what keeps other writes out."""
         hold(session, _table_lock(place.label))
         session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
@@ -191,12 +191,12 @@ class MysqlWriter(SqlWriter):
         )
 
     def make_staging(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+        self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         return plan  # each attempt makes its own table
 
     @contextmanager
-    def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
+    def preparing(self, session: MysqlWriteSession, plan: SqlPlan) -> Iterator[None]:
         with self._alone(session, plan, create=True):
             if (
                 self._pre_sql_commits
@@ -207,29 +207,33 @@ class MysqlWriter(SqlWriter):
             yield
 
     @contextmanager
-    def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
+    def publishing(self, session: MysqlWriteSession, plan: SqlPlan) -> Iterator[None]:
         with self._alone(session, plan, create=plan.commit == "job"):
             yield
 
-    def staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
+    def staged(
+        self, session: MysqlWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
+    ) -> list[tuple[str, int]]:
         return self.staged_tables(
             session, receipts, lambda name: table_in(plan.place.staging, name)
         )
 
-    def publish_staged(self, session: Any, plan: Any, staged: list[tuple[str, int]]) -> None:
+    def publish_staged(
+        self, session: MysqlWriteSession, plan: SqlPlan, staged: list[tuple[str, int]]
+    ) -> None:
         self.ready(session, plan, empty=plan.overwrite)
         # Which has locked the rows that it deleted.
         paced = self.options.is_limited and not plan.overwrite
         insert_staged(session, plan.target, self.options, staged, paced=paced)
 
-    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
+    def stages(self, session: MysqlWriteSession, place: WriteTarget, beginning: str) -> list[str]:
         return stage_names(session, place.staging, beginning)
 
-    def drop_staging(self, session: Any, plan: SqlPlan) -> None:
+    def drop_staging(self, session: MysqlWriteSession, plan: SqlPlan) -> None:
         if names := self.stages(session, plan.place, plan.stage):
             self._drop(session, plan.place, names)
 
-    def drop_stage(self, session: Any, place: WriteTarget, name: str) -> None:
+    def drop_stage(self, session: MysqlWriteSession, place: WriteTarget, name: str) -> None:
         self._drop(session, place, [name])
 
     def _drop(self, session: MysqlWriteSession, place: WriteTarget, names: Sequence[str]) -> None:
@@ -256,7 +260,12 @@ class MysqlWriter(SqlWriter):
             raise
 
     def script(
-        self, session: Any, texts: Sequence[str], option: str, *, written: bool = False
+        self,
+        session: MysqlWriteSession,
+        texts: Sequence[str],
+        option: str,
+        *,
+        written: bool = False,
     ) -> None:
         """DDL, which only `commit=task` accepts, commits: in `preSql` it ran before the transaction (`preparing`), in
         `postSql` that is complete.

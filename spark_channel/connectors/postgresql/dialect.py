@@ -5,7 +5,7 @@ A quoted literal takes the type of the column that it is compared with.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import pyarrow as pa
 import sqlglot
@@ -197,7 +197,7 @@ class PostgresDialect(Dialect):
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
         return f"CAST({text} AS text)"
 
-    def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:
+    def is_cursor_value(self, value: object, kind: pa.DataType | None) -> bool:
         return isinstance(value, str | int)
 
     def size(self, text: str) -> str:

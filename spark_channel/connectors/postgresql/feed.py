@@ -27,6 +27,7 @@ from spark_channel.connectors.base.feed import (
 )
 from spark_channel.connectors.postgresql.catalog import PgTable, kept_bytes
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
+from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
     LogColumn,
@@ -217,8 +218,10 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             )
 
     def _session(self) -> PgReadSession:
+        options = self._reader.options
+        assert isinstance(options, PostgresReadOptions)
         return PgReadSession.lent(
-            self._reader.options,
+            options,
             failure=SourceError,
             purpose="changes",
             settings={"TimeZone": "UTC"},  # pgoutput sends texts

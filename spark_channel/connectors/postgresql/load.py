@@ -3,7 +3,7 @@
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -46,10 +46,12 @@ from spark_channel.connectors.sql.task_writer import (
     SqlTaskWriter,
     StagedTaskWriter,
 )
-from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, SupersededError, TargetError
 from spark_channel.lazy import compute as pc
 from spark_channel.retry import Retry
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.postgresql.writer import PostgresWriter
 
 __all__ = [
     "TASK_SECONDS",
@@ -146,10 +148,10 @@ TASK_SECONDS = 2.5
 """How long a task should last under a limit: its rows are held, and added at its end."""
 
 
-class _PostgresTaskWriter(SqlTaskWriter):
+class _PostgresTaskWriter(SqlTaskWriter[PgWriteSession]):
     """Shared by both commit modes: rows are encoded and sent by COPY."""
 
-    _writer: Any  # a PostgresWriter, whose module imports this one
+    _writer: "PostgresWriter"
     _options: PostgresWriteOptions
     _plan: PostgresPlan
 
@@ -158,7 +160,7 @@ class _PostgresTaskWriter(SqlTaskWriter):
             yield rows.slice(start, self._options.batch_size)
 
     def _paced(self) -> PacedCopy:
-        session: PgWriteSession = self._session
+        session = self._open
         if session.pace is None:
             session.pace = PacedCopy(session, self._writer.row_cost, self._clock)
         return session.pace
@@ -207,8 +209,7 @@ class _PostgresTaskWriter(SqlTaskWriter):
         return said
 
     def _new_session(self) -> PgWriteSession:
-        kept: PgWriteSession | None = self._writer.kept.take()
-        session = kept or reach(
+        session = self._writer.kept.take() or reach(
             self._options, failure=TargetError, purpose=f"write {self._plan.job}"
         )
         session.counts_in(self._plan)
@@ -247,12 +248,14 @@ class _PostgresTaskWriter(SqlTaskWriter):
             _log.debug("task %d could not look at its claim: %s", self._task, error)
 
 
-class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
+class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter[PgWriteSession]):
     """`commit=job`: the outcome of a COMMIT without an answer is asked for by the number of its transaction."""
 
     seconds = _CHUNK_SECONDS
 
-    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+    def __init__(
+        self, writer: "PostgresWriter", plan: PostgresPlan, task: int, attempt: int
+    ) -> None:
         self._chunks_staged: dict[str, int] = {}
         super().__init__(writer, plan, task, attempt)
 
@@ -289,7 +292,7 @@ class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
         )
 
     def _stage(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
-        session = self._session
+        session = self._open
         session.rows(DIALECT.begin)
         try:
             self._copy(session, self._plan.place.staging, self._staging, rows)
@@ -309,11 +312,11 @@ class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
 
     def _check_there(self) -> None:
         """The claim is this run's, and the staging is there, with all that this attempt has put in."""
-        with self._session.closed_on_failure():
-            claims = self._claims(self._session)
+        with self._open.closed_on_failure():
+            claims = self._claims(self._open)
             claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
             if (
-                self._session.value(f"SELECT to_regclass({literal_sql(self._stage_sql)})::text")
+                self._open.value(f"SELECT to_regclass({literal_sql(self._stage_sql)})::text")
                 is None
             ):
                 raise TargetError(
@@ -322,7 +325,7 @@ class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
             if self._chunks_staged:
                 listed = ", ".join(f"'{int(number) % (1 << 32)}'" for number in self._chunks_staged)
                 query = f"SELECT count(*) FROM {self._stage_sql} WHERE xmin::text IN ({listed})"  # noqa: S608 - a quoted name, and numbers
-                if self._session.value(query) != sum(self._chunks_staged.values()):
+                if self._open.value(query) != sum(self._chunks_staged.values()):
                     raise TargetError(
                         f"task {self._task}: the server crashed, and with it went the rows staged in "
                         f"{self._stage_sql}, an unlogged table: the task has to begin again"
@@ -335,7 +338,9 @@ class PostgresHeldWriter(PostgresStagedWriter):
     More rows than these are staged by the task, as those of several tasks are.
     """
 
-    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+    def __init__(
+        self, writer: "PostgresWriter", plan: PostgresPlan, task: int, attempt: int
+    ) -> None:
         self._held: list[pa.Table] | None = []
         self._held_bytes = 0
         self._encoded: list[CopyRows] = []
@@ -384,7 +389,9 @@ class LimitedTaskWriter(PostgresStagedWriter):
     own, as with `commit=job`. In the end one short transaction adds them to the table, fences and notes the task.
     """
 
-    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+    def __init__(
+        self, writer: "PostgresWriter", plan: PostgresPlan, task: int, attempt: int
+    ) -> None:
         self._made = False
         self._held: list[pa.Table] = []
         self._held_bytes = 0
@@ -396,10 +403,10 @@ class LimitedTaskWriter(PostgresStagedWriter):
 
     def _make_ready(self) -> None:
         schema = literal_sql(self._plan.place.staging)
-        with self._session.closed_on_failure():
-            if not self._session.value(f"SELECT has_schema_privilege({schema}, 'CREATE')"):
+        with self._open.closed_on_failure():
+            if not self._open.value(f"SELECT has_schema_privilege({schema}, 'CREATE')"):
                 raise _NoStagingError
-            claims = self._claims(self._session)
+            claims = self._claims(self._open)
             self._done = claims.task(self._plan.claim, self._task)
             if self._done is None:
                 claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
@@ -430,10 +437,10 @@ class LimitedTaskWriter(PostgresStagedWriter):
 
     def _stage(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
         if not self._made:
-            create_stage(self._session, self._plan.target, self._plan.place.staging, self._staging)
+            create_stage(self._open, self._plan.target, self._plan.place.staging, self._staging)
             self._made = True
             # A run that takes over later finds the table and drops it; of one that did before, this says so.
-            self._claims(self._session).peek(self._plan.claim)
+            self._claims(self._open).peek(self._plan.claim)
         super()._stage(rows, before)
 
     def finish(self) -> dict[str, Any]:
@@ -461,7 +468,7 @@ class LimitedTaskWriter(PostgresStagedWriter):
             # A connection that ends in a pause is not a failure: also with `retryTimeout` 0, the task makes a new one.
             self._lost = self._lost or self._session is None or not self._session.answers()
             self._ensure_session()
-            session = self._session
+            session = self._open
             # Before the first piece: its rows are locked.
             session.begin("ISOLATION LEVEL READ COMMITTED", END_WHEN_SILENT)
             self._bring(session)
@@ -473,6 +480,8 @@ class LimitedTaskWriter(PostgresStagedWriter):
             self._lost = True
             if is_gone(error):
                 raise _NotMovedError(str(error)) from error.__cause__
+            if self._session is None:
+                raise
             self._done_or_raise(self._session, error)
             return
         if added:
@@ -514,7 +523,7 @@ class _NoStagingError(Exception):
     """This role may not create a table in the target's schema."""
 
 
-class PostgresDirectWriter(_PostgresTaskWriter, DirectTaskWriter):
+class PostgresDirectWriter(_PostgresTaskWriter, DirectTaskWriter[PgWriteSession]):
     """`commit=task`: rows go by COPY into the table, or through a table of their transaction."""
 
     seconds = _DIRECT_SECONDS
@@ -564,7 +573,7 @@ class PostgresDirectWriter(_PostgresTaskWriter, DirectTaskWriter):
         pass  # each batch is in the table
 
 
-def open_task(writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
+def open_task(writer: "PostgresWriter", plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
     """The writer of an attempt, as the plan's commit mode and the job's limit ask."""
     if plan.commit == "job":
         staged = PostgresHeldWriter if plan.alone else PostgresStagedWriter

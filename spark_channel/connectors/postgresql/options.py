@@ -364,7 +364,7 @@ class PostgresOptions(ServerOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _hide_login(cls, values: Any) -> Any:
+    def _hide_login(cls, values: Any) -> object:
         """No text that may be printed contains a password."""
         url = values.get("url") if isinstance(values, dict) else None
         if not isinstance(url, str):
@@ -387,7 +387,7 @@ class PostgresOptions(ServerOptions):
                 kept[name] = value
         return kept
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if getattr(self, "url", None) is None:
             raise OptionError(

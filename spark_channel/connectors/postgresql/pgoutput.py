@@ -423,7 +423,7 @@ class ChangeDecoder:
         return _Rows([[] for _ in self._places])
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, bytes):
         raise SourceError(
             "a change in the log does not name its key: the table's replica identity has changed since its stream "

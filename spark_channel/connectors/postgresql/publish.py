@@ -283,7 +283,7 @@ _XID = 1 << 32
 
 
 def is_there(
-    session: PgSession, target: TargetTable, options: PostgresWriteOptions, *, overwrite: bool
+    session: PgWriteSession, target: TargetTable, options: PostgresWriteOptions, *, overwrite: bool
 ) -> bool:
     """Empty the table, or hold it to be as the plan found it. False: it is not there, and is to be made.
 

@@ -41,7 +41,7 @@ from spark_channel.connectors.sql.postgresql import (
     refused_by_quotes,
 )
 from spark_channel.connectors.sql.publish import check_stored
-from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
+from spark_channel.connectors.sql.session import BatchSize, BoundSession, DriverSession, committed
 from spark_channel.connectors.sql.session_pool import AnswerCache, sessions
 from spark_channel.connectors.sql.statements import quoted_name
 from spark_channel.errors import ChannelError
@@ -459,7 +459,7 @@ _BY_ITSELF = "25001"
 _TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 
 
-class PgWriteSession(PgSession):
+class PgWriteSession(PgSession, BoundSession):
     """Used by one thread."""
 
     failures = (psycopg.Error, OSError)

@@ -159,7 +159,7 @@ def token_of(lsn: int) -> Token:
     return {"lsn": lsn_text(lsn)}
 
 
-def position_of(text: Any) -> int:
+def position_of(text: object) -> int:
     if not isinstance(text, str) or not _POSITION.fullmatch(text):
         raise ValueError
     high, _, low = text.partition("/")

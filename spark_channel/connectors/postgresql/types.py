@@ -283,7 +283,7 @@ def _decode(array: pa.Array, about: ReadColumn) -> pa.Array:
         raise MisfitError(about, f"{what} does not fit {about.kind}: {error}") from None
 
 
-def _first_bad(array: pa.Array, kind: pa.DataType) -> Any:
+def _first_bad(array: pa.Array, kind: pa.DataType) -> object:
     try:
         return array[first_failure(array, lambda part: pc.cast(part, kind))].as_py()
     except (pa.ArrowException, ValueError, OverflowError):

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.health import Health
@@ -56,7 +56,7 @@ _NAME_BYTES = 64
 _ALTER_SECONDS = 30
 
 
-class PostgresWriter(SqlWriter):
+class PostgresWriter(SqlWriter[PgWriteSession]):
     """`commit=job`: tasks fill a staging table, and the driver publishes it in one transaction with the claim.
 
     `commit=task`: each task copies straight into the table.
@@ -67,9 +67,9 @@ class PostgresWriter(SqlWriter):
     dialect = DIALECT
     stages_with_claim = True
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: PostgresWriteOptions) -> None:
         super().__init__(options)
-        self.kept = ThreadSession()
+        self.kept: ThreadSession[PgWriteSession] = ThreadSession()
 
     def writing(self) -> AbstractContextManager[None]:
         return self.kept.keeping()
@@ -102,7 +102,7 @@ class PostgresWriter(SqlWriter):
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, TargetError) and (is_gone(error) or is_locked(error))
 
-    def is_conflict(self, error: TargetError) -> bool:
+    def is_conflict(self, error: BaseException) -> bool:
         return sqlstate_of(error) in _CONFLICTS
 
     def is_denied(self, error: TargetError) -> bool:
@@ -180,7 +180,8 @@ class PostgresWriter(SqlWriter):
 
     def _kept(self, place: WriteTarget, plan: SqlPlan) -> PgTable | None:
         """The table, unless the write creates one."""
-        table: PgTable | None = place.table
+        table = place.table
+        assert table is None or isinstance(table, PgTable)
         return None if plan.overwrite and not self.options.truncate else table
 
     def make_staging(
@@ -242,8 +243,8 @@ class PostgresWriter(SqlWriter):
             session.rows(f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})")
         return replace(own, target=replace(own.target, create=None))
 
-    def open_task(self, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
-        return open_task(self, plan, task, attempt)
+    def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
+        return open_task(self, _own(plan), task, attempt)
 
     def end_sessions(self, session: PgWriteSession, run: str) -> None:
         name = f"spark-channel write {run}"
@@ -255,15 +256,15 @@ class PostgresWriter(SqlWriter):
             )
 
     def staged(
-        self, session: PgWriteSession, plan: PostgresPlan, receipts: Sequence[Receipt]
+        self, session: PgWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
     ) -> Sequence[Receipt]:
-        check_staged(session, plan, self.options, receipts)
+        check_staged(session, _own(plan), self.options, receipts)
         return receipts
 
     def publish_staged(
-        self, session: PgWriteSession, plan: PostgresPlan, staged: Sequence[Receipt]
+        self, session: PgWriteSession, plan: SqlPlan, staged: Sequence[Receipt]
     ) -> None:
-        publish_stage(session, plan, self.options, staged)
+        publish_stage(session, _own(plan), self.options, staged)
 
     def stages(self, session: PgWriteSession, place: WriteTarget, beginning: str) -> list[str]:
         return stages(session, place.staging, beginning)

@@ -65,7 +65,7 @@ def path_in(name: str) -> Path | None:
         return None
 
 
-def found_at(value: Any, path: Path) -> Any:
+def found_at(value: object, path: Path) -> object:
     """The value there, or `MISSING`."""
     for step in path:
         if isinstance(step, int):
@@ -103,7 +103,7 @@ class _HasNumber(Exception):  # noqa: N818 - a property of a value
     """A `Number` is inside, which Python's encoder cannot write."""
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """A nested value as JSON."""
     try:
         return json.dumps(value, ensure_ascii=False, default=_json_default, separators=(",", ":"))
@@ -111,7 +111,7 @@ def json_text(value: Any) -> str:
         return written(value, ",", ":")
 
 
-def _json_default(value: Any) -> str:
+def _json_default(value: object) -> str:
     if isinstance(value, Number):
         raise _HasNumber
     if isinstance(value, bytes):
@@ -119,7 +119,7 @@ def _json_default(value: Any) -> str:
     return value.isoformat() if isinstance(value, (datetime, date, time)) else str(value)
 
 
-def text_of(value: Any, zone: ZoneInfo) -> str:
+def text_of(value: object, zone: ZoneInfo) -> str:
     """
     Raises:
         ValueError: bytes that are not UTF-8.
@@ -177,11 +177,11 @@ def converter(kind: pa.DataType, rules: Rules, separator: str | None = None) -> 
     raise TypeError(str(kind))
 
 
-def _refused(value: Any, what: str) -> ValueError:
+def _refused(value: object, what: str) -> ValueError:
     return ValueError(f"{str(value)[:60]!r} ({type(value).__name__}) is not {what}")
 
 
-def _text(value: Any, zone: ZoneInfo, separator: str | None) -> str:
+def _text(value: object, zone: ZoneInfo, separator: str | None) -> str:
     if separator is not None and isinstance(value, list):
         return separator.join("" if each is None else text_of(each, zone) for each in value)
     return text_of(value, zone)
@@ -196,7 +196,7 @@ def _range(kind: pa.DataType) -> tuple[int, int]:
     )
 
 
-def _whole(value: Any, least: int, most: int) -> int:
+def _whole(value: object, least: int, most: int) -> int:
     found: int | None = None
     if not isinstance(value, bool) and isinstance(value, (int, float)) and value == value // 1:
         found = int(value)
@@ -218,7 +218,7 @@ def _number(value: Any) -> Decimal:
     return number
 
 
-def _float(value: Any) -> float:
+def _float(value: object) -> float:
     if isinstance(value, float):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -236,14 +236,14 @@ def _float(value: Any) -> float:
     raise _refused(value, "a number")
 
 
-def _exact_float(value: Any) -> float:
+def _exact_float(value: object) -> float:
     found = _float(value)
     if isinstance(value, Decimal) and math.isfinite(found) and Decimal(repr(found)) != value:
         raise _refused(value, "a number that a DOUBLE holds exactly")
     return found
 
 
-def _decimal(value: Any, step: Decimal, precision: int) -> Decimal:
+def _decimal(value: object, step: Decimal, precision: int) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
         raise _refused(value, "a number")
     if isinstance(value, float):
@@ -258,7 +258,7 @@ def _decimal(value: Any, step: Decimal, precision: int) -> Decimal:
     return found
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
@@ -266,7 +266,7 @@ def _flag(value: Any) -> bool:
     raise _refused(value, "true or false")
 
 
-def _bytes(value: Any) -> bytes:
+def _bytes(value: object) -> bytes:
     if isinstance(value, bytes):
         return bytes(value)
     if isinstance(value, str):
@@ -274,7 +274,7 @@ def _bytes(value: Any) -> bytes:
     raise _refused(value, "bytes")
 
 
-def _time(value: Any) -> datetime:
+def _time(value: object) -> datetime:
     if isinstance(value, datetime):
         return value
     if isinstance(value, date):
@@ -287,16 +287,16 @@ def _time(value: Any) -> datetime:
     raise _refused(value, "a time, such as 2024-01-31T08:30:00Z")
 
 
-def _instant(value: Any, zone: ZoneInfo) -> datetime:
+def _instant(value: object, zone: ZoneInfo) -> datetime:
     found = _time(value)
     return (found if found.tzinfo is not None else found.replace(tzinfo=zone)).astimezone(UTC)
 
 
-def _moment(value: Any, zone: ZoneInfo) -> datetime:
+def _moment(value: object, zone: ZoneInfo) -> datetime:
     return _local(_time(value), zone)
 
 
-def _day(value: Any, zone: ZoneInfo) -> date:
+def _day(value: object, zone: ZoneInfo) -> date:
     found = _local(_time(value), zone)
     if found.time() != time():
         raise _refused(value, f"a day in {zone.key}; read it as TIMESTAMP")
@@ -354,8 +354,12 @@ class Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _converted(
-        self, convert: Callable[[Any], Any], value: Any, field: pa.Field, record: Mapping[str, Any]
-    ) -> Any:
+        self,
+        convert: Callable[[Any], Any],
+        value: object,
+        field: pa.Field,
+        record: Mapping[str, Any],
+    ) -> object:
         try:
             return convert(value)
         except (ValueError, OverflowError) as error:
@@ -365,7 +369,7 @@ class Columns:
         self,
         field: pa.Field,
         convert: Callable[[Any], Any],
-        values: Sequence[Any],
+        values: Sequence[object],
         records: Sequence[Mapping[str, Any]],
     ) -> pa.Array:
         """Finds the value that Arrow did not take."""

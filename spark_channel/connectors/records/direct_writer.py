@@ -8,7 +8,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 from pydantic import Field
@@ -52,7 +52,7 @@ class DirectOptions(WriteOptions):
     stages: ClassVar[bool] = False
     """Whether the store can publish the rows of a job together."""
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.stages:
             return

@@ -75,7 +75,7 @@ class RecordReadOptions(ReadOptions):
         "default: arrays become JSON",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.where is not None:
             raise OptionError(
@@ -174,7 +174,7 @@ def _read_as(kind: pa.DataType | None) -> pa.DataType:
     return pa.int64() if kind == SMALL_INT else kind
 
 
-def _kind(value: Any) -> pa.DataType | None:
+def _kind(value: object) -> pa.DataType | None:
     if value is None:
         return None
     if isinstance(value, bool):

@@ -80,7 +80,7 @@ class RedisAddress(TlsOptions):
         60.0, description="seconds for which a server that went away is tried again"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.cluster and self.database:
             raise OptionError(
@@ -178,7 +178,7 @@ class RedisWriteOptions(RedisAddress, DirectOptions):
         description="with `commit=job`: most rows of a job; the server does nothing else while they are published",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if (self.value_type == "zset") != (self.score_column is not None):
             raise OptionError(

@@ -116,7 +116,7 @@ class Commands:
             )
         return self._options.key_prefix.encode() + middle + self._options.key_suffix.encode()
 
-    def _bytes(self, value: Any) -> bytes:
+    def _bytes(self, value: object) -> bytes:
         if isinstance(value, bytes):
             return value
         if isinstance(value, float) and not math.isfinite(value):
@@ -139,7 +139,7 @@ class Commands:
         else:
             yield (b"SET", key, self._bytes(row[self.values[0]]))
 
-    def _plain(self, value: Any) -> Any:
+    def _plain(self, value: object) -> object:
         if isinstance(value, (dict, list)):
             return json.loads(json_text(value))
         return (

@@ -1,7 +1,6 @@
 """Tables and columns: in the catalog, read, written."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -85,7 +84,7 @@ class MisfitError(Exception):
     """A batch holds `what` in `column`, which its type cannot carry. `index` is the row, where it is known."""
 
     def __init__(
-        self, column: ReadColumn, what: str, *, index: int | None = None, value: Any = None
+        self, column: ReadColumn, what: str, *, index: int | None = None, value: object = None
     ) -> None:
         super().__init__(column.name)
         self.column, self.what, self.index, self.value = column, what, index, value

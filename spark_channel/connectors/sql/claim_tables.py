@@ -44,7 +44,7 @@ _DAYS = 30
 class RowSession(Protocol):
     """A connection that runs one statement; parameters are marked as `ClaimDialect.mark` says."""
 
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """All rows of a small result; [] for a statement without one."""
         ...
 

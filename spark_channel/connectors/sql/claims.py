@@ -559,7 +559,7 @@ class Claims:
             rows = self._run(sql, own)
         return rows
 
-    def _run(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _run(self, sql: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
         for name, written in self._dialect.reserved.items():
             sql = re.sub(rf"\b{name}\b", written, sql)
         return self._session.rows(marked(sql, self._dialect.mark), parameters)
@@ -645,5 +645,5 @@ class NoClaims(Claims):
 
 
 class _NoSession:
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         raise AssertionError("a write without a ledger runs no statement of it")

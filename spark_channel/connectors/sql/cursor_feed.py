@@ -22,6 +22,7 @@ from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import (
     CursorPosition,
+    CursorValue,
     LateRows,
     ReadSource,
     check_cursor_type,
@@ -79,7 +80,9 @@ def value_before(dialect: Dialect, column: Column, kind: pa.DataType | None, tim
     return dialect.bound(last if kind.tz is not None else last.replace(tzinfo=None), column)
 
 
-def is_at_or_past(name: str, kind: pa.DataType | None, value: Any, end: Any) -> bool:
+def is_at_or_past(
+    name: str, kind: pa.DataType | None, value: CursorValue, end: CursorValue
+) -> bool:
     """Whether `value` is `end` or comes after it; None comes before everything.
 
     Raises:
@@ -178,33 +181,34 @@ class CursorQuery:
         """Whether a row has NULL there."""
         return self._has_rows(f"{self.source.column(column)} IS NULL")
 
-    def highest(self, column: str) -> Any:
+    def highest(self, column: str) -> CursorValue:
         """The highest value; None when there are no rows."""
-        return self._session.value(
-            self.source.sql([self._token(column, f"MAX({self.source.column(column)})")])
-        )
+        highest = self._token(column, f"MAX({self.source.column(column)})")
+        found: CursorValue = self._session.value(self.source.sql([highest]))
+        return found
 
     def is_unique(self, column: str) -> bool:
         """Whether the present table itself keeps two rows from one value of the column."""
         table = self.source.table
         return table is not None and self.source.dialect.is_unique(table, column)
 
-    def next_lower(self, column: str, value: Any) -> Any:
+    def next_lower(self, column: str, value: CursorValue) -> CursorValue:
         """The highest value below `value`; None when there is none."""
         if value is None:
             return None
         below = f"{self.source.column(column)} < {cursor_literal(self.source, column, value)}"
         highest = self._token(column, f"MAX({self.source.column(column)})")
-        return self._session.value(self.source.sql([highest], [below]))
+        found: CursorValue = self._session.value(self.source.sql([highest], [below]))
+        return found
 
-    def keys(self, column: str, value: Any, key: str) -> list[Any]:
+    def keys(self, column: str, value: CursorValue, key: str) -> list[Any]:
         """The keys of the rows with `value`, and at most one more than `_MOST_KEYS`."""
         equal = f"{self.source.column(column)} = {cursor_literal(self.source, column, value)}"
         query = self.source.sql([self.source.column(key)], [equal])
         rows = self._session.rows(self.source.dialect.limited(query, _MOST_KEYS + 1))
         return [each for (each,) in rows]
 
-    def is_past(self, column: str, value: Any, highest: Any) -> bool:
+    def is_past(self, column: str, value: CursorValue, highest: CursorValue) -> bool:
         """Whether `value` comes after `highest`, in the database's order."""
         if value == highest:
             return False
@@ -224,21 +228,21 @@ class CursorQuery:
             )
         )
 
-    def nth(self, within: dict[str, Any], place: int) -> Any:
+    def nth(self, within: dict[str, Any], place: int) -> CursorValue:
         """The value of row `place`, from 0, of those within in the cursor's order; None when there are fewer."""
         column = self.source.column(within["column"])
         rows = self.source.sql(
             [self._token(within["column"], column)], cursor_conditions(self.source, within)
         )
-        return self._session.value(
-            self.source.dialect.limited(f"{rows} ORDER BY {column}", 1, place)
-        )
+        query = self.source.dialect.limited(f"{rows} ORDER BY {column}", 1, place)
+        found: CursorValue = self._session.value(query)
+        return found
 
     def row_bytes(self) -> int:
         """Arrow bytes of a row, about."""
         return row_bytes(self._session, self.source)[0] or _ROW_BYTES
 
-    def age(self, column: str, value: Any) -> float | None:
+    def age(self, column: str, value: CursorValue) -> float | None:
         """Seconds since `value`, for a column of times, which count as UTC where they have no zone; else None."""
         kind = cursor_type(self.source, column)
         if kind is None or not pa.types.is_timestamp(kind) or not isinstance(value, str):
@@ -455,7 +459,7 @@ class CursorFeed(ChangeFeed):
             seconds = None if value is None else look.age(self._column, value)
             return FeedLag(rows, rows * self._width.of(look.row_bytes), seconds)
 
-    def _complete(self, look: CursorQuery, highest: Any) -> CursorPosition:
+    def _complete(self, look: CursorQuery, highest: CursorValue) -> CursorPosition:
         """The last position that no later row can come before, when `highest` is the highest value in the table."""
         if highest is None or look.is_unique(self._column):
             return CursorPosition(highest)
@@ -549,7 +553,9 @@ class CursorFeed(ChangeFeed):
             )
         return name
 
-    def _check_not_past(self, look: CursorQuery, start: CursorPosition, highest: Any) -> None:
+    def _check_not_past(
+        self, look: CursorQuery, start: CursorPosition, highest: CursorValue
+    ) -> None:
         if start.value is None or highest is None:
             return
         if start.key is not None and start.below == highest:

@@ -87,7 +87,7 @@ class Dialect(ABC):
         """A name in a statement."""
         return '"' + self.spelled(name).replace('"', '""') + '"'
 
-    def literal(self, value: Any, column: Column | None) -> str:
+    def literal(self, value: object, column: Column | None) -> str:
         """A value that is compared with `column`; None for a column that the table does not declare (a row's number).
 
         Takes what `quantiles` and `cursor_text` return, and the bounds that `bound` makes.
@@ -245,7 +245,7 @@ class Dialect(ABC):
         plain = pa.types.is_integer(kind) or pa.types.is_string(kind)
         return text if plain else f"CAST({text} AS VARCHAR(100))"
 
-    def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:
+    def is_cursor_value(self, value: object, kind: pa.DataType | None) -> bool:
         """Whether a token's value can be what `cursor_text` gave of such a column."""
         is_integer = kind is not None and pa.types.is_integer(kind)
         return isinstance(value, int) if is_integer else isinstance(value, str)
@@ -290,7 +290,7 @@ class Dialect(ABC):
         is_plain = kind is not None and (pa.types.is_integer(kind) or pa.types.is_string(kind))
         return (kind, text) if is_plain else None
 
-    def key_literal(self, value: Any, column: Column | None) -> str:
+    def key_literal(self, value: object, column: Column | None) -> str:
         """A key's value, as `key_read` returned it, that is compared with its column."""
         return self.literal(value, column)
 

@@ -1,7 +1,6 @@
 """Values checked before they are sent; rows refused."""
 
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 
@@ -60,7 +59,7 @@ def first_outside(array: pa.Array) -> int:
 class BadValueError(Exception):
     """Row `index` of a batch holds `value` in `column`, which the table would not return unchanged."""
 
-    def __init__(self, column: WriteColumn, index: int, value: Any, why: str) -> None:
+    def __init__(self, column: WriteColumn, index: int, value: object, why: str) -> None:
         super().__init__(column.name)
         self.column, self.index, self.value, self.why = column, index, value, why
 

@@ -11,8 +11,7 @@ import os
 import secrets
 import shutil
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,9 @@ from spark_channel.connectors.sql.file_staging import (
     stages_beside,
     target_errors,
 )
+from spark_channel.connectors.sql.options import FileWriteOptions
 from spark_channel.connectors.sql.publish import refuse_two_receipts
+from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
@@ -41,6 +42,7 @@ __all__ = [
     "FilePlan",
     "FileTaskWriter",
     "FileWriter",
+    "file_plan",
 ]
 
 
@@ -65,12 +67,14 @@ class FilePlan(SqlPlan):
         return f"{beginning}{hashlib.sha256(self.claim.owner.encode()).hexdigest()[:16]}_"
 
 
-class FileWriter(SqlWriter):
+class FileWriter(SqlWriter[S]):
     """The writer that SQLite and DuckDB share. `path` is the database, `beside` its other files during a write."""
 
     beside: ClassVar[str]
 
-    def __init__(self, options: Any) -> None:
+    options: FileWriteOptions
+
+    def __init__(self, options: FileWriteOptions) -> None:
         super().__init__(options)
         self.path: Path = options.file
 
@@ -85,7 +89,7 @@ class FileWriter(SqlWriter):
         return WriteTarget(schema, name, label, table, folds=True)
 
     def make_ready(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
     ) -> SqlPlan:
         return self._staged(super().make_ready(session, plan, place, context, first=first))
 
@@ -124,12 +128,12 @@ class FileWriter(SqlWriter):
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         if plan.held is not None and plan.held.epoch == _NOT_TAKEN and plan.published_at is None:
-            assert isinstance(plan, FilePlan)
+            own = file_plan(plan)
             refuse_two_receipts(receipts)
-            if self._make_file(plan, receipts):
-                self._drop_quietly(plan)
+            if self._make_file(own, receipts):
+                self._drop_quietly(own)
                 return
-            self._commit_late(plan, receipts)
+            self._commit_late(own, receipts)
             return
         super().commit(plan, receipts)
 
@@ -177,7 +181,7 @@ class FileWriter(SqlWriter):
         with self.open_file(self.path, TargetError) as session, self.transaction(session):
             self.claims(session, plan.place).fence(plan.claim)
 
-    def sweep(self, session: Any, plan: SqlPlan) -> None:
+    def sweep(self, session: S, plan: SqlPlan) -> None:
         names = stages_beside(self.path)
         orphans = names
         if names:
@@ -192,19 +196,23 @@ class FileWriter(SqlWriter):
                 self._remove_if_dead(name)
 
     def plan(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+        self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         return FilePlan(**{**vars(plan), "target": self.target(plan, place)})
 
     def make_staging(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         return self._staged(plan)
 
-    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
+    def stages(self, session: S | None, place: WriteTarget, beginning: str) -> list[str]:
         return [name for name in stages_beside(self.path) if name.startswith(beginning)]
 
-    def drop_stage(self, session: Any, place: WriteTarget, name: str) -> None:
+    def drop_staging(self, session: S | None, plan: SqlPlan) -> None:
+        for name in self.stages(session, plan.place, plan.stage):
+            self.drop_stage(session, plan.place, name)
+
+    def drop_stage(self, session: S | None, place: WriteTarget, name: str) -> None:
         Staging.beside(self.path, name).remove()
 
     def _drop_quietly(self, plan: SqlPlan) -> None:
@@ -216,12 +224,11 @@ class FileWriter(SqlWriter):
         if plan.published_at is None and (
             plan.held is None or plan.held.epoch == _NOT_TAKEN or not self.path.exists()
         ):
-            assert isinstance(plan, FilePlan)
-            self.drop_staging(None, plan)
+            self.drop_staging(None, file_plan(plan))
             return []
         return super().abort(plan, receipts)
 
-    def publish_staged(self, session: Any, plan: Any, staged: Any) -> None:
+    def publish_staged(self, session: S, plan: SqlPlan, staged: Any) -> None:
         files, promised = staged
         self.ready(session, plan, empty=plan.overwrite)
         inserted = self.insert_files(session, plan, files)
@@ -232,18 +239,18 @@ class FileWriter(SqlWriter):
             )
 
     def staged(
-        self, session: Any, plan: FilePlan, receipts: Sequence[Receipt]
+        self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]
     ) -> tuple[list[Path], int]:
         """The files that `receipts` name, in the order of their tasks, and how many rows are promised.
 
         Raises:
             CommitError: one no longer exists.
         """
-        files = []
+        files, staging = [], Path(file_plan(plan).staging)
         for receipt in sorted(receipts, key=lambda each: each.task):
             name = receipt.details.get("file")
             if name is not None:
-                files.append(Path(plan.staging) / name)
+                files.append(staging / name)
                 if not files[-1].is_file():
                     raise CommitError(
                         f"the staged file {files[-1]} of task {receipt.task} no longer exists: "
@@ -252,9 +259,8 @@ class FileWriter(SqlWriter):
         return files, sum(receipt.rows for receipt in receipts)
 
     def _staged(self, plan: SqlPlan) -> FilePlan:
-        assert isinstance(plan, FilePlan)
         staging = Staging.beside(self.path, plan.stage)
-        return replace(plan, staging=str(staging.directory), token=staging.make())
+        return replace(file_plan(plan), staging=str(staging.directory), token=staging.make())
 
     def _make_file(self, plan: FilePlan, receipts: Sequence[Receipt]) -> bool:
         """Make the database with the rows in it; False = another job has made it."""
@@ -300,7 +306,7 @@ class FileWriter(SqlWriter):
             return replace(plan, published_at="before")
         return replace(plan, held=held)
 
-    def _claim_in(self, session: Any, plan: FilePlan) -> HeldClaim | None:
+    def _claim_in(self, session: S, plan: FilePlan) -> HeldClaim | None:
         """The claim in a file that is there now; None = the write was published to it.
 
         Raises:
@@ -326,23 +332,22 @@ class FileWriter(SqlWriter):
         Staging.beside(self.path, name).remove()
         _log.warning("removed orphaned staging %s", name)
 
-    def session(
-        self, failure: type[TargetError], purpose: str, *, patient: bool
-    ) -> AbstractContextManager[Any]:
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> S:
         return self.open_file(self.path, failure)
 
     def is_lost(self, error: BaseException) -> bool:
         return False
 
     @abstractmethod
-    @contextmanager
-    def open_file(
-        self, path: Path, failure: type[TargetError], *, new: bool = False
-    ) -> Iterator[Any]:
+    def new_place(self, session: S | None) -> tuple[str, str]:
+        """By the options alone: the file may not be there yet."""
+
+    @abstractmethod
+    def open_file(self, path: Path, failure: type[TargetError], *, new: bool = False) -> S:
         """A session on `path`, which is made when it is not there."""
 
     @abstractmethod
-    def insert_files(self, session: Any, plan: Any, files: Sequence[Path]) -> int:
+    def insert_files(self, session: S, plan: SqlPlan, files: Sequence[Path]) -> int:
         """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
 
         Raises:
@@ -352,6 +357,11 @@ class FileWriter(SqlWriter):
     @abstractmethod
     def check_file(self) -> None:
         """Check that the file is a database that can be read."""
+
+
+def file_plan(plan: WritePlan) -> FilePlan:
+    assert isinstance(plan, FilePlan)
+    return plan
 
 
 def _sync(path: Path) -> None:
@@ -383,15 +393,15 @@ def _check_writable(path: Path, product: str, beside: str) -> None:
             )
 
 
-class FileTaskWriter(SqlTaskWriter):
+class FileTaskWriter(SqlTaskWriter[S]):
     """One attempt of one task: stages in its own file, unless it has no rows.
 
     A database implements `encode`.
     """
 
-    _writer: FileWriter
+    _writer: FileWriter[S]
 
-    def __init__(self, writer: FileWriter, plan: FilePlan, task: int, attempt: int) -> None:
+    def __init__(self, writer: FileWriter[S], plan: FilePlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)
         self._file = StagedFile(
             plan.staging, plan.token, task, attempt, when_gone=partial(writer.check_claim, plan)

@@ -15,7 +15,7 @@ from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.cursor_feed import CursorFeed, CursorQuery, Followed
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.source import cursor_literal, cursor_type
+from spark_channel.connectors.sql.source import CursorValue, cursor_literal, cursor_type
 from spark_channel.errors import SchemaError
 
 __all__ = ["next_increment"]
@@ -73,7 +73,7 @@ def next_increment(reader: Followed, column: str, after: int | None, *, again: b
         return Increment(upto, " AND ".join(conditions), waits)
 
 
-def _whole(look: CursorQuery, name: str, highest: Any) -> Any:
+def _whole(look: CursorQuery, name: str, highest: CursorValue) -> CursorValue:
     """The last value that no more rows get. A position is one number, so it cannot name some rows of a value."""
     if highest is None or look.is_unique(name):
         return highest
@@ -93,7 +93,7 @@ def _has_positions(kind: pa.DataType) -> bool:
     )
 
 
-def _position(value: Any, kind: pa.DataType, name: str) -> int:
+def _position(value: int | float | str, kind: pa.DataType, name: str) -> int:
     """The position of a value as `CursorQuery.highest` returns it."""
     try:
         if str(value).endswith(" BC"):

@@ -228,7 +228,7 @@ class SeveralTables:
                 f"the tunnel has table {name!r} already: `tunnel resnapshot` reads it again"
             )
 
-    def placed(self, name: str, place: Any) -> Self:
+    def placed(self, name: str, place: object) -> Self:
         """With a table at a place."""
         return self.changed(
             tables={**self.tables, name: place},

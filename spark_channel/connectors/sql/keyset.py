@@ -57,7 +57,7 @@ class Keyset:
             for each in self.key
         )
 
-    def steps(self, last: Sequence[Any] | None) -> list[list[str]]:
+    def steps(self, last: Sequence[object] | None) -> list[list[str]]:
         """The conditions of the rows behind the one whose key is `last` (None: of all rows).
 
         One list for each step; the rows of a step come before those of the next.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
@@ -291,7 +291,7 @@ class FileOptions(Options):
         """The file that `url` and `path` name."""
         return self.file_url.path(getattr(self, "url", None), self.path)
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         self.file_url.path(getattr(self, "url", None), self.path)
 
@@ -369,7 +369,7 @@ class SqlReadOptions(ReadOptions):
         None, description="SQL that runs in every session before it reads; default: none"
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if self.dbtable is not None and self.query is not None:
             raise OptionError(
@@ -474,7 +474,7 @@ class SqlWriteOptions(WriteOptions):
         description="key columns of upsert, skipExisting and apply; default: the table's primary key",
     )
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         if not self.dbtable.strip() or self.dbtable.lstrip().startswith("("):
             raise OptionError(

@@ -19,6 +19,7 @@ from spark_channel.connectors.base.feed import (
 from spark_channel.connectors.sql.catalog import Table, TargetTable, declared_columns, listed
 from spark_channel.connectors.sql.dialect import Dialect, WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.session import BoundSession, WriteSession
 from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import BatchRefusedError, CommitError, TargetError
 
@@ -71,7 +72,7 @@ def check_receipt(receipt: Receipt, staged: int) -> None:
 
 
 def make_ready(
-    session: Any,
+    session: BoundSession,
     dialect: WriteDialect,
     target: TargetTable,
     options: SqlWriteOptions,
@@ -89,7 +90,7 @@ def make_ready(
 
 
 def is_ready(
-    session: Any,
+    session: BoundSession,
     dialect: WriteDialect,
     target: TargetTable,
     options: SqlWriteOptions,
@@ -177,7 +178,7 @@ class Merge:
 
     def __init__(
         self,
-        session: Any,
+        session: BoundSession,
         dialect: Dialect,
         target: TargetTable,
         rows: str,
@@ -347,8 +348,8 @@ class Merge:
 
     def _affected(self, statement: str) -> int | None:
         """Run a statement: the rows that it stored; None = the database does not report them."""
-        stored: int | None = self._session.stored(statement)
-        return stored
+        assert isinstance(self._session, WriteSession)
+        return self._session.stored(statement)
 
     def _write(self, *, update: bool) -> int | None:
         """Insert the rows; those whose keys are there are updated, or skipped.

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self, cast
+from typing import ClassVar, Self, cast
 
 import pyarrow as pa
 
@@ -65,7 +65,7 @@ class SqlReader(Reader):
     Splitter: ClassVar[type[BaseSplitter]] = BaseSplitter
     takes_pieces: ClassVar[bool] = False
     """Whether a batch of `short_batches` is all that the server works for until the next one is asked for."""
-    options: Any
+    options: SqlReadOptions
 
     def __init__(self, options: SqlReadOptions, dialect: Dialect) -> None:
         super().__init__(options)
@@ -428,6 +428,6 @@ class SqlReader(Reader):
         return BatchSize(max(1, min(rows)), max(1, min(nbytes)))
 
 
-def _step(row: Sequence[Any]) -> Sequence[Any]:
+def _step(row: Sequence[object]) -> Sequence[object]:
     """What a row of a server's plan says: in a few columns the last one is the text; more are a table."""
     return row[-1:] if len(row) <= _PLAN_COLUMNS else row

@@ -1,9 +1,10 @@
 """Rights that a read or a write needs and its login lacks, as the statements that grant them. Changes nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_channel.connectors.sql.claim_tables import CLAIMS
+from spark_channel.connectors.sql.session import S
 from spark_channel.errors import TargetError
 
 if TYPE_CHECKING:
@@ -59,14 +60,14 @@ def lacking_to_read(
     return {table: advice for table, advice in said.items() if advice}
 
 
-def lacking_to_write(writer: "SqlWriter", *, overwrite: bool, alters: bool = False) -> str:
+def lacking_to_write(writer: "SqlWriter[S]", *, overwrite: bool, alters: bool = False) -> str:
     """What to do for the rights that the writer's login lacks to publish in one transaction; "" = it has them.
 
     Raises:
         TargetError: the database does not answer.
     """
 
-    def ask(session: Any) -> str:
+    def ask(session: S) -> str:
         place = writer.placed(session)
         return _to_write(writer, session, place, overwrite=overwrite, stages=True, alters=alters)
 
@@ -74,8 +75,8 @@ def lacking_to_write(writer: "SqlWriter", *, overwrite: bool, alters: bool = Fal
 
 
 def check_rights(
-    writer: "SqlWriter",
-    session: Any,
+    writer: "SqlWriter[S]",
+    session: S,
     place: "WriteTarget",
     *,
     overwrite: bool,
@@ -92,8 +93,8 @@ def check_rights(
 
 
 def _to_write(
-    writer: "SqlWriter",
-    session: Any,
+    writer: "SqlWriter[S]",
+    session: S,
     place: "WriteTarget",
     *,
     overwrite: bool,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ __all__ = [
     "BatchSize",
     "BoundSession",
     "DriverSession",
+    "S",
     "Session",
     "WriteSession",
     "committed",
@@ -167,11 +168,15 @@ class BoundSession(DriverSession):
     """Its statements may have parameters, marked as the database marks them."""
 
     @abstractmethod
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]: ...
 
-    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+    def value(self, sql: str, parameters: Sequence[object] = ()) -> Any:
         rows = self.rows(sql, parameters)
         return rows[0][0] if rows else None
+
+
+S = TypeVar("S", bound=BoundSession)
+"""The session of a writer, and of its tasks."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.retry import Retry
@@ -46,7 +46,13 @@ class PooledSession(Protocol):
     def close(self) -> None: ...
 
 
+class _AnsweringSession(PooledSession, Protocol):
+    def answers(self) -> bool:
+        """Whether its server still answers."""
+
+
 _S = TypeVar("_S")
+_A = TypeVar("_A", bound=_AnsweringSession)
 
 
 @dataclass(frozen=True, slots=True, repr=False)  # the key has a password
@@ -234,13 +240,13 @@ class AnswerCache:
         return found
 
 
-class ThreadSession:
+class ThreadSession(Generic[_A]):
     """Between the tasks of one thread a session is kept: a server spends milliseconds on a new one."""
 
     def __init__(self) -> None:
         self._kept = threading.local()
 
-    def __reduce__(self) -> tuple[type["ThreadSession"], tuple[()]]:
+    def __reduce__(self) -> tuple[type["ThreadSession[_A]"], tuple[()]]:
         return ThreadSession, ()
 
     @contextmanager
@@ -254,13 +260,13 @@ class ThreadSession:
             if session is not None and not sessions.give(session):
                 session.close()
 
-    def take(self) -> Any:
+    def take(self) -> _A | None:
         """The session that was kept, if its server still answers."""
-        session: Any = getattr(self._kept, "session", None)
+        session: _A | None = getattr(self._kept, "session", None)
         self._kept.session = None
         return session if session is not None and session.answers() else None
 
-    def give(self, session: Any) -> None:
+    def give(self, session: _A) -> None:
         """A session whose user needs it no more."""
         if (
             getattr(self._kept, "keeps", False)

@@ -28,6 +28,7 @@ from spark_channel.errors import OptionError, SchemaError, SourceError
 
 __all__ = [
     "CursorPosition",
+    "CursorValue",
     "LateRows",
     "ReadSource",
     "check_cursor_type",
@@ -111,7 +112,7 @@ class ReadSource:
         """A column as what its ranges are made of."""
         return self.dialect.ordered(self.about(name), self.column(name))
 
-    def literal(self, name: str, value: Any) -> str:
+    def literal(self, name: str, value: object) -> str:
         """A value that is compared with a column."""
         return self.dialect.literal(value, self.about(name))
 
@@ -296,16 +297,20 @@ _LOGGED_SECONDS = 1.0
 """A wait of this many seconds or more is logged."""
 
 
+CursorValue = int | float | str | None
+"""A value of a cursor column as a token holds it; None = no row."""
+
+
 class CursorPosition(NamedTuple):
     """All rows up to cursor value `value` (None: no row). With `keys`, only these of the rows that have `value` itself:
     those whose whole number in column `key` is one of them. `below` is then the highest value below `value`, which is
     the highest one once all these rows have left.
     """
 
-    value: Any
+    value: CursorValue
     key: str | None = None
     keys: tuple[int, ...] = ()
-    below: Any = None
+    below: CursorValue = None
 
 
 def token_of(position: CursorPosition, part: Token | None = None) -> Token:
@@ -407,7 +412,7 @@ def cursor_type(source: ReadSource, name: str) -> pa.DataType | None:
     return None if about is None else source.dialect.cursor_type(about, source.read_as(name))
 
 
-def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
+def cursor_literal(source: ReadSource, name: str, value: CursorValue) -> str:
     """A cursor value that is compared with its column.
 
     Raises:
@@ -499,11 +504,11 @@ class LateRows:
     def __init__(self, seconds: float, clock: Clock | None = None) -> None:
         self.seconds = seconds
         self._clock: Clock = clock or SYSTEM_CLOCK
-        self._seen: deque[tuple[float, Any, CursorPosition]] = deque()
-        self.passed: Any = None
+        self._seen: deque[tuple[float, CursorValue, CursorPosition]] = deque()
+        self.passed: CursorValue = None
         """The highest value for long enough: no later row has a lower one."""
 
-    def see(self, highest: Any, complete: CursorPosition) -> Any:
+    def see(self, highest: CursorValue, complete: CursorPosition) -> CursorValue:
         """Note the highest value now, and the position up to which rows can be read when that is old enough.
 
         Returns `passed`, None when not known yet.
@@ -533,8 +538,8 @@ class LateRows:
             )
         self._clock.sleep(wait)
 
-    def __getstate__(self) -> Sequence[Any]:
+    def __getstate__(self) -> Sequence[object]:
         return [self.seconds]
 
-    def __setstate__(self, state: Sequence[Any]) -> None:
+    def __setstate__(self, state: Sequence[object]) -> None:
         self.__init__(state[0])  # type: ignore[misc] # as pickle makes it

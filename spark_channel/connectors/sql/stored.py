@@ -7,11 +7,12 @@ names, and the catalog for the tables.
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from spark_channel.connectors.base.stored import Stored
 from spark_channel.connectors.base.types import Node, exp, sqlglot
 from spark_channel.connectors.sql.catalog import Table
+from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import ChannelError
 
 __all__ = ["stored_query", "stored_table"]
@@ -24,12 +25,6 @@ _MOST_VIEWS = 100
 Part = tuple[str, ...]
 
 
-class Asked(Protocol):
-    """A session, of a reader or of a writer. One that is used again may have `servers`, to remember their names."""
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
-
-
 class Catalog(Protocol):
     """A dialect, of a reader or of a writer."""
 
@@ -38,11 +33,11 @@ class Catalog(Protocol):
 
     def quoted(self, name: str) -> str: ...
 
-    def find_table(self, session: Any, text: str) -> Table | None: ...
+    def find_table(self, session: Session, text: str) -> Table | None: ...
 
 
 def stored_table(
-    session: Asked, dialect: Catalog, schema: str, name: str, *, is_view: bool
+    session: Session, dialect: Catalog, schema: str, name: str, *, is_view: bool
 ) -> Stored:
     """Where a table's or a view's rows are."""
     return _Search(session, dialect).stored(
@@ -50,13 +45,13 @@ def stored_table(
     )
 
 
-def stored_query(session: Asked, dialect: Catalog, query: str) -> Stored:
+def stored_query(session: Session, dialect: Catalog, query: str) -> Stored:
     """Where the rows are that `query` reads."""
     return _Search(session, dialect).stored(lambda search: search.follow(query))
 
 
 class _Search:
-    def __init__(self, session: Asked, dialect: Catalog) -> None:
+    def __init__(self, session: Session, dialect: Catalog) -> None:
         self._session, self._dialect = session, dialect
         self._parts: set[Part] = set()
         self._views: set[tuple[str, str]] = set()
@@ -178,7 +173,7 @@ def _named(tree: Node) -> Iterator[tuple["exp.Identifier | None", Node]]:
             yield table.args.get("db"), table.this
 
 
-def _postgres(session: Asked) -> Iterator[str]:
+def _postgres(session: Session) -> Iterator[str]:
     """The cluster's number, which a standby shares; and for a role that may not ask, when the server was started."""
     may = "has_function_privilege(to_regprocedure('pg_catalog.pg_control_system()'), 'EXECUTE')"
     if session.rows(f"SELECT 1 WHERE {may}"):
@@ -191,7 +186,7 @@ def _postgres(session: Asked) -> Iterator[str]:
     yield f"started {at} {port}"
 
 
-def _mysql(session: Asked) -> Iterator[str]:
+def _mysql(session: Session) -> Iterator[str]:
     """The number that a server makes for itself; without one, settings that differ between servers of one network."""
     wanted = "'server_uuid', 'server_uid', 'hostname', 'port', 'datadir', 'socket', 'server_id'"
     found = {
@@ -202,12 +197,12 @@ def _mysql(session: Asked) -> Iterator[str]:
     yield f"server {number}" if number else f"server {sorted(found.items())}"
 
 
-def _clickhouse(session: Asked) -> Iterator[str]:
+def _clickhouse(session: Session) -> Iterator[str]:
     ((number,),) = session.rows("SELECT toString(serverUUID())")
     yield f"server {number}"
 
 
-def _file(session: Asked) -> Iterator[str]:
+def _file(session: Session) -> Iterator[str]:
     """The file itself, by whatever path or link it was opened."""
     for row in session.rows("PRAGMA database_list"):
         path = row[2]
@@ -221,11 +216,11 @@ def _file(session: Asked) -> Iterator[str]:
         return
 
 
-def _no_names(session: Asked) -> Iterator[str]:
+def _no_names(session: Session) -> Iterator[str]:
     yield from ()
 
 
-_SERVERS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
+_SERVERS: Mapping[str, Callable[[Session], Iterator[str]]] = {
     "postgres": _postgres,
     "mysql": _mysql,
     "sqlite": _file,

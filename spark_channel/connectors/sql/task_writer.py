@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import pyarrow as pa
 
@@ -21,9 +21,13 @@ from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pacing import spread_of
 from spark_channel.connectors.sql.publish import PLACE, check_stored
-from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan, WriteProtocol
+from spark_channel.connectors.sql.session import S, WriteSession
+from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan
 from spark_channel.errors import BatchRefusedError, TargetError
 from spark_channel.lazy import compute as pc
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.sql.writer import SqlWriter
 
 __all__ = [
     "ATTEMPT",
@@ -89,7 +93,7 @@ class BatchBuffer:
         return batches
 
 
-class SqlTaskWriter(TaskWriter):
+class SqlTaskWriter(TaskWriter, Generic[S]):
     """Gathers batches until they are worth a call of the database; each database has its own way to load them.
 
     A database implements `store`, `finish`, and `judge` where it takes refused rows back one by one; it sets
@@ -100,17 +104,16 @@ class SqlTaskWriter(TaskWriter):
     seconds: ClassVar[float] = 0.5
     """How long rows may be gathered. See `BatchBuffer`."""
 
-    def __init__(self, writer: WriteProtocol, plan: Any, task: int, attempt: int) -> None:
+    def __init__(self, writer: "SqlWriter[S]", plan: SqlPlan, task: int, attempt: int) -> None:
         self._writer, self._plan, self._task, self._attempt = writer, plan, task, attempt
-        self._host: Any = writer  # an `SqlWriter`, whose module imports this one
-        self._options: Any = writer.options
+        self._options = writer.options
         self._tally = RowTally(task, attempt)
         self._clock: Clock = SYSTEM_CLOCK
         seconds = min(self.seconds, _LIMITED_SECONDS) if self._is_limited else self.seconds
         self._gathered = BatchBuffer(writer.options.batch_size, seconds)
         self._sent_at = self._clock.now()
         self._done: Receipt | None = None
-        self._session: Any = None
+        self._session: S | None = None
         self._sign: HeartbeatThread | None = None
         self._closes = False
         self._mark = secrets.randbits(62)
@@ -141,7 +144,7 @@ class SqlTaskWriter(TaskWriter):
         return iter(rows.combine_chunks().to_batches())
 
     def _load(
-        self, session: Any, rows: pa.RecordBatch | pa.Table, before: int, *, staged: bool
+        self, session: S, rows: pa.RecordBatch | pa.Table, before: int, *, staged: bool
     ) -> None:
         """Load rows into the run's staging table, where the attempt has `before` rows, or into the table itself.
 
@@ -149,7 +152,7 @@ class SqlTaskWriter(TaskWriter):
             BatchRefusedError: a value that the database would change, or a row that it has not stored.
         """
         plan, count = self._plan, rows.num_rows
-        names = [self._host.dialect.quoted(name) for name in plan.target.staged_names]
+        names = [self._writer.dialect.quoted(name) for name in plan.target.staged_names]
         columns = [self._values(each.name, rows.column(each.name)) for each in plan.target.columns]
         if plan.target.operation is not None:
             columns.append(rows.column(OPERATION))
@@ -158,7 +161,8 @@ class SqlTaskWriter(TaskWriter):
             first = self._task * _ROWS_OF_A_TASK + before
             mark, places = pa.repeat(self._mark, count), pa.array(range(first, first + count))
             names, columns = [ATTEMPT, PLACE, *names], [mark, places, *columns]
-            table = self._host.staging(plan)
+            table = self._writer.staging(plan)
+        assert isinstance(session, WriteSession)
         stored = session.load(table, pa.RecordBatch.from_arrays(columns, names))
         if stored is not None:
             check_stored(plan.target.label, count, stored)
@@ -169,7 +173,7 @@ class SqlTaskWriter(TaskWriter):
         Raises:
             BatchRefusedError: a value that the database would change.
         """
-        dialect = self._host.dialect
+        dialect = self._writer.dialect
         try:
             array = pc.cast(array, plain_kind(array.type))
             if dialect.tick > 1 and (
@@ -247,16 +251,22 @@ class SqlTaskWriter(TaskWriter):
         if session is not None:
             session.close()
 
-    def _new_session(self) -> Any:
+    @property
+    def _open(self) -> S:
+        """The session, which is there."""
+        assert self._session is not None
+        return self._session
+
+    def _new_session(self) -> S:
         return self._writer.session(TargetError, f"write {self._plan.job}", patient=False)
 
     def _show_life(self) -> None:
         self._sign = HeartbeatThread(partial(self._writer.heartbeat, self._plan))
 
-    def _claims(self, session: Any) -> Claims:
+    def _claims(self, session: S) -> Claims:
         return self._writer.claims(session, self._plan.place)
 
-    def _add_task(self, session: Any) -> bool:
+    def _add_task(self, session: S) -> bool:
         """Fence, and note the task beside the claim, before COMMIT. False: another attempt has committed, see `_done`.
 
         Raises:
@@ -276,7 +286,7 @@ class SqlTaskWriter(TaskWriter):
             return False
         return True
 
-    def _commit(self, session: Any) -> None:
+    def _commit(self, session: S) -> None:
         """COMMIT. Without an answer: the receipt with which the task committed.
 
         Raises:
@@ -292,7 +302,7 @@ class SqlTaskWriter(TaskWriter):
             if self._done is None:
                 raise
 
-    def _done_or_raise(self, session: Any, error: TargetError) -> None:
+    def _done_or_raise(self, session: S, error: TargetError) -> None:
         """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
         with suppress(Exception):  # a session that is lost, or was closed, has nothing to undo
             session.undo()
@@ -305,7 +315,7 @@ class SqlTaskWriter(TaskWriter):
         raise error
 
     @contextmanager
-    def _judged(self, session: Any) -> Iterator[None]:
+    def _judged(self, session: S) -> Iterator[None]:
         """Around a batch that is put into the open transaction: all of it or nothing.
 
         Raises:
@@ -341,7 +351,7 @@ class SqlTaskWriter(TaskWriter):
         )
 
 
-class StagedTaskWriter(SqlTaskWriter):
+class StagedTaskWriter(SqlTaskWriter[S]):
     """`commit=job`: rows go into staging in chunks, a transaction each.
 
     When the connection is lost, a new one asks whether the chunk is there, and it is staged again or not. All attempts
@@ -349,7 +359,7 @@ class StagedTaskWriter(SqlTaskWriter):
     overrides `_stage`, `_is_staged`, `_forget` and `finish`; one that keeps its session, `_connect`.
     """
 
-    def __init__(self, writer: WriteProtocol, plan: SqlPlan, task: int, attempt: int) -> None:
+    def __init__(self, writer: "SqlWriter[S]", plan: SqlPlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)
         self._lost = self._has_staged = False
         self._prepare()
@@ -361,7 +371,9 @@ class StagedTaskWriter(SqlTaskWriter):
     def store(self, rows: pa.Table, before: int) -> None:
         for chunk in self._chunks(rows):
 
-            def stage(again: bool, chunk: Any = chunk, before: int = before) -> None:
+            def stage(
+                again: bool, chunk: pa.RecordBatch | pa.Table = chunk, before: int = before
+            ) -> None:
                 if not (again and self._is_staged(before, before + chunk.num_rows)):
                     self._has_staged = True
                     self._stage(chunk, before)
@@ -407,7 +419,7 @@ class StagedTaskWriter(SqlTaskWriter):
 
     def _stage(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
         """Put a chunk into staging, where the attempt has `before` rows."""
-        session, held = self._session, self._plan.claim
+        session, held = self._open, self._plan.claim
         with self._writer.transaction(session):
             claims = self._claims(session)
             claims.show_life(held, claims.peek(held))
@@ -422,7 +434,7 @@ class StagedTaskWriter(SqlTaskWriter):
         Raises:
             TargetError: staging holds neither `before` rows of the attempt nor `after`.
         """
-        found = int(self._session.value(self._count()))
+        found = int(self._open.value(self._count()))
         if found not in (before, after):
             raise TargetError(
                 f"task {self._task}: staging holds {found} of its rows after a lost connection, "
@@ -432,7 +444,7 @@ class StagedTaskWriter(SqlTaskWriter):
 
     def _count(self) -> str:
         """The query of how many rows the attempt has staged."""
-        staging = self._host.staging(self._plan)
+        staging = self._writer.staging(self._plan)
         return f"SELECT COUNT(*) FROM {staging} WHERE {ATTEMPT} = {self._mark}"  # noqa: S608 - a quoted name
 
     def finish(self) -> dict[str, Any]:
@@ -450,17 +462,17 @@ class StagedTaskWriter(SqlTaskWriter):
     def _forget(self) -> None:
         """Remove what the attempt has staged."""
         with self._new_session() as session:
-            session.rows(self._host.forgets(self._plan, self._mark))
+            session.rows(self._writer.forgets(self._plan, self._mark))
 
 
-class DirectTaskWriter(SqlTaskWriter):
+class DirectTaskWriter(SqlTaskWriter[S]):
     """`commit=task`: the rows and the task's row beside the claim in one transaction.
 
     A task that has committed is not written again: its rows are taken and dropped. When dirty rows are allowed, each
     batch is judged at once, under a savepoint. A database with a faster way overrides `_begin`, `_insert`, `_complete`.
     """
 
-    def __init__(self, writer: WriteProtocol, plan: SqlPlan, task: int, attempt: int) -> None:
+    def __init__(self, writer: "SqlWriter[S]", plan: SqlPlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)
         self._is_begun = False
         self._prepare()
@@ -498,7 +510,7 @@ class DirectTaskWriter(SqlTaskWriter):
                 self._done_or_raise(session, error)
         return {}
 
-    def _begun(self) -> Any:
+    def _begun(self) -> S:
         """The session with the transaction; `_done` when another attempt has committed."""
         if self._session is None:
             self._session = self._new_session()
@@ -507,35 +519,35 @@ class DirectTaskWriter(SqlTaskWriter):
             self._is_begun = True
         return self._session
 
-    def _begin(self, session: Any) -> None:
+    def _begin(self, session: S) -> None:
         """Begin the transaction, unless the task has committed."""
         claims = self._claims(session)
         self._done = claims.task(self._plan.claim, self._task)
         if self._done is None:
             claims.peek(self._plan.claim)
-            session.start(self._host.dialect.begin)
+            session.start(self._writer.dialect.begin)
 
-    def _insert(self, session: Any, rows: pa.RecordBatch | pa.Table, before: int) -> None:
+    def _insert(self, session: S, rows: pa.RecordBatch | pa.Table, before: int) -> None:
         """Put rows into the open transaction; when dirty rows are allowed, into the table itself."""
         keyed = bool(self._plan.target.key)
         self._load(session, rows, before, staged=keyed)
         if keyed and self.tolerant:
             self._bring(session, rows.num_rows)
 
-    def _conclude(self, session: Any) -> None:
+    def _conclude(self, session: S) -> None:
         """All rows are in the transaction: note the task, and commit."""
         self._complete(session)
         if self._add_task(session):
             self._commit(session)
 
-    def _complete(self, session: Any) -> None:
+    def _complete(self, session: S) -> None:
         """Bring what is staged in the transaction into the table."""
         if self._plan.target.key and not self.tolerant:
             self._bring(session, self._tally.rows)
 
-    def _bring(self, session: Any, rows: int) -> None:
-        self._host.bring(session, self._plan, rows)
-        session.rows(f"DELETE FROM {self._host.staging(self._plan)}")  # noqa: S608 - a quoted name
+    def _bring(self, session: S, rows: int) -> None:
+        self._writer.bring(session, self._plan, rows)
+        session.rows(f"DELETE FROM {self._writer.staging(self._plan)}")  # noqa: S608 - a quoted name
 
 
 class NothingWriter(TaskWriter):

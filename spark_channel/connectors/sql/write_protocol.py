@@ -11,9 +11,11 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
+
+import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.claims import (
@@ -33,7 +35,7 @@ from spark_channel.connectors.base.contract import (
 )
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
-from spark_channel.connectors.sql.catalog import NOWHERE, TargetTable
+from spark_channel.connectors.sql.catalog import NOWHERE, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import (
     STAGE,
     TASKS,
@@ -42,8 +44,9 @@ from spark_channel.connectors.sql.claim_tables import (
     stage_prefix,
 )
 from spark_channel.connectors.sql.claims import Claims, NoClaims, UntrustedClaimsError
+from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
-from spark_channel.connectors.sql.session import transaction
+from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.connectors.sql.stored import stored_table
@@ -80,7 +83,7 @@ class WriteTarget:
     schema: str
     name: str
     label: str
-    table: Any = None
+    table: Table | pa.Schema | None = None
     folds: bool = False
     """The database takes names that differ in the case of A to Z for one."""
     ledger: Ledger | None = None
@@ -129,27 +132,26 @@ class SqlPlan(WritePlan):
         return self.held
 
 
-class WriteProtocol(Writer):
+class WriteProtocol(Writer, Generic[S]):
     """What holds for each write to a database, whatever rows it brings: sessions, claims, staging that is removed."""
 
     options: SqlWriteOptions
-    dialect: Any
-    """A `WriteDialect`."""
+    dialect: WriteDialect
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: SqlWriteOptions) -> None:
         super().__init__(options)
         self.row_cost = RowCost()
 
     @property
     def script_dialect(self) -> str:
         """sqlglot's name of the dialect of the user's scripts."""
-        return str(self.dialect.sql)
+        return self.dialect.sql
 
     def run(
         self,
         failure: type[TargetError],
         purpose: str,
-        work: Callable[[Any], _T],
+        work: Callable[[S], _T],
         *,
         begins: bool = False,
     ) -> _T:
@@ -173,17 +175,17 @@ class WriteProtocol(Writer):
         return Retry(getattr(self.options, "retry_timeout", _RETRY_SECONDS), what=what)
 
     @contextmanager
-    def transaction(self, session: Any) -> Iterator[None]:
+    def transaction(self, session: S) -> Iterator[None]:
         """Commits in the end; any exception rolls back."""
         with transaction(session, self.dialect.begin):
             yield
 
-    def claims(self, session: Any, place: WriteTarget) -> Claims:
+    def claims(self, session: S, place: WriteTarget) -> Claims:
         return (
             Claims(session, self.claim_dialect(session, place)) if place.has_ledger else NoClaims()
         )
 
-    def placed(self, session: Any) -> WriteTarget:
+    def placed(self, session: S) -> WriteTarget:
         """The place of the table, and where its claims and staging are."""
         place, options = self.look(session), _ledger_options(self.options)
         if options is None:
@@ -199,7 +201,7 @@ class WriteProtocol(Writer):
         tree = parsed_name(text, self.script_dialect)
         return (None, text) if tree is None else (tree.db or None, tree.name)
 
-    def _with_ledger(self, session: Any, place: WriteTarget, context: WriteContext) -> WriteTarget:
+    def _with_ledger(self, session: S, place: WriteTarget, context: WriteContext) -> WriteTarget:
         """The place without a ledger, where the user or the role's rights leave none.
 
         Raises:
@@ -233,7 +235,7 @@ class WriteProtocol(Writer):
         assert place.ledger is not None
         return replace(place, ledger=replace(place.ledger, without=why))
 
-    def _lacks(self, session: Any, place: WriteTarget) -> str:
+    def _lacks(self, session: S, place: WriteTarget) -> str:
         """Why the role cannot keep claims; "" = it can."""
         claims = self.claims(session, place)
         try:
@@ -257,7 +259,7 @@ class WriteProtocol(Writer):
     def asks_reads(self, commit: CommitMode | None) -> bool:
         return commit != "job"  # staged rows are not read again
 
-    def _stored_at(self, session: Any, place: WriteTarget) -> Stored | None:
+    def _stored_at(self, session: S, place: WriteTarget) -> Stored | None:
         table = place.table
         if table is None:
             return None
@@ -265,7 +267,7 @@ class WriteProtocol(Writer):
         return stored_table(session, self.dialect, place.schema, place.name, is_view=is_view)
 
     def _commit_apart(
-        self, session: Any, place: WriteTarget, context: WriteContext
+        self, session: S, place: WriteTarget, context: WriteContext
     ) -> tuple[CommitMode, Stored | None]:
         """The commit mode, which keeps the write's rows from its own source; and what a task must not read.
 
@@ -339,7 +341,7 @@ class WriteProtocol(Writer):
 
     def _take(
         self,
-        session: Any,
+        session: S,
         claims: Claims,
         place: WriteTarget,
         context: WriteContext,
@@ -372,7 +374,7 @@ class WriteProtocol(Writer):
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def ensure(self, session: Any, claims: Claims) -> None:
+    def ensure(self, session: S, claims: Claims) -> None:
         """Make the tables of claims, unless they are there."""
         for left in reversed(range(_TAKES)):
             try:
@@ -385,7 +387,7 @@ class WriteProtocol(Writer):
                     raise
 
     def _end_overtaken(
-        self, session: Any, taken: ClaimDecision, place: WriteTarget, context: WriteContext
+        self, session: S, taken: ClaimDecision, place: WriteTarget, context: WriteContext
     ) -> None:
         if taken.overtaken is not None:
             owner = taken.overtaken.owner
@@ -403,7 +405,7 @@ class WriteProtocol(Writer):
         )
 
     def unfinished(self, context: WriteContext) -> PartialWrite | None:
-        def ask(session: Any) -> PartialWrite | None:
+        def ask(session: S) -> PartialWrite | None:
             place = self.placed(session)
             return self.claims(session, place).unfinished(place.claimed, context)
 
@@ -413,7 +415,7 @@ class WriteProtocol(Writer):
         return self.stream_or_target(stream)[0]
 
     def stream_or_target(self, stream: str) -> tuple[StreamProgress | None, bool | None]:
-        def ask(session: Any) -> tuple[StreamProgress | None, bool]:
+        def ask(session: S) -> tuple[StreamProgress | None, bool]:
             place = self.placed(session)
             known = self.claims(session, place).progress(place.claimed, stream)
             return known, place.table is not None
@@ -421,7 +423,7 @@ class WriteProtocol(Writer):
         return self.run(TargetError, "look", ask, begins=True)
 
     def forget_stream(self, stream: str) -> None:
-        def forget(session: Any) -> None:
+        def forget(session: S) -> None:
             place = self.placed(session)
             with self.transaction(session):
                 self.claims(session, place).forget(place.claimed, stream)
@@ -431,7 +433,7 @@ class WriteProtocol(Writer):
     def keep(self, plan: WritePlan, text: str) -> None:
         own = own_plan(plan)
 
-        def keep(session: Any) -> None:
+        def keep(session: S) -> None:
             claims = self.claims(session, own.place)
             with self.transaction(session):
                 claims.plans.make()
@@ -444,7 +446,7 @@ class WriteProtocol(Writer):
     def heartbeat(self, plan: SqlPlan) -> None:
         """Record that the run is alive, on a separate connection."""
 
-        def show(session: Any) -> None:
+        def show(session: S) -> None:
             with self.transaction(session):
                 self.claims(session, plan.place).heartbeat(plan.claim)
 
@@ -459,7 +461,7 @@ class WriteProtocol(Writer):
             SupersededError: the task did not commit, and another run took over.
         """
 
-        def ask(session: Any) -> Receipt | None:
+        def ask(session: S) -> Receipt | None:
             claims = self.claims(session, plan.place)
             with self.transaction(session):
                 try:
@@ -483,7 +485,7 @@ class WriteProtocol(Writer):
         )
 
     def _give_back(
-        self, session: Any, plan: SqlPlan, overtaken: Claim | None = None
+        self, session: S, plan: SqlPlan, overtaken: Claim | None = None
     ) -> list[Receipt]:
         with self.transaction(session):
             left = self.claims(session, plan.place).release(plan.claim, overtaken)
@@ -508,12 +510,12 @@ class WriteProtocol(Writer):
         except TargetError as error:  # the rows are published all the same
             _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
 
-    def drop_staging(self, session: Any, plan: SqlPlan) -> None:
+    def drop_staging(self, session: S, plan: SqlPlan) -> None:
         """Remove what the run staged. Safe twice, and while tasks still write."""
         for name in self.stages(session, plan.place, plan.stage):
             self.drop_stage(session, plan.place, name)
 
-    def sweep(self, session: Any, plan: SqlPlan) -> None:
+    def sweep(self, session: S, plan: SqlPlan) -> None:
         """Remove the staging of runs that were overtaken, have ended, or are known to be dead.
 
         It is in one place for all tables of a schema, so one table of a run does it for those that follow.
@@ -540,9 +542,7 @@ class WriteProtocol(Writer):
         """The database, for messages."""
 
     @abstractmethod
-    def session(
-        self, failure: type[TargetError], purpose: str, *, patient: bool
-    ) -> AbstractContextManager[Any]:
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> S:
         """A new session, which raises `failure` for anything that the database refuses.
 
         `purpose` describes the session to the server. `patient`: the server was reached before, or may come back, so
@@ -554,7 +554,7 @@ class WriteProtocol(Writer):
         """Whether the connection was lost, or another transaction stood in the way: doing it again may help."""
 
     @abstractmethod
-    def is_conflict(self, error: Any) -> bool:
+    def is_conflict(self, error: BaseException) -> bool:
         """Whether another transaction was first: a duplicate key or table, a deadlock, a failed serialization."""
 
     def is_denied(self, error: TargetError) -> bool:
@@ -562,26 +562,26 @@ class WriteProtocol(Writer):
         return False
 
     @abstractmethod
-    def look(self, session: Any) -> WriteTarget:
+    def look(self, session: S) -> WriteTarget:
         """The place that `dbtable` names, by the database's catalog in this session."""
 
     @abstractmethod
-    def claim_dialect(self, session: Any, place: WriteTarget) -> ClaimDialect:
+    def claim_dialect(self, session: S, place: WriteTarget) -> ClaimDialect:
         """The claims in the schema of `place`."""
 
-    def end_sessions(self, session: Any, run: str) -> None:
+    def end_sessions(self, session: S, run: str) -> None:
         """End the sessions in which tasks of an overtaken run write: one that hangs would keep its locks."""
 
     @abstractmethod
-    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
+    def stages(self, session: S, place: WriteTarget, beginning: str) -> list[str]:
         """The names of staging tables (or directories) that begin so."""
 
     @abstractmethod
-    def drop_stage(self, session: Any, place: WriteTarget, name: str) -> None:
+    def drop_stage(self, session: S, place: WriteTarget, name: str) -> None:
         """Drop one of `stages`, in a separate transaction. Safe twice."""
 
 
-def _ledger_options(options: Any) -> LedgerOptions | None:
+def _ledger_options(options: object) -> LedgerOptions | None:
     return options if isinstance(options, LedgerOptions) else None
 
 

@@ -34,6 +34,7 @@ from spark_channel.connectors.sql.publish import (
 from spark_channel.connectors.sql.rights import check_rights
 from spark_channel.connectors.sql.session import (
     BY_ITSELF,
+    S,
     run_in_transaction,
     split_script,
 )
@@ -73,7 +74,7 @@ _EXPLAINS_RIGHTS = ("postgres", "mysql")
 """Databases that check the rights of a statement that they only explain."""
 
 
-class SqlWriter(WriteProtocol):
+class SqlWriter(WriteProtocol[S]):
     """A database implements what `WriteProtocol` leaves to it: a session, what its errors mean, and its claims.
 
     Rows are staged in one table by `WriteSession.load`, or loaded into the table itself, and merged by `Merge`.
@@ -81,9 +82,9 @@ class SqlWriter(WriteProtocol):
 
     Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
     Merge: ClassVar[type[Merge]] = Merge
-    Staged: ClassVar[type[SqlTaskWriter]] = StagedTaskWriter
+    Staged: type[SqlTaskWriter[S]] = StagedTaskWriter
     """Writes a task with `commit=job`."""
-    Direct: ClassVar[type[SqlTaskWriter]] = DirectTaskWriter
+    Direct: type[SqlTaskWriter[S]] = DirectTaskWriter
     """Writes a task with `commit=task`."""
     stages_with_claim: ClassVar[bool] = False
     """Whether `make_staging` runs in the transaction that takes the claim, and `publish_staged` drops the staging."""
@@ -100,7 +101,7 @@ class SqlWriter(WriteProtocol):
 
             sent: list[str] = []
 
-            def run(session: Any) -> None:
+            def run(session: S) -> None:
                 if sent:
                     raise TargetError(
                         f"the connection was lost while 'startSql' ran {sent[-1]!r}, so it may or may not have run: "
@@ -115,7 +116,7 @@ class SqlWriter(WriteProtocol):
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
         self.check(context)
 
-        def look(session: Any) -> None:
+        def look(session: S) -> None:
             place, over = self.placed(session), context.overwrite
             self._check_place(place)
             commit, _ = self._commit_apart(session, place, context)
@@ -149,7 +150,7 @@ class SqlWriter(WriteProtocol):
             begins=context.stream is None,
         )
 
-    def _prepare(self, session: Any, context: WriteContext, schema: pa.Schema) -> SqlPlan:
+    def _prepare(self, session: S, context: WriteContext, schema: pa.Schema) -> SqlPlan:
         place = self.placed(session)
         self._check_place(place)
         place = self._with_ledger(session, place, context)
@@ -207,9 +208,10 @@ class SqlWriter(WriteProtocol):
         self, place: WriteTarget, context: WriteContext, schema: pa.Schema
     ) -> list[pa.Field]:
         """The columns that `onSchemaChange=evolve` adds to the table."""
-        if not self._evolves(place, context):
+        table = self._evolving(place, context)
+        if table is None:
             return []
-        names = [each.name for each in place.table.columns]
+        names = [each.name for each in table.columns]
         own = row_fields(schema) if self.options.write_mode == "apply" else schema
         return [field for field in own if self.dialect.same_name(field.name, names) is None]
 
@@ -217,20 +219,21 @@ class SqlWriter(WriteProtocol):
         self, place: WriteTarget, context: WriteContext, schema: pa.Schema
     ) -> list[tuple[Column, Column]]:
         """The columns that `onSchemaChange=evolve` widens: (now, afterwards)."""
-        if not self._evolves(place, context):
+        table = self._evolving(place, context)
+        if table is None:
             return []
-        return wider_columns(self.dialect, place.table, schema, self.options, context.text_lengths)
+        return wider_columns(self.dialect, table, schema, self.options, context.text_lengths)
 
-    def _evolves(self, place: WriteTarget, context: WriteContext) -> bool:
-        """Whether the table's definition may change for the rows."""
-        if self.options.on_schema_change != "evolve" or place.table is None:
-            return False
-        is_replaced = context.overwrite and not self.options.truncate
-        return not place.table.is_view and not is_replaced
+    def _evolving(self, place: WriteTarget, context: WriteContext) -> Table | None:
+        """The table, if its definition may change for the rows."""
+        table, is_replaced = place.table, context.overwrite and not self.options.truncate
+        if self.options.on_schema_change != "evolve" or table is None or is_replaced:
+            return None
+        return None if table.is_view else table
 
     def _plan_without(
         self,
-        session: Any,
+        session: S,
         plan: SqlPlan,
         place: WriteTarget,
         context: WriteContext,
@@ -259,7 +262,7 @@ class SqlWriter(WriteProtocol):
         )
 
     def _evolved(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> WriteTarget:
         """The place, whose table has all columns of the rows, wide enough.
 
@@ -291,7 +294,7 @@ class SqlWriter(WriteProtocol):
         return replace(place, table=self.look(session).table)
 
     def _widen(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, name: str
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, name: str
     ) -> None:
         """Widen one column. It is looked at again, where no other run can change it meanwhile: of two that widen it
         to different types, the later one could undo what the earlier one did, and round values.
@@ -335,7 +338,7 @@ class SqlWriter(WriteProtocol):
             raise TargetError(f"{error}. {why}: {advice} {statement}{keeps}") from error.__cause__
 
     def _change(
-        self, session: Any, statement: str, is_left: Callable[[WriteTarget], bool], why: str
+        self, session: S, statement: str, is_left: Callable[[WriteTarget], bool], why: str
     ) -> None:
         """Run a statement that another run may have run meanwhile."""
         try:
@@ -352,19 +355,19 @@ class SqlWriter(WriteProtocol):
             ) from error.__cause__
 
     @contextmanager
-    def altering(self, session: Any, place: WriteTarget) -> Iterator[None]:
+    def altering(self, session: S, place: WriteTarget) -> Iterator[None]:
         """No other write of this package, and if possible no other session, changes the definition meanwhile."""
         with self.transaction(session):
             yield
 
-    def alter(self, session: Any, statement: str) -> None:
+    def alter(self, session: S, statement: str) -> None:
         """Run a statement that changes the table's definition, and wait for other sessions for a bounded time."""
         session.rows(statement)
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if plan.published_at is not None:
             return NothingWriter(Receipt(task, attempt, rows=0, nbytes=0))
-        return self.open_task(plan, task, attempt)
+        return self.open_task(own_plan(plan), task, attempt)
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         if plan.published_at is not None:
@@ -383,7 +386,7 @@ class SqlWriter(WriteProtocol):
         except TargetError as error:
             raise CommitError(f"{error}. {self._what_is_there(own)}") from error
 
-    def _publish_and_drop(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
+    def _publish_and_drop(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
         is_new = self._publish(session, plan, receipts)
         if is_new and plan.commit == "job" and self.stages_with_claim:
             return
@@ -392,7 +395,7 @@ class SqlWriter(WriteProtocol):
         except TargetError as error:  # the rows are published all the same
             _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
 
-    def _publish(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool:
+    def _publish(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool:
         """Return whether this call has published the rows; False = they were published before."""
         claims = self.claims(session, plan.place)
         with self.publishing(session, plan), self.transaction(session):
@@ -456,13 +459,13 @@ class SqlWriter(WriteProtocol):
             )
         self.check_scripts()
 
-    def look(self, session: Any) -> WriteTarget:
+    def look(self, session: S) -> WriteTarget:
         table = self.dialect.find_table(session, self.options.dbtable)
         if table is not None:
             return self.place(table.schema, table.name, table)
         return self.place(*self.new_place(session))
 
-    def new_place(self, session: Any) -> tuple[str, str]:
+    def new_place(self, session: S) -> tuple[str, str]:
         """The schema and the name of the table that `dbtable` names and the write creates."""
         return "", self.options.dbtable
 
@@ -470,9 +473,7 @@ class SqlWriter(WriteProtocol):
         """Return the target of a write; `table`: as the catalog has it, None = it is not there."""
         return WriteTarget(schema, name, f"{schema}.{name}" if schema else name, table)
 
-    def plan(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
-    ) -> SqlPlan:
+    def plan(self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext) -> SqlPlan:
         """The database's own plan: how the columns meet the table's. Changes nothing.
 
         Raises:
@@ -481,7 +482,7 @@ class SqlWriter(WriteProtocol):
         return replace(plan, target=self.target(plan, place))
 
     def make_staging(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         """`commit=job`: what tasks need before they stage. Safe twice. See `stages_with_claim`."""
         if not self.stages(session, place, plan.stage):
@@ -497,7 +498,7 @@ class SqlWriter(WriteProtocol):
         return plan
 
     @contextmanager
-    def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
+    def preparing(self, session: S, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction of `make_ready`: for what cannot be in it."""
         if self.dialect.ddl_commits:
             self.make_table(session, plan.target)
@@ -506,18 +507,18 @@ class SqlWriter(WriteProtocol):
         yield
 
     def make_ready(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
     ) -> SqlPlan:
         """`commit=task`, inside a transaction: with `first` create or empty the table; else hold it to be there."""
         self.ready(session, plan, empty=first and plan.overwrite)
         makes_stage = plan.target.key and not self.dialect.ddl_commits
         return self.make_staging(session, plan, place, context) if makes_stage else plan
 
-    def ready(self, session: Any, plan: SqlPlan, *, empty: bool) -> None:
+    def ready(self, session: S, plan: SqlPlan, *, empty: bool) -> None:
         """Inside a transaction: the table is there as it was planned, and `empty` if that is asked for."""
         make_ready(session, self.dialect, plan.target, self.options, overwrite=empty)
 
-    def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
+    def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
         return (self.Direct if plan.commit == "task" else self.Staged)(self, plan, task, attempt)
 
     def outlasts(self, plan: SqlPlan) -> bool:
@@ -525,7 +526,7 @@ class SqlWriter(WriteProtocol):
 
         Where some rows may be refused, the table itself judges each batch, in a transaction that is open.
         """
-        options: Any = self.options
+        options = self.options
         limited = (
             options.is_limited
             or options.rows_per_second_per_task
@@ -534,13 +535,13 @@ class SqlWriter(WriteProtocol):
         return bool(limited) and plan.place.has_ledger and not options.tolerates_dirty_rows
 
     @contextmanager
-    def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
+    def publishing(self, session: S, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction that publishes: for what cannot be in it."""
         if self.dialect.ddl_commits:
             self.make_table(session, plan.target)
         yield
 
-    def staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> Any:
+    def staged(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> object:
         """`commit=job`, first in the transaction that publishes: what `publish_staged` brings in.
 
         Raises:
@@ -554,29 +555,29 @@ class SqlWriter(WriteProtocol):
             session.rows(self.forgets(plan, mark))
         return sum(receipt.rows for receipt in receipts)
 
-    def publish_staged(self, session: Any, plan: Any, staged: Any) -> None:
+    def publish_staged(self, session: S, plan: SqlPlan, staged: Any) -> None:
         """After `preSql`: the table made or emptied, and what `staged` returned brought in."""
         self.ready(session, plan, empty=plan.overwrite)
         self.bring(session, plan, staged)
 
-    def bring(self, session: Any, plan: SqlPlan, count: int) -> None:
+    def bring(self, session: S, plan: SqlPlan, count: int) -> None:
         """All rows of the staging table that this transaction sees, into the table. There are `count`."""
         rows, mode = self.staging(plan), self.options.write_mode
         self.Merge(session, self.dialect, plan.target, rows, mode, count).bring()
 
     def staging(self, plan: SqlPlan) -> str:
         """The staging table, in a statement: one for all attempts of the run."""
-        return str(self.dialect.place(plan.place.staging, plan.stage))
+        return self.dialect.place(plan.place.staging, plan.stage)
 
     def forgets(self, plan: SqlPlan, mark: int) -> str:
         """The statement that removes what an attempt staged."""
         return f"DELETE FROM {self.staging(plan)} WHERE {ATTEMPT} = {int(mark)}"  # noqa: S608 - a quoted name
 
-    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
+    def stages(self, session: S, place: WriteTarget, beginning: str) -> list[str]:
         """By `Dialect.table_names`, for a database without schemas."""
         return [each for each in self.dialect.table_names(session) if each.startswith(beginning)]
 
-    def drop_stage(self, session: Any, place: WriteTarget, name: str) -> None:
+    def drop_stage(self, session: S, place: WriteTarget, name: str) -> None:
         try:
             session.rows(f"DROP TABLE {self.dialect.place(place.staging, name)}")
         except TargetError as error:
@@ -586,7 +587,7 @@ class SqlWriter(WriteProtocol):
                 "staging %s is gone, or stays until a later job removes it: %s", name, error
             )
 
-    def make_table(self, session: Any, target: TargetTable) -> bool:
+    def make_table(self, session: S, target: TargetTable) -> bool:
         """Outside a transaction: make the table when it is not there. Whether this session made it."""
         if self.dialect.find_table(session, target.sql) is not None:
             return False
@@ -601,7 +602,7 @@ class SqlWriter(WriteProtocol):
         return True
 
     def script(
-        self, session: Any, texts: Sequence[str], option: str, *, written: bool = False
+        self, session: S, texts: Sequence[str], option: str, *, written: bool = False
     ) -> None:
         """Run what the user gave as `preSql` or `postSql`, inside the transaction; see `run_in_transaction`."""
         statements = self.dialect.script(texts, option)
@@ -618,7 +619,7 @@ class SqlWriter(WriteProtocol):
 
     @staticmethod
     def staged_tables(
-        session: Any, receipts: Sequence[Receipt], sql: Callable[[str], str]
+        session: S, receipts: Sequence[Receipt], sql: Callable[[str], str]
     ) -> list[tuple[str, int]]:
         """The staging tables that `receipts` name, as `sql` writes them, in the order of their tasks, with their rows.
 
@@ -643,8 +644,9 @@ class SqlWriter(WriteProtocol):
 
 def _with_wider(place: WriteTarget, wider: Sequence[tuple[Column, Column]]) -> WriteTarget:
     """The place as if its columns had been widened."""
-    if not wider:
+    table = place.table
+    if not wider or table is None:
         return place
     made = {old.name: new for old, new in wider}
-    columns = tuple(made.get(each.name, each) for each in place.table.columns)
-    return replace(place, table=replace(place.table, columns=columns))
+    columns = tuple(made.get(each.name, each) for each in table.columns)
+    return replace(place, table=replace(table, columns=columns))

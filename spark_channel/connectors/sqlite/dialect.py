@@ -95,7 +95,7 @@ class SqliteDialect(Dialect):
     late_seconds = 0.0  # one writes at a time, so rows come to light in the order of their ids
     batch_rows = 16_384
 
-    def literal(self, value: Any, column: Column | None) -> str:
+    def literal(self, value: object, column: Column | None) -> str:
         if isinstance(value, float):
             return _real(value)
         if isinstance(value, str) and "\0" in value:
@@ -230,7 +230,7 @@ class SqliteDialect(Dialect):
         """Return the type that SQLite compares: a column of TEXT affinity compares as text, also for decimals."""
         return pa.string() if affinity(column.declared) == "TEXT" else self.key_type(column, read)
 
-    def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:
+    def is_cursor_value(self, value: object, kind: pa.DataType | None) -> bool:
         return not (isinstance(value, str) and kind is not None and pa.types.is_integer(kind))
 
     def size(self, text: str) -> str:

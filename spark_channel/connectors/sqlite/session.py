@@ -69,7 +69,7 @@ class SqliteSession(BoundSession):
             for statement in init:
                 self.rows(statement)
 
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         connection = self._open
         with self.explained(), closing(connection.cursor()) as cursor:
             connection.text_factory = str
@@ -148,7 +148,7 @@ class SqliteSession(BoundSession):
         return self._failure(f"{self.path}: {hint}{'. ' if hint else ''}SQLite says: {text}")
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
     """Texts come as bytes: invalid UTF-8 is found, and its row named, when the batch is decoded."""
     if kind == pa.string():
         return pa.array(values, pa.binary()).cast(kind, safe=False)

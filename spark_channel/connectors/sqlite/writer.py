@@ -1,7 +1,7 @@
 """Writes a table of a SQLite file: atomically (`commit=job`), or task by task (`commit=task`)."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,10 +13,10 @@ from spark_channel.connectors.sql.catalog import Column, TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter
+from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter, file_plan
 from spark_channel.connectors.sql.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
-from spark_channel.connectors.sql.write_protocol import WriteTarget
+from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect
 from spark_channel.connectors.sqlite.session import (
     SqliteSession,
@@ -190,10 +190,12 @@ class BatchValidator:
             ) from error
 
 
-class SqliteTaskWriter(FileTaskWriter):
+class SqliteTaskWriter(FileTaskWriter[SqliteSession]):
     """When dirty rows are allowed (with `commit=task`), batches are staged as they come and judged in `close`, each
     under a savepoint: the file's only write lock is not held while a slow source is read.
     """
+
+    _options: SqliteWriteOptions
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch if self.tolerant else self._encode(batch)
@@ -258,7 +260,7 @@ class SqliteTaskWriter(FileTaskWriter):
         judge.close()
 
 
-class SqliteWriter(FileWriter):
+class SqliteWriter(FileWriter[SqliteSession]):
     """Tasks stage Arrow files beside the database.
 
     `commit=job`: the driver inserts them all in one transaction. `commit=task`: each task inserts its own in one.
@@ -272,32 +274,30 @@ class SqliteWriter(FileWriter):
     def check_file(self) -> None:
         check_file(self.path, TargetError)
 
-    def new_place(self, session: Any) -> tuple[str, str]:
+    def new_place(self, session: SqliteSession | None) -> tuple[str, str]:
         return "main", self._new_name()
 
-    def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return SqliteTaskWriter(self, plan, task, attempt)
+    def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
+        return SqliteTaskWriter(self, file_plan(plan), task, attempt)
 
-    def insert_files(self, session: Any, plan: Any, files: Sequence[Path]) -> int:
+    def insert_files(self, session: SqliteSession, plan: SqlPlan, files: Sequence[Path]) -> int:
         return insert_files(session, plan.target, self.options, files)
 
-    @contextmanager
     def open_file(
         self, path: Path, failure: type[TargetError], *, new: bool = False
-    ) -> Iterator[SqliteSession]:
+    ) -> SqliteSession:
         init = session_statements(self.options.session_init_statement or ())
         timeout = self.options.lock_timeout
         mode: Literal["rw", "rwc"] = "rwc" if new or not path.exists() else "rw"
-        with SqliteSession(path, mode, lock_timeout=timeout, failure=failure, init=init) as session:
-            yield session
+        return SqliteSession(path, mode, lock_timeout=timeout, failure=failure, init=init)
 
     def is_refusal(self, error: BaseException) -> bool:
         return super().is_refusal(error) or refuses_data(error)
 
-    def is_conflict(self, error: TargetError) -> bool:
+    def is_conflict(self, error: BaseException) -> bool:
         return False  # a transaction begins with the file's one write lock
 
-    def claim_dialect(self, session: Any, place: WriteTarget) -> ClaimDialect:
+    def claim_dialect(self, session: SqliteSession, place: WriteTarget) -> ClaimDialect:
         def listed(kind: str, column: str, name: str) -> bool:
             query = f"SELECT 1 FROM main.sqlite_master WHERE type = '{kind}' AND {column} = ?"  # noqa: S608 - constants
             return bool(session.rows(query, (name,)))

@@ -178,7 +178,7 @@ class StreamLoadOptions(TlsOptions, DirectOptions):
 
     aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "table": "dbtable"}
 
-    def model_post_init(self, context: Any) -> None:
+    def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         for name, text in (("database", self.database), ("dbtable", self.dbtable)):
             if not text.strip() or re.search(r"[/?#`\s]", text):

@@ -174,7 +174,7 @@ class _Given:
         )
         return model.refused.get("maxDirtyRows", _TOGETHER if by_job else "")
 
-    def _add(self, key: str, value: Any) -> None:
+    def _add(self, key: str, value: object) -> None:
         if key.lower() == self._half:
             raise refusal(
                 self._place.key(key), value, f"nothing: {self._half}.name names the connector"
@@ -275,7 +275,7 @@ class _Given:
         return JobFileError(f"{path}: {error}")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A value of JSON as Spark hands an option over; lists and objects stay JSON."""
     if isinstance(value, str):
         return value
@@ -372,7 +372,7 @@ class MadeUpColumn(JobSection):
     date_format: Text | None = None
 
 
-def _columns(value: Any) -> Any:
+def _columns(value: object) -> Any:
     if not isinstance(value, list) or not value:
         raise ValueError('a list of {"type": "long", "value": 1}')
     return value

@@ -111,7 +111,7 @@ _TRUNCATED = frozenset({"oracle", "sqlserver", "db2", "derby", "teradata"})
 _EMPTIES = re.compile(r"(?:truncate\s+table|delete\s+from)\s+(\S+?)\s*;?", re.IGNORECASE)
 
 
-def _objects(value: Any) -> Any:
+def _objects(value: object) -> object:
     if isinstance(value, dict):
         return [value]
     if not isinstance(value, list) or not value:
@@ -119,13 +119,13 @@ def _objects(value: Any) -> Any:
     return value
 
 
-def _properties(value: Any) -> Any:
+def _properties(value: object) -> object:
     if not isinstance(value, dict) or any(isinstance(one, (dict, list)) for one in value.values()):
         raise ValueError("an object of the driver's settings")
     return {key: str(one) for key, one in value.items()}
 
 
-def _fetch_size(value: Any) -> int | None:
+def _fetch_size(value: object) -> int | None:
     """MySQL's driver takes a negative one for a stream of rows, which is what is read here."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,19}\s*", value):
         value = int(value)

@@ -123,7 +123,7 @@ class MongoColumn(JobSection):
     item_type: Text = Field("string", alias="itemtype")
 
 
-def _columns(value: Any) -> Any:
+def _columns(value: object) -> Any:
     if not isinstance(value, list) or not value:
         raise ValueError('a list of {"name": "_id", "type": "string"}')
     return [{"name": one} if isinstance(one, str) else one for one in value]
@@ -183,7 +183,7 @@ class PreAction(JobSection):
     item: tuple[PreItem, ...] = ()
 
 
-def _mongodb_mode(value: Any) -> Any:
+def _mongodb_mode(value: object) -> object:
     """Addax's `insert` and `update(key)` in DataX's form."""
     if not isinstance(value, str):
         return value
@@ -221,7 +221,7 @@ def mongodb_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlu
     return ParsedPlugin(Endpoint("mongodb", options), (typed(columns, place),))
 
 
-def _query(value: Any, place: PluginContext, key: str) -> str:
+def _query(value: object, place: PluginContext, key: str) -> str:
     """As extended JSON; a day without a time begins in the zone of this machine, as DataX's driver reads it."""
     text, zone = value if isinstance(value, str) else json.dumps(value), local_zone()
     try:
@@ -373,11 +373,11 @@ class RedisReaderColumn(JobSection):
     type: Text = "string"
 
 
-def _one_or_more(value: Any) -> Any:
+def _one_or_more(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
 
-def _named(value: Any) -> Any:
+def _named(value: object) -> object:
     if not isinstance(value, list) or not value:
         raise ValueError('a list of names, or of {"name": "_key", "type": "string"}')
     return [{"name": one} if isinstance(one, str) else one for one in value]

@@ -453,7 +453,7 @@ class HiveReader(JobSection):
     query_sql: Texts = ()
 
 
-def _columns(value: Any) -> Any:
+def _columns(value: object) -> Any:
     if not isinstance(value, list) or not value:
         raise ValueError("a list of names, or of objects with a name")
     return tuple(one.get("name") if isinstance(one, dict) else one for one in value)

@@ -73,13 +73,13 @@ class ElasticColumn(JobSection):
     analyzer: Text = ""
 
 
-def _index_columns(value: Any) -> Any:
+def _index_columns(value: object) -> object:
     if not isinstance(value, list) or not value:
         raise ValueError('a list of {"name": "id", "type": "id"}')
     return [{"name": one} if isinstance(one, str) else one for one in value]
 
 
-def _object(value: Any) -> Any:
+def _object(value: object) -> object:
     if not isinstance(value, dict):
         raise ValueError("an object")
     return value
@@ -255,7 +255,7 @@ _SIZE = 20
 """Addax's own, of a page whose size the job does not say."""
 
 
-def _one(value: Any) -> Any:
+def _one(value: object) -> object:
     if isinstance(value, list):
         if len(value) != 1:
             raise ValueError('one connection, such as {"url": "http://host/path"}')
@@ -454,11 +454,11 @@ _OUR_SHAPE = (
 )
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
 
-def _texts_by_name(value: Any) -> Any:
+def _texts_by_name(value: object) -> object:
     if not isinstance(value, dict):
         raise ValueError("an object")
     return {

@@ -52,13 +52,13 @@ class KafkaColumn(JobSection):
     type: Text = "string"
 
 
-def _columns(value: Any) -> Any:
+def _columns(value: object) -> Any:
     if not isinstance(value, list) or not value:
         raise ValueError('a list of names, or of {"name": "id", "type": "long"}')
     return [{"name": one} if isinstance(one, (str, int)) else one for one in value]
 
 
-def _settings(value: Any) -> dict[str, str]:
+def _settings(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping) or any(
         isinstance(one, (dict, list)) for one in value.values()
     ):
@@ -66,7 +66,7 @@ def _settings(value: Any) -> dict[str, str]:
     return {str(key): str(one) for key, one in value.items() if one is not None}
 
 
-def _key_index(value: Any) -> Any:
+def _key_index(value: object) -> object:
     return value if isinstance(value, (list, tuple)) else [value]
 
 

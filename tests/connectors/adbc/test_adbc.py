@@ -74,7 +74,8 @@ class Base:
     def staged(self) -> list[str]:
         from spark_channel.connectors.adbc.session import AdbcSession
 
-        with AdbcSession(self.reader().options, SourceError) as session:
+        options: Any = self.reader().options
+        with AdbcSession(options, SourceError) as session:
             return session.tables(self.schema or None, "spark_channel_stage_")
 
 

@@ -432,4 +432,5 @@ def test_options_that_are_refused_say_why(
 def test_a_single_character_can_be_written_as_it_is_spelled_in_spark(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="'nullValue'"):
         writer_of("csv", tmp_path, nullValue="a,b")
-    assert writer_of("csv", tmp_path, sep="\\t").options.sep == "\t"
+    writer: Any = writer_of("csv", tmp_path, sep="\\t")
+    assert writer.options.sep == "\t"

@@ -266,7 +266,7 @@ def test_a_database_file_has_such_a_name(scheme: str, tmp_path: Path) -> None:
                 with pytest.raises(OptionError, match="'url' carries parameters"):
                     load_reader({"url": form, "dbtable": "t"})
             else:
-                found, _ = load_reader({"url": form, "dbtable": "t"})
+                found: Any = load_reader({"url": form, "dbtable": "t"})[0]
                 assert found.options.file == tmp_path / name
     found, _ = load_reader({"url": f"{scheme}:file:{tmp_path}/x%41#1.db", "dbtable": "t"})
     assert found.options.file == tmp_path / "x%41#1.db"

@@ -81,7 +81,9 @@ def test_it_is_found_by_its_entry_point() -> None:
     install()
     for url in ("firebird://h/shop", "jdbc:firebirdsql://h:3051//data/shop.fdb"):
         assert find_connector({"url": url}, "reader").name == "firebird"
-    reader = load_reader({"url": "jdbc:firebirdsql://h:3051//data/shop.fdb", "dbtable": "t"})[0]
+    reader: Any = load_reader({"url": "jdbc:firebirdsql://h:3051//data/shop.fdb", "dbtable": "t"})[
+        0
+    ]
     assert reader.options.place == "h/3051:/data/shop.fdb"
     with pytest.raises(OptionError, match="names no host and database"):
         load_reader({"url": "firebird://h", "dbtable": "t"})

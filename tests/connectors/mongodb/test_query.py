@@ -27,7 +27,7 @@ UUID_TEXT = "00112233-4455-6677-8899-aabbccddeeff"
 
 def query(text: str) -> Any:
     """As the reader sends it."""
-    found, _ = load_reader({"url": "mongodb://h/d", "collection": "t", "filter": text})
+    found: Any = load_reader({"url": "mongodb://h/d", "collection": "t", "filter": text})[0]
     return query_document(found.options.filter)
 
 

@@ -53,7 +53,7 @@ def test_a_password_that_is_not_escaped_is_not_taken_for_a_host(password: str, l
     ],
 )
 def test_addresses_are_taken(url: str) -> None:
-    made = load_reader({"url": url, "collection": "t", "database": "d"})[0]
+    made: Any = load_reader({"url": url, "collection": "t", "database": "d"})[0]
     assert "ann" not in str(made.options.hosts)
     assert "b" not in str(made.options.hosts)
 

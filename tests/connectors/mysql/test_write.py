@@ -321,7 +321,7 @@ def test_a_url_without_a_database_takes_tables_with_theirs(shop: Shop) -> None:
 
 def test_jdbc_parameters_are_understood() -> None:
     url = "jdbc:mysql://h:3307/d?useSSL=true&rewriteBatchedStatements=true&zeroDateTimeBehavior=convertToNull&user=u"
-    reader, _ = load_reader({"url": url, "dbtable": "t"})
+    reader: Any = load_reader({"url": url, "dbtable": "t"})[0]
     assert (reader.options.sslmode, reader.options.zero_dates, reader.options.user) == (
         "require",
         "null",

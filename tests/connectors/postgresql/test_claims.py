@@ -12,6 +12,7 @@ import pytest
 from spark_channel.connectors import WritePlan
 from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.dialect import PostgresPlan
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.errors import SupersededError, TargetError
@@ -415,7 +416,7 @@ def test_whether_the_table_exists_is_asked_in_the_session_of_the_write(
     statement = f"SET search_path = {pg.schema}"
     options = pg.options(dbtable="t", sessionInitStatement=statement)
     del options["currentschema"]
-    assert PostgresWriter(PostgresWriter.Options.parse(options)[0]).exists() is True
+    assert PostgresWriter(PostgresWriteOptions.parse(options)[0]).exists() is True
 
 
 @BOTH

@@ -374,12 +374,12 @@ def test_a_server_that_does_not_answer_is_told_in_time(pg: Pg) -> None:
     ],
 )
 def test_which_addresses_it_knows(url: str, can: bool) -> None:
-    reader, _ = load_reader({"url": url, "dbtable": "t"})
+    reader: Any = load_reader({"url": url, "dbtable": "t"})[0]
     assert asyncpg_can_use(reader.options.parameters("x"), {}) is can
 
 
 def test_an_environment_that_libpq_alone_heeds() -> None:
-    reader, _ = load_reader({"url": "postgresql://u:p@db/shop", "dbtable": "t"})
+    reader: Any = load_reader({"url": "postgresql://u:p@db/shop", "dbtable": "t"})[0]
     assert asyncpg_can_use(reader.options.parameters("x"), {"PGOPTIONS": "-c role=r", "HOME": "/"})
     assert not asyncpg_can_use(reader.options.parameters("x"), {"PGHOSTADDR": "10.0.0.1"})
     assert not asyncpg_can_use(reader.options.parameters("x"), {"PGSSLROOTCERT": "system"})
@@ -387,7 +387,7 @@ def test_an_environment_that_libpq_alone_heeds() -> None:
 
 def test_what_asyncpg_is_told() -> None:
     url = "postgresql://etl:a%20b@[::1]:2/shop?sslmode=verify-full&sslrootcert=/the%20ca.crt"
-    reader, _ = load_reader({"url": url, "dbtable": "t", "connecttimeout": "7"})
+    reader: Any = load_reader({"url": url, "dbtable": "t", "connecttimeout": "7"})[0]
     parameters = reader.options.parameters("spark-channel")
     expected = {
         "dsn": "postgresql://?sslmode=verify-full&sslrootcert=%2Fthe+ca.crt",

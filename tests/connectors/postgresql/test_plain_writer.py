@@ -89,7 +89,7 @@ class Session(WriteSession):
         return TargetError(str(error))
 
 
-class PlainWriter(SqlWriter):
+class PlainWriter(SqlWriter[Session]):
     """What the documentation asks for, and nothing faster."""
 
     Options = PostgresWriteOptions
@@ -113,7 +113,7 @@ class PlainWriter(SqlWriter):
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error.__cause__, psycopg.OperationalError)
 
-    def is_conflict(self, error: TargetError) -> bool:
+    def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error.__cause__, psycopg.errors.IntegrityError)
 
     def is_refusal(self, error: BaseException) -> bool:

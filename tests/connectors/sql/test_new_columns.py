@@ -25,7 +25,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield made
 
 
-def writer_of(place: Place, **options: Any) -> SqlWriter:
+def writer_of(place: Place, **options: Any) -> SqlWriter[Any]:
     writer, _ = load_writer({**place.options, "dbtable": "t", **options})
     assert isinstance(writer, SqlWriter)
     return writer
@@ -82,7 +82,7 @@ def test_a_right_that_is_missing_is_told_with_the_statement(
 ) -> None:
     writer = writer_of(place, onschemachange="evolve")
 
-    def denied(_self: SqlWriter, _session: Any, _statement: str) -> None:
+    def denied(_self: SqlWriter[Any], _session: Any, _statement: str) -> None:
         raise TargetError("not the owner")
 
     monkeypatch.setattr(type(writer), "alter", denied)
@@ -99,7 +99,7 @@ def test_a_column_that_another_run_has_just_added_is_taken(
     writer, alter = writer_of(place, onschemachange="evolve"), SqlWriter.alter
     statements: list[str] = []
 
-    def twice(self: SqlWriter, session: Any, statement: str) -> None:
+    def twice(self: SqlWriter[Any], session: Any, statement: str) -> None:
         statements.append(statement)
         place.run(statement)
         alter(self, session, statement)
@@ -226,7 +226,7 @@ def test_a_column_that_another_run_has_widened_meanwhile_is_not_made_narrower(
     )
 
     @contextmanager
-    def late(self: SqlWriter, session: Any, place: Any) -> Iterator[None]:
+    def late(self: SqlWriter[Any], session: Any, place: Any) -> Iterator[None]:
         narrow.run(f"ALTER TABLE w {other} decimal(20,2); UPDATE w SET n = 1.25")
         with altering(self, session, place):
             yield

@@ -91,6 +91,7 @@ class PlainReader(SqlReader):
         super().__init__(options, PlainDialect())
 
     def connect(self, purpose: str) -> PlainSession:
+        assert self.options.url is not None
         return PlainSession(self.options.url)
 
 

@@ -10,6 +10,7 @@ from spark_channel.connectors.files.formats.base import (
     Format,
     Piece,
     ReadRequest,
+    Sink,
     SplitRequest,
     WriterEncoder,
     even_pieces,
@@ -80,12 +81,12 @@ class ArrowFormat(Format):
     def extension(self, options: ArrowWriteOptions) -> str:
         return "arrow"
 
-    def encoder(self, sink: Any, schema: pa.Schema, options: ArrowWriteOptions) -> Encoder:
+    def encoder(self, sink: Sink, schema: pa.Schema, options: ArrowWriteOptions) -> Encoder:
         return _ArrowEncoder(sink, schema, options)
 
 
 class _ArrowEncoder(WriterEncoder):
-    def __init__(self, sink: Any, schema: pa.Schema, options: ArrowWriteOptions) -> None:
+    def __init__(self, sink: Sink, schema: pa.Schema, options: ArrowWriteOptions) -> None:
         codec = options.compression or options.default_codec
         compression = None if codec == "none" else pa.Codec(codec, options.compression_level)
         self._writer = pa.ipc.new_file(

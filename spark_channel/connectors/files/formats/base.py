@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ __all__ = [
     "Format",
     "Piece",
     "ReadRequest",
+    "Sink",
     "SplitRequest",
     "WriterEncoder",
     "batch_rows",
@@ -33,6 +34,12 @@ __all__ = [
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 8 << 20
+
+
+class Sink(Protocol):
+    """An open binary stream."""
+
+    def write(self, data: bytes, /) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -151,8 +158,8 @@ class Format(ABC):
         """The ending of a file's name, without the first dot."""
 
     @abstractmethod
-    def encoder(self, sink: Any, schema: pa.Schema, options: Any) -> Encoder:
-        """Begin a file in `sink`, an open binary stream."""
+    def encoder(self, sink: Sink, schema: pa.Schema, options: Any) -> Encoder:
+        """Begin a file in `sink`."""
 
     def dialect(self, options: Any) -> Dialect:
         """The settings with which a reader reads back the files of `encoder`."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from spark_channel.connectors.base.types import exact_type
-from spark_channel.connectors.files.formats.base import Encoder, ReadRequest
+from spark_channel.connectors.files.formats.base import Encoder, ReadRequest, Sink
 from spark_channel.connectors.files.formats.csv_reader import CsvBlocks, CsvSyntax, csv_buffer
 from spark_channel.connectors.files.formats.text import (
     TextFile,
@@ -37,7 +37,7 @@ _ROWS = 16_384
 class CsvEncoder(Encoder):
     """Values become text column by column, in Arrow's kernels."""
 
-    def __init__(self, sink: Any, schema: pa.Schema, options: CsvWriteOptions) -> None:
+    def __init__(self, sink: Sink, schema: pa.Schema, options: CsvWriteOptions) -> None:
         self._options = options
         self._schema = schema
         self._sink, self._end = compressed(
@@ -185,7 +185,7 @@ class CsvFormat(TextFormat):
         if not schema.names:
             raise SchemaError("a CSV file needs at least one column")
 
-    def encoder(self, sink: Any, schema: pa.Schema, options: CsvWriteOptions) -> Encoder:
+    def encoder(self, sink: Sink, schema: pa.Schema, options: CsvWriteOptions) -> Encoder:
         return CsvEncoder(sink, schema, options)
 
     def dialect(self, options: CsvWriteOptions) -> Dialect:

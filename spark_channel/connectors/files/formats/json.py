@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 from spark_channel.connectors.base.types import SMALL_INT
-from spark_channel.connectors.files.formats.base import Encoder, ReadRequest
+from spark_channel.connectors.files.formats.base import Encoder, ReadRequest, Sink
 from spark_channel.connectors.files.formats.json_reader import (
     LONG_NUMBER,
     JsonBlocks,
@@ -56,7 +56,7 @@ def _joined(*parts: Any) -> pa.Array:
 class JsonEncoder(Encoder):
     """Values become JSON column by column, in Arrow's kernels."""
 
-    def __init__(self, sink: Any, schema: pa.Schema, options: JsonWriteOptions) -> None:
+    def __init__(self, sink: Sink, schema: pa.Schema, options: JsonWriteOptions) -> None:
         self._options = options
         self._sink, self._end = compressed(
             sink, options.compression or "none", options.compression_level
@@ -205,7 +205,7 @@ class JsonFormat(TextFormat):
             )
         return has_text_form(kind) or bool(types.is_binary(kind))
 
-    def encoder(self, sink: Any, schema: pa.Schema, options: JsonWriteOptions) -> Encoder:
+    def encoder(self, sink: Sink, schema: pa.Schema, options: JsonWriteOptions) -> Encoder:
         return JsonEncoder(sink, schema, options)
 
     def dialect(self, options: JsonWriteOptions) -> Dialect:

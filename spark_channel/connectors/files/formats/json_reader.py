@@ -239,11 +239,11 @@ def infer_lines(lines: Iterable[bytes]) -> pa.Schema:
     return pa.schema(list(kinds.items()))
 
 
-def _with_numbers(text: str) -> Any:
+def _with_numbers(text: str) -> object:
     return json.loads(text, parse_float=Number, parse_int=Number)
 
 
-def _kind_of(value: Any, level: int = 1) -> pa.DataType:
+def _kind_of(value: object, level: int = 1) -> pa.DataType:
     if isinstance(value, dict | list) and level >= _DEEPEST:
         return pa.string()
     if isinstance(value, dict):
@@ -276,7 +276,7 @@ def _converter(
         inner = [(field.name, _optional(inside(field.type))) for field in fields]
         known = {name for name, _ in inner} if closed else None
 
-        def as_struct(value: Any) -> dict[str, Any]:
+        def as_struct(value: object) -> dict[str, Any]:
             found = _object(value, known)
             return {name: convert(found.get(name)) for name, convert in inner}
 
@@ -310,15 +310,15 @@ _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]
 def _time_converter(kind: pa.DataType, options: JsonReadOptions) -> Callable[[Any], Any]:
     """Python reads the usual forms as Arrow does, 50 times as fast one by one; Arrow reads the rest."""
 
-    def by_arrow(value: Any) -> Any:
+    def by_arrow(value: object) -> object:
         # As a number: Python's times begin with year 1 and end at microseconds.
         return from_text(pa.array([_text(value)], pa.string()), kind, options)[0].value
 
-    def as_date(value: Any) -> Any:
+    def as_date(value: Any) -> object:
         plain = isinstance(value, str) and _ISO_DATE.fullmatch(value) and value > _YEAR_1
         return date.fromisoformat(value) if plain else by_arrow(value)
 
-    def as_time(value: Any) -> Any:
+    def as_time(value: object) -> object:
         if not (isinstance(value, str) and _ISO_TIME.fullmatch(value) and value > _YEAR_1):
             return by_arrow(value)
         found = datetime.fromisoformat(value)
@@ -339,13 +339,13 @@ def _optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else convert(value)
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _dict(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError("not an object")
     return value
 
 
-def _object(value: Any, known: set[str] | None) -> dict[str, Any]:
+def _object(value: object, known: set[str] | None) -> dict[str, Any]:
     """
     Raises:
         UnknownFieldError: it has a field that is not `known`.
@@ -360,19 +360,19 @@ def _not_sampled(names: Iterable[str]) -> str:
     return f"field {', '.join(sorted(names))} was not in the sample; raise sampleBytes, or give a schema"
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError("not an array")
     return value
 
 
-def _boolean(value: Any) -> bool:
+def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError("not true or false")
     return value
 
 
-def _integer(value: Any) -> int:
+def _integer(value: object) -> int:
     if isinstance(value, Number) and value.text == "-0":
         return 0
     if isinstance(value, bool) or not isinstance(value, int):
@@ -380,7 +380,7 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _float(value: Any) -> float:
+def _float(value: object) -> float:
     if isinstance(value, str) and value in _FLOATS:
         return _FLOATS[value]
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
@@ -388,7 +388,7 @@ def _float(value: Any) -> float:
     return float(value)
 
 
-def _kept_float(value: Any) -> float:
+def _kept_float(value: object) -> float:
     """Raises ValueError for a number that a double would round."""
     made = _float(value)
     if isinstance(value, int | Decimal) and not (
@@ -398,26 +398,26 @@ def _kept_float(value: Any) -> float:
     return made
 
 
-def _decimal(value: Any) -> Decimal:
+def _decimal(value: object) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, (int, Decimal, str)):
         raise TypeError("not a number")
     return Decimal(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("not a text")
     return value
 
 
-def _binary(value: Any) -> bytes:
+def _binary(value: object) -> bytes:
     try:
         return base64.b64decode(_text(value), validate=True)
     except binascii.Error as error:
         raise ValueError("not base64") from error
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return value if isinstance(value, str) else written(value)
 
 

@@ -15,6 +15,7 @@ from spark_channel.connectors.files.formats.base import (
     Format,
     Piece,
     ReadRequest,
+    Sink,
     SplitRequest,
     WriterEncoder,
     even_pieces,
@@ -95,7 +96,7 @@ class OrcFormat(Format):
         codec = options.compression or "zstd"
         return "orc" if codec == "none" else f"{codec}.orc"
 
-    def encoder(self, sink: Any, schema: pa.Schema, options: OrcWriteOptions) -> Encoder:
+    def encoder(self, sink: Sink, schema: pa.Schema, options: OrcWriteOptions) -> Encoder:
         return _OrcEncoder(sink, schema, options)
 
 
@@ -105,7 +106,7 @@ class _NonRaisingSink(io.RawIOBase):
     The first error is kept for `check`, and later batches are dropped.
     """
 
-    def __init__(self, sink: Any) -> None:
+    def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._error: Exception | None = None
 
@@ -126,7 +127,7 @@ class _NonRaisingSink(io.RawIOBase):
 
 
 class _OrcEncoder(WriterEncoder):
-    def __init__(self, sink: Any, schema: pa.Schema, options: OrcWriteOptions) -> None:
+    def __init__(self, sink: Sink, schema: pa.Schema, options: OrcWriteOptions) -> None:
         self._schema = schema
         codec = options.compression or "zstd"
         self._sink = _NonRaisingSink(sink)

@@ -15,6 +15,7 @@ from spark_channel.connectors.files.formats.base import (
     Format,
     Piece,
     ReadRequest,
+    Sink,
     SplitRequest,
     batch_rows,
     pick,
@@ -48,7 +49,7 @@ class RowGroupEncoder(Encoder):
 
     def __init__(
         self,
-        sink: Any,
+        sink: Sink,
         schema: pa.Schema,
         group_rows: int,
         group_bytes: int,
@@ -220,7 +221,7 @@ class ParquetFormat(Format):
         codec = options.compression or options.default_codec
         return "parquet" if codec == "none" else f"{codec}.parquet"
 
-    def encoder(self, sink: Any, schema: pa.Schema, options: ParquetWriteOptions) -> Encoder:
+    def encoder(self, sink: Sink, schema: pa.Schema, options: ParquetWriteOptions) -> Encoder:
         codec = options.compression or options.default_codec
         # A file's size is known when a row group ends.
         most_bytes = min(
@@ -360,7 +361,7 @@ def _no_keys() -> tuple[Any, Any]:
     from pyarrow.parquet import encryption
 
     class NoKeys(encryption.KmsClient):  # type: ignore[misc] # pyarrow is untyped
-        def __init__(self, config: Any) -> None:
+        def __init__(self, config: object) -> None:
             super().__init__()
 
         def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:

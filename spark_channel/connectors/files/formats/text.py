@@ -21,6 +21,7 @@ from spark_channel.connectors.files.formats.base import (
     Format,
     Piece,
     ReadRequest,
+    Sink,
     SplitRequest,
 )
 from spark_channel.connectors.files.formats.types import Notes, map_type
@@ -455,7 +456,7 @@ def join_lines(lines: pa.Array) -> bytes:
 class _Members:
     """Compresses runs of `_MEMBER` bytes, each a whole gzip, bz2, zstd or lz4 member; readers join them."""
 
-    def __init__(self, sink: Any, compress: Callable[[bytes], bytes]) -> None:
+    def __init__(self, sink: Sink, compress: Callable[[bytes], bytes]) -> None:
         self._sink = sink
         self._compress = compress
         self._held = bytearray()
@@ -471,7 +472,7 @@ class _Members:
             self._held.clear()
 
 
-def compressed(sink: Any, codec: str, level: int | None) -> tuple[Any, Callable[[], None]]:
+def compressed(sink: Sink, codec: str, level: int | None) -> tuple[Sink, Callable[[], None]]:
     """A stream that compresses into `sink`, and what ends it without closing `sink`."""
     if codec == "none":
         return sink, lambda: None

@@ -1,7 +1,5 @@
 """Writes a table: atomically from one staging table (`commit=job`), or task by task (`commit=task`)."""
 
-from typing import Any
-
 from firebird_connector.dialect import LONGEST, FirebirdDialect
 from firebird_connector.options import FirebirdWriteOptions
 from firebird_connector.session import BUSY, DATA, LOST, TAKEN, FirebirdSession, has_code
@@ -11,7 +9,7 @@ from spark_channel.errors import TargetError
 __all__ = ["FirebirdWriter"]
 
 
-class FirebirdWriter(SqlWriter):
+class FirebirdWriter(SqlWriter[FirebirdSession]):
     """See `SqlWriter`."""
 
     Options = FirebirdWriteOptions
@@ -28,7 +26,7 @@ class FirebirdWriter(SqlWriter):
     ) -> FirebirdSession:
         return FirebirdSession(self.options, failure)
 
-    def is_conflict(self, error: TargetError) -> bool:
+    def is_conflict(self, error: BaseException) -> bool:
         return has_code(error, BUSY | TAKEN)
 
     def is_lost(self, error: BaseException) -> bool:
@@ -37,7 +35,7 @@ class FirebirdWriter(SqlWriter):
     def is_refusal(self, error: BaseException) -> bool:
         return super().is_refusal(error) or has_code(error, DATA)
 
-    def claim_dialect(self, session: Any, place: WriteTarget) -> ClaimDialect:
+    def claim_dialect(self, session: FirebirdSession, place: WriteTarget) -> ClaimDialect:
         def listed(table: str, more: str, name: str) -> bool:
             query = f"SELECT 1 FROM {table} WHERE RDB$RELATION_NAME = ? {more}"
             return bool(session.rows(query, (self.dialect.spelled(name),)))
