@@ -32,12 +32,7 @@ from spark_channel.connectors.sql.publish import (
     refuse_two_receipts,
 )
 from spark_channel.connectors.sql.rights import check_rights
-from spark_channel.connectors.sql.session import (
-    BY_ITSELF,
-    S,
-    run_in_transaction,
-    split_script,
-)
+from spark_channel.connectors.sql.session import BY_ITSELF, S, run_in_transaction, split_script
 from spark_channel.connectors.sql.target_columns import (
     added_columns,
     new_target,
