@@ -59,6 +59,7 @@ from spark_channel.replication.tunnels import (
     AGAIN,
     FILE,
     PARKED,
+    changes_of_channel,
     known_tables,
     note,
     options_of,
@@ -526,7 +527,7 @@ class Follower(ChangePublisher):
             shapes = {tuple(each.schema.names) for each in batches}
             other = self._other_columns(copy, shapes)
             rows = joined([changed(each, self._steps(copy)) for each in batches])
-            stream = (f"replicate/changes/{self._id}/{delivery.channel}", delivery.sequence)
+            stream = (changes_of_channel(self._id, delivery.channel), delivery.sequence)
             why = f"{', '.join(other)} had another name" if other else self._rewritten(copy)
             if copy.stream in self._left:
                 return

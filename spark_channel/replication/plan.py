@@ -315,8 +315,16 @@ def _followed(
             WriteContext("plan", commit="job"), prepare(decision.steps, columns).output_schema
         )
     source_lock, target_lock = _locks_of(*ends, "key")
+    # The base is read by short statements, whatever the options of the source say of other reads.
+    reader = reader_of(replace(copy, reader={**copy.reader, "statementSeconds": 1}))
+    statement, server_plan = ("", "")
+    if isinstance(reader, SqlReader):
+        statement, server_plan = reader.explained(reader.split(1)[0])
     return replace(
         made,
+        connections=1,  # those of the log are the run's
+        statement=statement,
+        server_plan=server_plan,
         does=f"copies all rows, then applies each change by {', '.join(keys)}; deletes: {copy.deletes}",
         rows_between=_estimated(ends[0], made.rows),
         columns=", ".join(f"{each.name} {each.type}" for each in columns),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from spark_channel.connectors.base.claims import StreamProgress
 from spark_channel.connectors.base.feed import TableLag
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.option_types import resolve_references
@@ -11,6 +12,7 @@ from spark_channel.replication.table_run import writer_of
 from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.replication.tunnels import (
     begin_again,
+    changes_of_channel,
     log_options,
     parked_of,
     parts_of,
@@ -32,8 +34,9 @@ __all__ = [
 class TableStatus:
     """What the target records of one table, and the tunnel of one that is followed.
 
-    `state`: "copied", "not copied", "reset"; "followed", "parked"; or "unknown" with `why`. `lag_rows` and
-    `lag_seconds` are of a table that is followed: existing rows and changes that are left, and the age of the first.
+    `state`: "copied", "not copied", "reset"; "followed", "parked"; or "unknown" with `why`. `rows`: of the last
+    publication, at `published_at`. `lag_rows` and `lag_seconds` are of a table that is followed: existing rows and
+    changes that are left, and the age of the first.
     """
 
     stream: str
@@ -66,6 +69,7 @@ class _Followed:
     def __init__(self, replication: Replication) -> None:
         self.exists, self.why = False, ""
         self.parked: dict[str, tuple[str, str]] = {}
+        self._id = ""
         self._channel: ChannelView | None = None
         self._lags: dict[tuple[str, str], TableLag] = {}
         try:
@@ -76,7 +80,9 @@ class _Followed:
             if not self.exists:
                 return
             self.parked = parked_of(tunnel)
-            for each in tunnel.describe().channels:
+            view = tunnel.describe()
+            self._id = view.record.id
+            for each in view.channels:
                 if each.stage == "stream" and each.channel.state is not ChannelState.TERMINATED:
                     self._channel = each
             lag = None if self._channel is None else self._channel.lag
@@ -98,14 +104,27 @@ class _Followed:
             base = max(0, lag.base_rows - (lag.base_read or 0))
         changes = None if lag is None else lag.changes
         left = None if changes is None and base is None else (changes or 0) + (base or 0)
+        last = None if lag is None else self._last(copy, lag.name)
         return replace(
             shown,
+            rows=None if last is None else last.rows,
+            published_at="" if last is None else last.published_at,
             state={"parked": "parked", "again": "reset"}.get(what, "followed"),
             position=None if self._channel is None else self._channel.channel.sequence,
             lag_rows=left,
             lag_seconds=None if lag is None else lag.seconds,
             why=why or self.why,
         )
+
+    def _last(self, copy: TableCopy, table: str) -> StreamProgress | None:
+        """What the target has last; None = no row yet.
+
+        Raises:
+            ChannelError: the target does not answer.
+        """
+        assert self._channel is not None
+        channel = f"{self._channel.channel.id}/{table}"
+        return writer_of(copy).stream_progress(changes_of_channel(self._id, channel))
 
 
 def _status(copy: TableCopy, followed: _Followed | None) -> TableStatus:
@@ -114,7 +133,10 @@ def _status(copy: TableCopy, followed: _Followed | None) -> TableStatus:
         return shown
     if copy.mode == "full_then_changes":
         assert followed is not None
-        return followed.of(copy, shown)
+        try:
+            return followed.of(copy, shown)
+        except ChannelError as error:
+            return replace(shown, why=str(error))
     try:
         known = writer_of(copy).stream_progress(copy.state_name())
     except ChannelError as error:

@@ -21,6 +21,7 @@ __all__ = [
     "FILE",
     "PARKED",
     "begin_again",
+    "changes_of_channel",
     "known_tables",
     "log_options",
     "note",
@@ -116,6 +117,11 @@ def log_options(replication: Replication, tables: Sequence[str] = ()) -> dict[st
         )
     slot = {} if "slot" in given else {"slot": tunnel_name(replication).replace("-", "_")}
     return {**slot, **hides}
+
+
+def changes_of_channel(tunnel_id: str, channel: str) -> str:
+    """The stream as which a target has the changes of its table."""
+    return f"replicate/changes/{tunnel_id}/{channel}"
 
 
 def known_tables(tunnel: Tunnel, options: Mapping[str, Any]) -> set[str]:

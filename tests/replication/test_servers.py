@@ -309,7 +309,7 @@ def test_a_plan_parks_a_followed_table_as_the_run_does(pg: PostgresServer) -> No
     from spark_channel.replication.plan import plan_replication
     from spark_channel.replication.run import RunSettings
 
-    names = ("keyless", "fewer", "absent", "left")
+    names = ("keyless", "fewer", "absent", "left", "fine")
     pg.psql(
         "CREATE SCHEMA rep_past; CREATE SCHEMA rep_past_dw; CREATE PUBLICATION rep_past;"
         + "".join(
@@ -330,6 +330,7 @@ def test_a_plan_parks_a_followed_table_as_the_run_does(pg: PostgresServer) -> No
             "rep_past.fewer": {"contract": {"columns": "freeze"}},
             "rep_past.absent": {"contract": {"tables": "freeze"}},
             "rep_past.left": {"contract": {"tables": "discard_row"}},
+            "rep_past.fine": {},
         },
     }
     made = plan_replication(load_replication(file), RunSettings(), parallelism=2)
@@ -343,6 +344,10 @@ def test_a_plan_parks_a_followed_table_as_the_run_does(pg: PostgresServer) -> No
     plans = {each.stream: each for each in made.tables}
     parked = {each.stream: each.why for each in report.parked}
     assert {name for name, each in plans.items() if each.fault} == parked.keys()
+    fine = plans["rep_past.fine"]
+    assert (fine.fault, fine.connections) == ("", 1)
+    assert fine.statement.endswith('ORDER BY "fine"."id" LIMIT 1000')
+    assert "Index Scan" in fine.server_plan or "Sort" in fine.server_plan
     assert "does not hold (id) unique" in plans["rep_past.keyless"].fault
     assert plans["rep_past.fewer"].fault in parked["rep_past.fewer"]
     assert plans["rep_past.left"].does == next(
