@@ -83,7 +83,7 @@ def mask_of(masks: Mapping[str, str], stream: str, column: str) -> Mask | None:
 def check_renamed(
     masks: Mapping[str, str], stream: str, source: Sequence[str], target: Sequence[str]
 ) -> None:
-    """Hold no column of the source to be a masked one of the target under a name that no mask matches.
+    """Check that no column of the source is a masked one of the target under a name that no mask matches.
 
     Raises:
         SchemaError: one may be.
