@@ -59,9 +59,9 @@ def test_reader_and_writer_keep_the_contract(pg: Pg, commit: CommitMode, there: 
     check_writer(pg, commit, there=there, more={})
     pg.psql(
         "CREATE TABLE partitioned (id bigint PRIMARY KEY, name text) PARTITION BY RANGE (id);"
-        "CREATE TABLE p1 PARTITION OF partitioned FOR VALUES FROM (0) TO (100);"
-        "CREATE TABLE p2 PARTITION OF partitioned FOR VALUES FROM (100) TO (1000);"
-        "INSERT INTO partitioned SELECT g, 'name ' || g FROM generate_series(0, 149) g"
+        "CREATE TABLE p1 PARTITION OF partitioned FOR VALUES FROM (0) TO (40);"
+        "CREATE TABLE p2 PARTITION OF partitioned FOR VALUES FROM (40) TO (1000);"
+        f"INSERT INTO partitioned SELECT g, 'name ' || g FROM generate_series(0, {people().num_rows - 1}) g"
     )
     reader_conformance(lambda: pg.reader("partitioned"), expected=people())
 

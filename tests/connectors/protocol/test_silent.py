@@ -25,7 +25,8 @@ _TIMEOUT = 30.0
 def target(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Target]:
-    monkeypatch.setattr(postgresql, "_SILENT_SECONDS", 1)
+    soon = "SET LOCAL idle_in_transaction_session_timeout = '1s'"
+    monkeypatch.setattr(postgresql, "END_WHEN_SILENT", soon)
     for target in open_target(request.param, request, tmp_path):
         target.reset(True)
         yield target
