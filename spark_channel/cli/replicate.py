@@ -449,7 +449,11 @@ def _place(end: Endpoint, half: str) -> dict[str, Any]:
     if "password" in given:
         made["password"] = f"${{env:{half}_PASSWORD}}"
     if half == "SOURCE":  # such as tinyInt1IsBit, without which values are others
-        made |= {key: given for key, given in end.options.items() if key.lower() not in _OF_A_TABLE}
+        (secrets,) = (each.secrets for each in all_connectors() if each.name == end.name)
+        hidden = {name.lower() for name in secrets}
+        for key, value in end.options.items():
+            if key.lower() not in _OF_A_TABLE:
+                made[key] = f"${{env:{half}_{key.upper()}}}" if key.lower() in hidden else value
     return made
 
 

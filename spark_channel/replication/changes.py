@@ -409,9 +409,9 @@ class Follower(ChangePublisher):
 
     def _set_aside(self, copy: TableCopy, error: ChannelError) -> None:
         """Park the table for this run."""
-        _log.warning("%s is parked: %s", copy.stream, why_of(error))
         outcome = self._outcomes[copy.stream]
         outcome.state, outcome.why = "parked", why_of(error)
+        _log.warning("%s is parked: %s", copy.stream, outcome.why)
         outcome.error_type = type(error).__name__
         assert copy.table is not None
         self._aside.add((copy.table.schema, copy.table.name))

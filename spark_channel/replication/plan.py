@@ -316,10 +316,10 @@ def _followed(
         )
     source_lock, target_lock = _locks_of(*ends, "key")
     # The base is read by short statements, whatever the options of the source say of other reads.
-    reader = reader_of(replace(copy, reader={**copy.reader, "statementSeconds": 1}))
-    statement, server_plan = ("", "")
-    if isinstance(reader, SqlReader):
-        statement, server_plan = reader.explained(reader.split(1)[0])
+    others = {key: each for key, each in copy.reader.items() if key.lower() != "statementseconds"}
+    reader = reader_of(replace(copy, reader={**others, "statementSeconds": 1}))
+    assert isinstance(reader, SqlReader)  # other sources have no log that is followed
+    statement, server_plan = reader.explained(reader.split(1)[0])
     return replace(
         made,
         connections=1,  # those of the log are the run's

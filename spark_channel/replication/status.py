@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from spark_channel.connectors.base.claims import StreamProgress
 from spark_channel.connectors.base.feed import TableLag
+from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Replication
@@ -60,7 +61,8 @@ def status_of(replication: Replication, select: Sequence[str] = ()) -> list[Tabl
     copies = find_tables(replication, select).copies
     followed = any(each.mode == "full_then_changes" and not each.fault for each in copies)
     tunnel = _Followed(replication) if followed else None
-    return [_status(each, tunnel) for each in copies]
+    with keeping_sessions():
+        return [_status(each, tunnel) for each in copies]
 
 
 class _Followed:
@@ -117,7 +119,7 @@ class _Followed:
         )
 
     def _last(self, copy: TableCopy, table: str) -> StreamProgress | None:
-        """What the target has last; None = no row yet.
+        """Return the last changes that the target got; None = none yet.
 
         Raises:
             ChannelError: the target does not answer.

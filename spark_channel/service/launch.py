@@ -114,7 +114,7 @@ class ServiceControl:
         return self._call(action, body)
 
     def close(self) -> None:
-        """Close the connection. The service goes on."""
+        """Close the connection. The service continues."""
         self._connection.close()
 
     def __enter__(self) -> Self:

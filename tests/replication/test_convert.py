@@ -8,7 +8,7 @@ import pytest
 
 from spark_channel.cli.replicate import convert_jobs
 from spark_channel.datax import load_job
-from spark_channel.planning import TransferSpec
+from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.replication.config import parse_replication
 
 
@@ -68,6 +68,15 @@ def test_what_a_job_says_of_its_ends_is_kept() -> None:
     assert found.streams["shop.orders"].object == "marts.t_orders"
     spec = replace(job(), max_dirty_rows=10)
     assert "errorLimit is left out" in convert_jobs([("a.json", spec)]).notes[0][1]
+
+
+def test_no_secret_of_a_source_is_in_the_file() -> None:
+    spec = job()
+    options = {**spec.reader.options, "url": "postgresql://h/shop", "sslPassword": "hunter2"}
+    made = convert_jobs([("a.json", replace(spec, reader=Endpoint("postgresql", options)))])
+    assert not made.refused
+    assert "${env:SOURCE_SSLPASSWORD}" in made.text
+    assert "hunter2" not in made.text
 
 
 def test_jobs_become_streams() -> None:

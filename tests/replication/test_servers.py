@@ -322,7 +322,12 @@ def test_a_plan_parks_a_followed_table_as_the_run_does(pg: PostgresServer) -> No
         "CREATE TABLE rep_past_dw.fewer (id int PRIMARY KEY)"
     )
     file = {
-        "source": {**pg.login, "publication": "rep_past", "slot": "rep_past"},
+        "source": {
+            **pg.login,
+            "publication": "rep_past",
+            "slot": "rep_past",
+            "statementseconds": 0,
+        },
         "target": {**pg.login, "currentSchema": "rep_past_dw"},
         "defaults": {"mode": "full_then_changes", "object": "{table}"},
         "streams": {

@@ -20,9 +20,8 @@ class SharedDatabase:
 
     def __init__(self, url: str) -> None:
         self._database = adbc_driver_postgresql.connect(url)
-        self.lock = (
-            threading.RLock()
-        )  # the end of a connection that was dropped may come in between
+        # Reentrant: the end of a connection that was dropped may come in between.
+        self.lock = threading.RLock()
 
     def connect(self, *, autocommit: bool) -> "SharedConnection":
         with self.lock:
@@ -33,9 +32,8 @@ class SharedDatabase:
         """Do nothing: a connection calls this at its own end."""
 
     def __del__(self) -> None:
-        with suppress(
-            RuntimeError, AttributeError
-        ):  # a connection was dropped unclosed; none was ever opened
+        # A connection was dropped unclosed, or none was ever opened.
+        with suppress(RuntimeError, AttributeError):
             self._database.close()
 
 
@@ -47,8 +45,8 @@ class SharedConnection(adbc_driver_manager.dbapi.Connection):
         *,
         autocommit: bool,
     ) -> None:
-        super().__init__(cast(Any, shared), opened, autocommit=autocommit)
         self._lock = shared.lock
+        super().__init__(cast(Any, shared), opened, autocommit=autocommit)
 
     def close(self) -> None:
         with self._lock:

@@ -238,7 +238,7 @@ class Merge:
         return self._dialect.quoted(name)
 
     def listed(self, names: Sequence[str], prefix: str = "") -> str:
-        """The names, quoted and joined by commas; `prefix` stands before each, such as "t."."""
+        """The names, quoted and joined by commas; `prefix` precedes each, such as "t."."""
         return ", ".join(prefix + self.quoted(name) for name in names)
 
     def limited(self, query: str) -> str:

@@ -59,7 +59,7 @@ def _person(number: int) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(
     "place",
-    [  # those that are for make soak have a contract with tables of their own beside their connector
+    [  # those that are for make soak have a contract with separate tables beside their connector
         pytest.param(kind, marks=pytest.mark.soak) if kind in ("duckdb", "mysql") else kind
         for kind in KINDS
     ],
