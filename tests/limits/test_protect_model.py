@@ -29,7 +29,7 @@ def ramp(before: float, after: float) -> Load:
 @dataclass(frozen=True)
 class Case:
     """`best` is the highest fixed limit that keeps the application within one and a half times its p99 there, and
-    `part` how much of it `protect=auto` uses at least: 70 %, where its signals allow it. `rounds`: how many runs are
+    `part` how much of it `protect=auto` uses at least. `rounds`: how many runs are
     judged by their mean, for p99 differs by a twentieth between two runs.
     """
 
@@ -41,21 +41,22 @@ class Case:
     rounds: int = 1
 
 
-ONE = Case(1, flat(0.33), 22_600, 0.7, rounds=4)
-CROWDED = Case(1, flat(0.60), 29_500, 0.3)
-FULL = Case(1, flat(0.90), 7_100, 0.4)
-STEP = Case(1, step(0.2, 0.6), 26_000, 0.5)
-NOISY = Case(1, flat(0.33), 46_000, 0.35, noise=True)
+ONE = Case(1, flat(0.33), 91_000, 0.3, rounds=4)
+CROWDED = Case(1, flat(0.60), 57_000, 0.3)
+FULL = Case(1, flat(0.90), 13_500, 0.3)
+STEP = Case(1, step(0.2, 0.6), 53_000, 0.45)
+NOISY = Case(1, flat(0.33), 101_000, 0.22, noise=True)
 FOUR = Case(4, flat(0.33), FASTEST, 0.7)
-FOUR_CROWDED = Case(4, flat(0.60), 147_000, 0.2)
-FOUR_FULL = Case(4, flat(0.90), 32_300, 0.2)
-FOUR_NOISY = Case(4, flat(0.50), 210_000, 0.25, noise=True)
-FOUR_RAMP = Case(4, ramp(0.2, 0.8), 86_000, 0.6)
+FOUR_CROWDED = Case(4, flat(0.60), 268_000, 0.15)
+FOUR_FULL = Case(4, flat(0.90), 59_000, 0.2)
+FOUR_NOISY = Case(4, flat(0.50), FASTEST, 0.3, noise=True)
+FOUR_RAMP = Case(4, ramp(0.2, 0.8), 162_000, 0.6)
 MANY = Case(32, flat(0.60), FASTEST, 0.7)
-"""`part` is below 0.7 where cores are hardly to spare: the job's own sessions, and naps, wait for a core there more
-often, but how much p99 grows with it depends on how many cores there are, which no signal says. With noise,
-the machine pauses. Its pauses make most of p99, so a fixed limit may be higher, and no signal separates them from what
-the job does.
+"""`part` is 0.7 where cores are to spare. On one core the bound of `work` is a third of what this model could bear:
+beside a real server, p99 at twice the bound was 1.25 to 1.8 times idle from one round to the next. With four busy cores
+the job's own sessions, and naps, wait for a core more often, but how much p99 grows with it depends on how many cores
+there are, which no signal says. With noise, the machine pauses. Its pauses make most of p99, so a fixed limit may be
+higher, and no signal separates them from what the job does.
 """
 
 USUAL = [(ONE, True), (ONE, False), (CROWDED, True), (FULL, False), (STEP, False), (NOISY, True)]
@@ -146,10 +147,11 @@ def test_the_best_fixed_limit_keeps_it_and_a_higher_one_does_not(case: Case) -> 
 
 
 def test_on_one_core_that_is_nearly_idle_each_piece_shows() -> None:
-    """Its p99 is that of the work alone: 6 000 rows/s would keep one and a half times that."""
-    p99, speed = _beside(Case(1, flat(0.10), 6_500, 0.7))
-    assert p99 <= 1.85
-    assert speed >= 6_000
+    """Its p99 is that of the work alone, so a job is seen in it at any speed, and more is not gained by a low one."""
+    case = Case(1, flat(0.10), 0, 0)
+    p99, speed = _beside(case)
+    assert 1.2 < p99 <= 1.5
+    assert speed >= 30_000
 
 
 @pytest.mark.parametrize("aim", [1.1, 1.25])

@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from spark_channel.connectors.base.health import (
@@ -20,10 +21,8 @@ __all__ = ["Lag", "PerMinute", "PostgresHealth"]
 
 _NEWS = 170000
 """From this version on `pg_stat_checkpointer` counts checkpoints."""
-_SLOW_SECONDS = 1.0
-"""Between two looks at what changes slowly: they cost a server 2 ms each."""
-_PINGS = 4
-_NAP, _LOOK_EACH = 0.0015, 4
+_PINGS = 2
+_NAP, _NAPS, _LOOK_EACH = 0.0015, 12, 3
 _NEEDS_MONITOR = "needs pg_monitor"
 
 _SESSIONS = """
@@ -33,7 +32,7 @@ SELECT count(*) FILTER (WHERE state = 'active' AND is_client)::float8 AS active,
   max(age(backend_xmin))::float8 AS xmin_age,
   count(*) FILTER (WHERE query = '<insufficient privilege>')::float8 AS hidden
 FROM (SELECT state, wait_event_type, backend_xmin, query, backend_type = 'client backend' AS is_client
-  FROM pg_stat_activity
+  FROM pg_stat_get_activity(NULL)
   WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%' AND pid <> pg_backend_pid()) AS others
 """
 _SLOTS = "SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn))::float8 FROM pg_replication_slots"
@@ -41,11 +40,13 @@ _FORCED = (
     "SELECT checkpoints_req::float8 FROM pg_stat_bgwriter",
     "SELECT num_requested::float8 FROM pg_stat_checkpointer",
 )
-_STANDBYS = "SELECT count(*) FROM pg_stat_replication WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%'"
+_STANDBYS = """
+FROM pg_stat_get_wal_senders() AS sender JOIN pg_stat_get_activity(NULL) AS session USING (pid)
+WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%'
+"""
 _LAG = (
     "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8, "
-    "min(pg_wal_lsn_diff(replay_lsn, '0/0'))::float8 "
-    "FROM pg_stat_replication WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%'"
+    f"min(pg_wal_lsn_diff(replay_lsn, '0/0'))::float8 {_STANDBYS}"
 )
 _OWN_LAG = (
     "SELECT pg_wal_lsn_diff(pg_last_wal_receive_lsn(), '0/0')::float8, "
@@ -58,7 +59,7 @@ FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace WHERE e.
 _STATEMENTS = """
 SELECT userid::text || ' ' || dbid::text || ' ' || queryid::text, calls::float8, {total}::float8 / 1000
 FROM {schema}.pg_stat_statements(false)
-WHERE queryid IS NOT NULL AND userid <> (SELECT oid FROM pg_roles WHERE rolname = current_user)
+WHERE queryid IS NOT NULL AND userid <> quote_ident(current_user)::regrole
 ORDER BY calls DESC LIMIT 100
 """
 """Of other roles than the job's own: which statement is of which session is not known."""
@@ -69,11 +70,11 @@ SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text,
   extract(epoch FROM clock_timestamp())::float8,
   CASE WHEN n % {_LOOK_EACH} = 0 AND pg_stat_clear_snapshot()::text = '' THEN (
     SELECT count(*) FROM pg_stat_get_activity(NULL) AS own
-    WHERE n > 0 AND own.usesysid = (SELECT oid FROM pg_roles WHERE rolname = current_user) AND own.state = 'active'
+    WHERE n > 0 AND own.usesysid = quote_ident(current_user)::regrole AND own.state = 'active'
       AND coalesce(own.wait_event_type, '') NOT IN ('Client', 'Timeout', 'Lock')
       AND own.application_name LIKE 'spark-channel {{kind}}%'
   ) END::float8
-FROM generate_series(1, 20) AS n
+FROM generate_series(1, {_NAPS}) AS n
 """  # noqa: S608 - constants
 """Naps of a session: the time beyond the shortest is a wait for a core, whatever the client does. Behind some of
 them, how many sessions that read or write for jobs have or want a core, or wait for a disk: not those that wait for
@@ -136,21 +137,14 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         self._statements = StatementLatency()
         self._statements_sql: str | None = None
         self._application: list[float] = []
-        self._slow: dict[str, float] = {}
-        self._looked_at: float | None = None
-        self._missing: tuple[str, ...] = ()
+        self._slow: dict[str, Any] = {}
+        self._hides_sessions = False
+        self._turns: dict[str, float] = {}
 
     def ask(self, session: PgWriteSession) -> HealthSample:
-        now = time.monotonic()
-        if self._looked_at is None or now - self._looked_at >= _SLOW_SECONDS:
-            self._look(session, now)
-            self._looked_at = now
-        values, lag = dict(self._slow), self._lag_of(session)
-        if lag is not None:
-            values["replication_lag"] = lag
-        missing = self._missing
-        if lag is None and self._standbys:
-            missing = (f"replication_lag ({_NEEDS_MONITOR})", *missing)
+        self._look(session)
+        lag = self._lag_of(session)
+        found = {**self._slow, "replication_lag": lag}
         naps = session.rows(self._asleep_sql)
         delays = {
             "latency": [_seconds_of(session) for _ in range(_PINGS)],
@@ -160,9 +154,13 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         if self._application:
             delays["application"], self._application = self._application, []
         return HealthSample(
-            {name: (value, signal_bound(name)) for name, value in values.items()},
+            {
+                name: (float(value), signal_bound(name))
+                for name, value in found.items()
+                if value is not None
+            },
             delays,
-            missing,
+            tuple(self._missing(lag)),
             row_seconds=self._cost.seconds,
         )
 
@@ -174,31 +172,51 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
             )[0]
         self._forced_sql = _FORCED[version >= _NEWS]
         self._statements_sql = _statements_sql(session)
-        self._lag, self._naps, self._forced, self._looked_at = (
-            Lag(),
-            WakeLatency(_NAP),
-            PerMinute(),
-            None,
-        )
+        self._lag, self._naps, self._forced, self._turns = Lag(), WakeLatency(_NAP), PerMinute(), {}
         return session
 
-    def _look(self, session: PgWriteSession, now: float) -> None:
-        """At what changes slowly."""
-        active, waiting, xmin_age, hidden = session.rows(_SESSIONS)[0]
-        found: dict[str, Any] = {"xmin_age": xmin_age}
-        if hidden:
-            self._missing = (f"active_sessions, waiting_sessions ({_NEEDS_MONITOR})",)
-        else:
-            self._missing = ()
-            found |= {"active_sessions": active, "waiting_sessions": waiting}
-        if not self._is_standby:
-            found["slot_wal"] = session.value(_SLOTS)
-            found["forced_checkpoints"] = self._forced.count(now, session.value(self._forced_sql))
-            self._standbys = session.value(_STANDBYS)
-        self._slow = {name: float(value) for name, value in found.items() if value is not None}
+    def _missing(self, lag: float | None) -> Iterator[str]:
+        """The signals that this role may not read, each with the reason."""
+        if lag is None and self._standbys:
+            yield f"replication_lag ({_NEEDS_MONITOR})"
         if self._statements_sql == "":
-            self._missing = (_NEEDS_STATEMENTS, *self._missing)
-        elif self._statements_sql is not None:
+            yield _NEEDS_STATEMENTS
+        if self._hides_sessions:
+            yield f"active_sessions, waiting_sessions ({_NEEDS_MONITOR})"
+
+    def _look(self, session: PgWriteSession) -> None:
+        """At what changes slowly: each part in its own quarter of a second, for together others would wait for them."""
+        now = time.monotonic()
+        for look, every, shift in (
+            (self._look_at_statements, 1.0, 0.0),
+            (self._look_at_sessions, 2.0, 0.5),
+            (self._look_at_log, 2.0, 1.5),
+        ):
+            turn = (now + shift) // every
+            if turn != self._turns.get(look.__name__):
+                self._turns[look.__name__] = turn
+                look(session)
+
+    def _look_at_sessions(self, session: PgWriteSession) -> None:
+        active, waiting, xmin_age, hidden = session.rows(_SESSIONS)[0]
+        self._hides_sessions = bool(hidden)
+        seen = (None, None) if hidden else (active, waiting)
+        self._slow |= {
+            "xmin_age": xmin_age,
+            "active_sessions": seen[0],
+            "waiting_sessions": seen[1],
+        }
+
+    def _look_at_log(self, session: PgWriteSession) -> None:
+        if not self._is_standby:
+            self._slow["slot_wal"] = session.value(_SLOTS)
+            self._slow["forced_checkpoints"] = self._forced.count(
+                time.monotonic(), session.value(self._forced_sql)
+            )
+            self._standbys = session.value(f"SELECT count(*) {_STANDBYS}")
+
+    def _look_at_statements(self, session: PgWriteSession) -> None:
+        if self._statements_sql:
             mean = self._statements.mean(session.rows(self._statements_sql))
             self._application = [] if mean is None else [mean]
 
