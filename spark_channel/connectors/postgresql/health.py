@@ -22,7 +22,7 @@ __all__ = ["Lag", "PerMinute", "PostgresHealth"]
 _NEWS = 170000
 """From this version on `pg_stat_checkpointer` counts checkpoints."""
 _PINGS = 2
-_NAP, _NAPS, _LOOK_EACH = 0.0015, 12, 3
+_NAP, _NAPS, _LOOK_EACH = 0.0015, 20, 4
 _NEEDS_MONITOR = "needs pg_monitor"
 
 _SESSIONS = """
