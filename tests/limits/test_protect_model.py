@@ -29,8 +29,8 @@ def ramp(before: float, after: float) -> Load:
 @dataclass(frozen=True)
 class Case:
     """`best` is the highest fixed limit that keeps the application within one and a half times its p99 there, and
-    `part` how much of it `protect=auto` uses at least. `rounds`: how many runs are
-    judged by their mean, for p99 differs by a twentieth between two runs.
+    `part` how much of it `protect=auto` uses at least. `rounds`: how many runs are judged by their mean, for p99
+    differs by a twentieth between two runs.
     """
 
     cores: int
@@ -147,9 +147,8 @@ def test_the_best_fixed_limit_keeps_it_and_a_higher_one_does_not(case: Case) -> 
 
 
 def test_on_one_core_that_is_nearly_idle_each_piece_shows() -> None:
-    """Its p99 is that of the work alone, so a job is seen in it at any speed, and more is not gained by a low one."""
-    case = Case(1, flat(0.10), 0, 0)
-    p99, speed = _beside(case)
+    """Its p99 is that of the work alone, so a job shows in it at any speed."""
+    p99, speed = _beside(Case(1, flat(0.10), 0, 0))
     assert 1.2 < p99 <= 1.5
     assert speed >= 30_000
 

@@ -40,13 +40,13 @@ _FORCED = (
     "SELECT checkpoints_req::float8 FROM pg_stat_bgwriter",
     "SELECT num_requested::float8 FROM pg_stat_checkpointer",
 )
-_STANDBYS = """
+_OF_STANDBYS = """
 FROM pg_stat_get_wal_senders() AS sender JOIN pg_stat_get_activity(NULL) AS session USING (pid)
 WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%'
 """
 _LAG = (
     "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8, "
-    f"min(pg_wal_lsn_diff(replay_lsn, '0/0'))::float8 {_STANDBYS}"
+    f"min(pg_wal_lsn_diff(replay_lsn, '0/0'))::float8 {_OF_STANDBYS}"
 )
 _OWN_LAG = (
     "SELECT pg_wal_lsn_diff(pg_last_wal_receive_lsn(), '0/0')::float8, "
@@ -172,7 +172,9 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
             )[0]
         self._forced_sql = _FORCED[version >= _NEWS]
         self._statements_sql = _statements_sql(session)
-        self._lag, self._naps, self._forced, self._turns = Lag(), WakeLatency(_NAP), PerMinute(), {}
+        # After a failover it is another server, and a standby reports less than a primary.
+        self._slow, self._turns, self._standbys = {}, {}, 0
+        self._lag, self._naps, self._forced = Lag(), WakeLatency(_NAP), PerMinute()
         return session
 
     def _missing(self, lag: float | None) -> Iterator[str]:
@@ -185,7 +187,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
             yield f"active_sessions, waiting_sessions ({_NEEDS_MONITOR})"
 
     def _look(self, session: PgWriteSession) -> None:
-        """At what changes slowly: each part in its own quarter of a second, for together others would wait for them."""
+        """Read what changes slowly. No two parts share a sample: others would wait for both of them."""
         now = time.monotonic()
         for look, every, shift in (
             (self._look_at_statements, 1.0, 0.0),
@@ -213,7 +215,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
             self._slow["forced_checkpoints"] = self._forced.count(
                 time.monotonic(), session.value(self._forced_sql)
             )
-            self._standbys = session.value(f"SELECT count(*) {_STANDBYS}")
+            self._standbys = session.value(f"SELECT count(*) {_OF_STANDBYS}")
 
     def _look_at_statements(self, session: PgWriteSession) -> None:
         if self._statements_sql:

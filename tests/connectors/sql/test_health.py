@@ -72,6 +72,19 @@ def test_postgresql_says_how_it_is(
     assert "forced_checkpoints" not in sample.values
 
 
+def test_after_a_failover_a_standby_reports_nothing_of_the_primary_before_it(
+    replicated: tuple[PostgresServer, PostgresServer],
+) -> None:
+    primary, standby = replicated
+    with _health(primary.login) as health, _health(standby.login) as other:
+        assert "forced_checkpoints" in health.sample().values
+        health.close()
+        setattr(health, "_options", vars(other)["_options"])  # noqa: B010 - the address leads elsewhere now
+        sample = health.sample()
+    assert not {"forced_checkpoints", "slot_wal"} & set(sample.values)
+    assert "replication_lag" in sample.values
+
+
 def test_sessions_of_jobs_are_seen_at_work_and_not_while_they_wait(
     replicated: tuple[PostgresServer, PostgresServer],
 ) -> None:
