@@ -196,7 +196,7 @@ _COST_SECONDS, _LOW_COST = 30.0, 8
 _LOOK_SECONDS, _LEAST_LOOKS = 20.0, 50
 _LOOKED_AT = 1.6
 """The sessions at work show more than the short statements do: also what is done with the rows after them."""
-_LOOKED_WORK = 4.0
+_LOOKED_WORK = 2.75
 """How many times the bound of `work` a job may use where its sessions at work are seen."""
 _UNSEEN = 1.0
 """Sessions that count as seen at work where none was: after few looks little is known."""

@@ -121,6 +121,11 @@ class _InFlight:
     def push(self, batch: pa.RecordBatch, nbytes: int) -> None:
         self.channel.push(batch, nbytes=nbytes)
 
+    def turn_came(self) -> None:
+        """The rows of the task before have all come."""
+        self.begun = SYSTEM_CLOCK.now()
+        self.counters.turn_came()
+
     def finish(self) -> None:
         self.arrived_seconds = SYSTEM_CLOCK.now() - self.begun
         self.counters.pushed_all()
@@ -247,12 +252,11 @@ class GroupTransfer:
                 # The target is behind: the rows of the next tasks wait in memory, and no more are read.
                 if (waited := SYSTEM_CLOCK.now() - since) > _BLOCKED_SECONDS:
                     in_flight.counters.waited("target:task", waited)
-                in_flight.begun = SYSTEM_CLOCK.now()
                 source, split = self._work.source_of(in_flight.task)
                 wanted = self._work.schema_of(in_flight.task)
                 counters = in_flight.counters
                 counters.follow(in_flight.channel.statistics, queued=True)
-                payer.then(counters.turn_came)  # once the task before is paid
+                payer.then(in_flight.turn_came)  # once the task before is paid
                 batches = reading.of(source.reader)(split)
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
                     for batch in counters.trace.reading(batches):

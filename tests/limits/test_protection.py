@@ -480,8 +480,8 @@ def test_sessions_at_work_show_what_statements_do_not(row_seconds: float) -> Non
             due -= due >= 1
         naps = [0.001] + [0.0] * 19
         world.say(delays={"own_sessions": looks, "wakeup": naps}, row_seconds=row_seconds)
-    assert world.speed == pytest.approx(0.08 / 2e-6, rel=0.25)
-    assert world.protection.text.startswith("held: target's work 0.08 of a core")
+    assert world.speed == pytest.approx(0.055 / 2e-6, rel=0.25)
+    assert world.protection.text.startswith("held: target's work 0.055 of a core")
 
 
 def test_a_source_that_sends_nothing_for_half_a_minute_makes_no_row_dearer() -> None:
@@ -504,7 +504,7 @@ def test_statements_show_what_a_server_of_one_core_does_not_see() -> None:
     for _ in range(4 * 60):
         naps = [0.001] + [0.0] * 19
         world.say(delays={"own_sessions": [0.0] * 5, "wakeup": naps}, row_seconds=2e-6)
-    assert world.speed == pytest.approx(0.08 / (1.6 * 2e-6), rel=0.1)
+    assert world.speed == pytest.approx(0.055 / (1.6 * 2e-6), rel=0.1)
 
 
 def test_what_a_row_costs_may_change() -> None:
@@ -553,12 +553,12 @@ def test_a_server_where_statements_wait_long_does_not_stop_the_job() -> None:
 
 
 def test_a_slow_job_follows_the_higher_bound_once_its_sessions_were_seen_at_work() -> None:
-    """They show 1.6 times what short statements do, and the bound is 4 times as high then."""
+    """They show 1.6 times what short statements do, and the bound is 2.75 times as high then."""
     world = World(None)
     for _ in range(4 * 60):
         seen = {"own_sessions": [1.6 * 2e-5 * world.speed] * 5, "wakeup": [0.001] + [0.0] * 19}
         world.say(delays=seen, row_seconds=2e-5)
-    assert world.speed == pytest.approx(4.0 / 1.6 * 1_000, rel=0.05)
+    assert world.speed == pytest.approx(2.75 / 1.6 * 1_000, rel=0.05)
 
 
 def test_rows_that_cost_much_still_flow() -> None:

@@ -23,6 +23,9 @@ _NEWS = 170000
 """From this version on `pg_stat_checkpointer` counts checkpoints."""
 _PINGS = 2
 _NAP, _NAPS, _LOOK_EACH = 0.0015, 20, 4
+_REST, _MOST_EVERY, _LOOKS_SEEN = 1_000.0, 5.0, 3
+"""Statements are looked at each second, and where that takes more than a thousandth of the time, as thousands of them do,
+less often. The shortest of the last looks counts: others waited for a core."""
 _NEEDS_MONITOR = "needs pg_monitor"
 
 _SESSIONS = """
@@ -137,11 +140,17 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         self._statements = StatementLatency()
         self._statements_sql: str | None = None
         self._application: list[float] = []
+        self._took: deque[float] = deque(maxlen=_LOOKS_SEEN)
+        self._every = 1.0
         self._slow: dict[str, Any] = {}
         self._hides_sessions = False
         self._turns: dict[str, float] = {}
 
     def ask(self, session: PgWriteSession) -> HealthSample:
+        with session.transaction():
+            return self._asked(session)
+
+    def _asked(self, session: PgWriteSession) -> HealthSample:
         self._look(session)
         lag = self._lag_of(session)
         found = {**self._slow, "replication_lag": lag}
@@ -190,7 +199,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         """Read what changes slowly. No two parts share a sample: others would wait for both of them."""
         now = time.monotonic()
         for look, every, shift in (
-            (self._look_at_statements, 1.0, 0.0),
+            (self._look_at_statements, self._every, 0.0),
             (self._look_at_sessions, 2.0, 0.5),
             (self._look_at_log, 2.0, 1.5),
         ):
@@ -219,7 +228,10 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
 
     def _look_at_statements(self, session: PgWriteSession) -> None:
         if self._statements_sql:
+            begun = time.monotonic()
             mean = self._statements.mean(session.rows(self._statements_sql))
+            self._took.append(time.monotonic() - begun)
+            self._every = max(1.0, min(_MOST_EVERY, _REST * min(self._took)))
             self._application = [] if mean is None else [mean]
 
     def _lag_of(self, session: PgWriteSession) -> float | None:

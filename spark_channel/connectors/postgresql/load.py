@@ -473,7 +473,7 @@ class LimitedTaskWriter(PostgresStagedWriter):
             session.begin("ISOLATION LEVEL READ COMMITTED", END_WHEN_SILENT)
             self._bring(session)
             added = self._add_task(session)
-            if added:
+            if added and (self._made or not self._is_plain):
                 # After the fence, from where the server ends a silent session: a drop holds a lock.
                 drop_stage(session, self._plan.place.staging, self._staging)
         except TargetError as error:

@@ -213,11 +213,11 @@ class PgSession(DriverSession):
         self._prepared.add(name)
         return self.rows(execute)
 
-    def begin(self, modes: str = "", *first: str) -> None:
+    def begin(self, modes: str = "", *first: str, then: Sequence[str] = ()) -> None:
         """Begin a transaction, with its settings; `first`: statements that no query may precede."""
         self._is_begun = True
         try:
-            self._script([f"BEGIN {modes}".rstrip(), *first, *self._settings.each])
+            self._script([f"BEGIN {modes}".rstrip(), *first, *self._settings.each, *then])
         except BaseException:
             self.undo()
             raise
@@ -309,6 +309,15 @@ def literal_sql(value: str | int | None) -> str:
     return str(value) if isinstance(value, int) else escaped_text(value)
 
 
+_CURSOR, _QUERY = "channel_rows", "spark_channel.query"
+_MAY_OPEN = "SELECT bool_or(has_language_privilege(oid, 'USAGE')) FROM pg_catalog.pg_language WHERE lanname = 'plpgsql'"
+_OPEN = (
+    f"DO $open$ DECLARE opened refcursor := '{_CURSOR}'; "
+    f"BEGIN OPEN opened NO SCROLL FOR EXECUTE current_setting('{_QUERY}'); END $open$"
+)
+"""The same text for each query. pg_stat_statements keeps every DECLARE with its literals, by an exclusive lock, and drops
+statements of the application for it.
+"""
 _HINT = "adbc.postgresql.batch_size_hint_bytes"
 _BY_COPY = "adbc.postgresql.use_copy"
 
@@ -360,6 +369,8 @@ class PgReadSession(PgSession):
     """The last two while a result is being read."""
     defaults: ClassVar[Mapping[str, str]] = {"cursor_tuple_fraction": "1.0"}
     """A cursor is read to its end here, and planned for that."""
+    _may_open: bool | None = None
+    """Whether this role may run `_OPEN`; None = not asked yet."""
 
     def __init__(
         self,
@@ -394,8 +405,8 @@ class PgReadSession(PgSession):
 
         Two thirds as fast as `stream`, whose COPY the server pushes into sockets, megabytes ahead of its reader.
         """
-        self.rows(f"DECLARE channel_rows NO SCROLL CURSOR FOR {sql}")
-        yield from self._fetched(f"FETCH FORWARD {rows} FROM channel_rows")
+        self._script(self._opening(sql))
+        yield from self._fetched(f"FETCH FORWARD {rows} FROM {_CURSOR}")
 
     def pieces(self, sql: str, rows: Callable[[], int]) -> Iterator[pa.RecordBatch]:
         """A result in one short transaction, `rows()` at a time, each asked for when it is wanted.
@@ -403,15 +414,22 @@ class PgReadSession(PgSession):
         Leaving early ends the connection.
         """
         with self.closed_on_failure():
-            self.rows("BEGIN")
-            self.rows(f"DECLARE channel_rows NO SCROLL CURSOR FOR {sql}")
+            self.begin(then=self._opening(sql))
             while True:
                 asked = rows()
-                batches = self._of(f"FETCH FORWARD {asked} FROM channel_rows")
+                batches = self._of(f"FETCH FORWARD {asked} FROM {_CURSOR}")
                 yield from batches
                 if sum(batch.num_rows for batch in batches) < asked:
                     break
             self.rows("COMMIT")
+
+    def _opening(self, sql: str) -> list[str]:
+        """The statements that open a cursor for `sql` in a transaction."""
+        if self._may_open is None:
+            self._may_open = bool(self.value(_MAY_OPEN))
+        if not self._may_open:
+            return [f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {sql}"]
+        return [f"SELECT set_config('{_QUERY}', {literal_sql(sql)}, true)", _OPEN]
 
     def _fetched(self, sql: str) -> Iterator[pa.RecordBatch]:
         while True:

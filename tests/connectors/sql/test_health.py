@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import spark_channel
 from spark_channel.channel import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Health, find_connector
@@ -267,8 +268,55 @@ def test_postgresql_says_how_slow_the_statements_of_other_roles_are() -> None:
             "CREATE ROLE plain LOGIN PASSWORD 'x'"
         )
         _hold_to_hear_statements(server.login, "_turns", {})
+        _hold_to_few_kinds_of_statements(server)
     finally:
         server.close()
+
+
+def _hold_to_few_kinds_of_statements(server: PostgresServer) -> None:
+    """The extension keeps 5 000 kinds: those of a job must not take the place of the application's."""
+    server.psql(
+        "CREATE TABLE t AS SELECT n AS id, 'of ' || n AS v FROM generate_series(1, 30000) AS n; "
+        "ALTER TABLE t ADD PRIMARY KEY (id); SELECT pg_stat_statements_reset()"
+    )
+    kinds = "SELECT query FROM pg_stat_statements"
+    seen = []
+    for rows in (29_000, 30_000):
+        read = {**server.login, "name": "postgresql", "dbtable": "t", "where": f"id <= {rows}"}
+        report = spark_channel.transfer(None, read, {"name": "discard"}, rows_per_second=15_000)
+        assert report.rows == rows
+        seen.append(set(server.psql(kinds).splitlines()))
+    assert not [each for each in seen[1] if "DECLARE channel_rows" in each]
+    assert [each for each in seen[1] if each.startswith("FETCH")]
+    assert len(seen[1] - seen[0]) < 20
+    # A role that may not use PL/pgSQL reads the same rows.
+    server.psql("REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC; GRANT SELECT ON t TO plain")
+    read |= {"user": "plain", "password": "x"}
+    report = spark_channel.transfer(None, read, {"name": "discard"}, rows_per_second=15_000)
+    assert report.rows == 30_000
+    assert "DECLARE channel_rows" in server.psql(kinds)
+
+
+def test_statements_are_looked_at_less_often_where_a_server_keeps_thousands_of_them() -> None:
+    class Session:
+        def rows(self, sql: str) -> list[tuple[str, float, float]]:
+            clock[0] += took[0]
+            return []
+
+    clock, took = [100.0], [0.0005]
+    found: Any = _health({"url": "postgresql://127.0.0.1:1/none", "user": "u", "password": "p"})
+    found._statements_sql = "any"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spark_channel.connectors.postgresql.health.time.monotonic", lambda: clock[0])
+
+        def every(seconds: float) -> float:
+            took[0] = seconds
+            found._look_at_statements(Session())
+            return float(found._every)
+
+        assert [every(0.0005), every(0.020)] == [1.0, 1.0]  # it waited for a core
+        assert [every(0.003) for _ in range(3)][-1] == pytest.approx(3.0)
+        assert [every(0.050) for _ in range(3)][-1] == 5.0
 
 
 @pytest.mark.parametrize("role", ["reader", "writer"])
