@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -174,14 +174,14 @@ class CounterReporter:
             for sampler in ended:
                 sampler.stop()
         elif not self._samplers and self.healths and threading.current_thread() is self._thread:
-            made = {
-                side: health
-                for side, make in self.healths.items()
-                if (health := make()) is not None
-            }
+            servers: dict[Hashable, dict[str, Health]] = {}
+            for side, make in self.healths.items():
+                if (health := make()) is not None:
+                    server = side if health.server is None else health.server
+                    servers.setdefault(server, {})[side] = health
             self._samplers = [
-                HealthSampler(self.connection.address, self._job, side, health)
-                for side, health in made.items()
+                HealthSampler(self.connection.address, self._job, sides)
+                for sides in servers.values()
             ]
 
     def _warn(self, error: ChannelError) -> None:
@@ -223,7 +223,9 @@ _STOP_SECONDS = 1.0
 
 
 class HealthSampler:
-    """Samples `health` four times a second until `stop`, in its own thread: the job never waits for it.
+    """Samples a server four times a second until `stop`, in its own thread: the job never waits for it.
+
+    `sides`: the sides of the job that are this server, with equal `Health.server`. The first one is asked for all.
 
     A system that does not answer, or whose answer cannot be read, is reported, and asked again with growing pauses: a
     side that is silent holds the speed for good. A service that does not answer
@@ -234,22 +236,22 @@ class HealthSampler:
         self,
         address: ServiceAddress,
         job: str,
-        side: str,
-        health: "Health",
+        sides: Mapping[str, "Health"],
         *,
         every: float = _EVERY,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.connection = Connection(address)
         self._job = job
-        self._side = side
-        self._health = health
+        self._sides = sides
+        self._health = next(iter(sides.values()))
+        self._shown = " and ".join(sides)
         self._every = every
         self._clock = clock
         self._wake = threading.Condition()
         self._stopped = False
         self._thread = threading.Thread(
-            target=self._run, name=f"spark-channel-health-{side}", daemon=True
+            target=self._run, name=f"spark-channel-health-{self._shown}", daemon=True
         )
         self._thread.start()
 
@@ -266,7 +268,10 @@ class HealthSampler:
         try:
             while not self._stopped:
                 sample = self._sample()
-                self._send(sample)
+                for side, health in self._sides.items():
+                    is_other = health is not self._health and not sample.error
+                    own = self._health.sample_for(health, sample) if is_other else sample
+                    self._send(side, own)
                 pause, retry = (
                     (retry, min(2 * retry, _SLOWEST_SAMPLE_RETRY))
                     if sample.error
@@ -276,7 +281,7 @@ class HealthSampler:
                     if not self._stopped:
                         self._clock.wait(self._wake, pause)
         except Exception:
-            _log.exception("the %s's health is no longer watched; the job continues", self._side)
+            _log.exception("the %s's health is no longer watched; the job continues", self._shown)
         finally:
             self._close()
 
@@ -284,18 +289,18 @@ class HealthSampler:
         try:
             return self._health.sample()
         except ChannelError as error:
-            _log.debug("the %s's health could not be measured", self._side, exc_info=True)
+            _log.debug("the %s's health could not be measured", self._shown, exc_info=True)
             return HealthSample(error=str(error))
         except Exception as error:
-            _log.exception("the %s's health could not be measured; the job continues", self._side)
+            _log.exception("the %s's health could not be measured; the job continues", self._shown)
             return HealthSample(error=f"{type(error).__name__}: {error}")
 
-    def _send(self, sample: HealthSample) -> None:
-        body = {"job": self._job, "side": self._side, **sample_to_json(sample)}
+    def _send(self, side: str, sample: HealthSample) -> None:
+        body = {"job": self._job, "side": side, **sample_to_json(sample)}
         try:
             self.connection.call("health", body, timeout=_TIMEOUT)
         except ChannelError:
-            _log.debug("the %s's health could not be reported", self._side, exc_info=True)
+            _log.debug("the %s's health could not be reported", self._shown, exc_info=True)
 
     def _close(self) -> None:
         for close in (self._health.close, self.connection.close):

@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -55,6 +56,15 @@ class Health(ABC):
             ChannelError: it cannot be asked.
         """
 
+    @property
+    def server(self) -> Hashable | None:
+        """Equal for the two sides of a job that one connection can ask for both; None = each has its own."""
+        return None
+
+    def sample_for(self, other: Self, sample: HealthSample) -> HealthSample:
+        """Return what `other`, the job's other side with the same `server`, would have said instead of `sample`."""
+        return sample
+
     @abstractmethod
     def close(self) -> None:
         """End the connection. Calling it again has no effect."""
@@ -83,6 +93,9 @@ class SessionHealth(Health, Generic[_S]):
     @abstractmethod
     def ask(self, session: _S) -> HealthSample:
         """As `sample`."""
+
+    def sample_for(self, other: Self, sample: HealthSample) -> HealthSample:
+        return replace(sample, row_seconds=other._cost.seconds)
 
     def sample(self) -> HealthSample:
         try:

@@ -2,8 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from typing import Any, Self
 
 from spark_channel.connectors.base.health import (
     RowCost,
@@ -24,8 +25,8 @@ _NEWS = 170000
 _PINGS = 2
 _NAP, _NAPS, _LOOK_EACH = 0.0015, 20, 4
 _REST, _MOST_EVERY, _LOOKS_SEEN = 1_000.0, 5.0, 3
-"""Statements are looked at each second, and where that takes more than a thousandth of the time, as thousands of them do,
-less often. The shortest of the last looks counts: others waited for a core."""
+"""Statements are looked at each second; less often where that would take more than a thousandth of the time, as it does
+with thousands of them. The shortest of the last looks counts: others waited for a core."""
 _NEEDS_MONITOR = "needs pg_monitor"
 
 _SESSIONS = """
@@ -72,15 +73,16 @@ _ASLEEP = f"""
 SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text,
   extract(epoch FROM clock_timestamp())::float8,
   CASE WHEN n % {_LOOK_EACH} = 0 AND pg_stat_clear_snapshot()::text = '' THEN (
-    SELECT count(*) FROM pg_stat_get_activity(NULL) AS own
+    SELECT coalesce(string_agg(split_part(own.application_name, ' ', 2), ' '), '')
+    FROM pg_stat_get_activity(NULL) AS own
     WHERE n > 0 AND own.usesysid = quote_ident(current_user)::regrole AND own.state = 'active'
       AND coalesce(own.wait_event_type, '') NOT IN ('Client', 'Timeout', 'Lock')
-      AND own.application_name LIKE 'spark-channel {{kind}}%'
-  ) END::float8
+      AND own.application_name LIKE 'spark-channel %'
+  ) END
 FROM generate_series(1, {_NAPS}) AS n
 """  # noqa: S608 - constants
 """Naps of a session: the time beyond the shortest is a wait for a core, whatever the client does. Behind some of
-them, how many sessions that read or write for jobs have or want a core, or wait for a disk: not those that wait for
+them, which sessions that `read` or `write` for jobs have or want a core, or wait for a disk: not those that wait for
 their client.
 
 The server waits for whole milliseconds: for two here, and then is done. A wait of one may end a little early, and then
@@ -134,7 +136,8 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         self._forced_sql = ""
         self._standbys = 0
         self._lag = Lag()
-        self._asleep_sql = _ASLEEP.format(kind="write" if failure is TargetError else "read")
+        self._kind = "write" if failure is TargetError else "read"
+        self._working: list[list[str]] = []
         self._naps = WakeLatency(_NAP)
         self._forced = PerMinute()
         self._statements = StatementLatency()
@@ -154,11 +157,12 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         self._look(session)
         lag = self._lag_of(session)
         found = {**self._slow, "replication_lag": lag}
-        naps = session.rows(self._asleep_sql)
+        naps = session.rows(_ASLEEP)
+        self._working = [kinds.split() for *_, kinds in naps if kinds is not None]
         delays = {
             "latency": [_seconds_of(session) for _ in range(_PINGS)],
             "wakeup": self._naps.late(end - begin for begin, _, end, _ in naps),
-            "own_sessions": [working for *_, working in naps if working is not None],
+            "own_sessions": self._own_sessions(self._kind),
         }
         if self._application:
             delays["application"], self._application = self._application, []
@@ -173,6 +177,14 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
             row_seconds=self._cost.seconds,
         )
 
+    @property
+    def server(self) -> Hashable:
+        return self._options.conninfo()
+
+    def sample_for(self, other: Self, sample: HealthSample) -> HealthSample:
+        own = {"own_sessions": self._own_sessions(other._kind)}
+        return replace(super().sample_for(other, sample), delays={**sample.delays, **own})
+
     def connect(self) -> PgWriteSession:
         session = PgWriteSession.lent(self._options, failure=self._failure, purpose="health")
         with session.closed_on_failure():
@@ -185,6 +197,9 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         self._slow, self._turns, self._standbys = {}, {}, 0
         self._lag, self._naps, self._forced = Lag(), WakeLatency(_NAP), PerMinute()
         return session
+
+    def _own_sessions(self, kind: str) -> list[float]:
+        return [float(kinds.count(kind)) for kinds in self._working]
 
     def _missing(self, lag: float | None) -> Iterator[str]:
         """The signals that this role may not read, each with the reason."""

@@ -4,9 +4,7 @@ The server may be a connection pooler, which hands each transaction to another s
 client between two. So nothing is set, held or prepared for longer than a transaction.
 """
 
-import os
 import re
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -30,15 +28,12 @@ from spark_channel.connectors.postgresql.copy import (
 from spark_channel.connectors.postgresql.failures import explain, is_ended, is_full, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.settings import Settings
-from spark_channel.connectors.postgresql.shared_database import SharedDatabase
+from spark_channel.connectors.postgresql.shared_database import BY_COPY, shared_database
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql import (
-    QUOTES,
     escaped_text,
-    is_pooler,
     joined,
     refused_by_pooler,
-    refused_by_quotes,
 )
 from spark_channel.connectors.sql.publish import check_stored
 from spark_channel.connectors.sql.session import BatchSize, BoundSession, DriverSession, committed
@@ -315,47 +310,10 @@ _OPEN = (
     f"DO $open$ DECLARE opened refcursor := '{_CURSOR}'; "
     f"BEGIN OPEN opened NO SCROLL FOR EXECUTE current_setting('{_QUERY}'); END $open$"
 )
-"""The same text for each query. pg_stat_statements keeps every DECLARE with its literals, by an exclusive lock, and drops
-statements of the application for it.
+"""pg_stat_statements keeps each DECLARE with its literals as another statement, under an exclusive lock, and drops
+statements of the application for it. This is one, whatever the query is.
 """
 _HINT = "adbc.postgresql.batch_size_hint_bytes"
-_BY_COPY = "adbc.postgresql.use_copy"
-
-
-_databases: dict[tuple[int, str], tuple[SharedDatabase, bool]] = {}
-_databases_lock = threading.Lock()
-_MOST_DATABASES = 8
-
-
-def _database(
-    options: PostgresOptions, *, failure: type[ChannelError], fresh: bool
-) -> tuple[SharedDatabase, bool]:
-    """The driver's picture of a database, which needs a connection only to list the types; and whether a pooler is
-    between, which the driver's connections do not show.
-
-    One a process; `fresh` creates it again, with the present types.
-
-    Raises:
-        failure: a setting of the server keeps the driver from knowing its types.
-    """
-    conninfo = options.conninfo()
-    key = (os.getpid(), conninfo)
-    with _databases_lock:
-        kept = _databases.get(key)
-    found = None if fresh else kept
-    if found is None:
-        database = SharedDatabase(conninfo)
-        with database.connect(autocommit=True) as opened, opened.cursor() as cursor:
-            cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
-            cursor.execute(QUOTES)
-            if cursor.fetchall():
-                raise failure(refused_by_quotes(options.address.shown, "url"))
-        found = database, is_pooler(conninfo) if kept is None else kept[1]
-        with _databases_lock:
-            while len(_databases) >= _MOST_DATABASES:
-                del _databases[next(iter(_databases))]
-            _databases[key] = found
-    return found
 
 
 class PgReadSession(PgSession):
@@ -383,7 +341,7 @@ class PgReadSession(PgSession):
     ) -> None:
         super().__init__(options, failure=failure, purpose=purpose, settings=settings)
         with self.closed_on_failure(), self.explained():
-            database, self._is_behind = _database(options, failure=failure, fresh=fresh)
+            database, self._is_behind = shared_database(options, failure=failure, fresh=fresh)
             self._connection = database.connect(autocommit=True)
             self._set_up()
 
@@ -406,7 +364,7 @@ class PgReadSession(PgSession):
         Two thirds as fast as `stream`, whose COPY the server pushes into sockets, megabytes ahead of its reader.
         """
         self._script(self._opening(sql))
-        yield from self._fetched(f"FETCH FORWARD {rows} FROM {_CURSOR}")
+        yield from self._fetched(lambda: rows)
 
     def pieces(self, sql: str, rows: Callable[[], int]) -> Iterator[pa.RecordBatch]:
         """A result in one short transaction, `rows()` at a time, each asked for when it is wanted.
@@ -415,12 +373,7 @@ class PgReadSession(PgSession):
         """
         with self.closed_on_failure():
             self.begin(then=self._opening(sql))
-            while True:
-                asked = rows()
-                batches = self._of(f"FETCH FORWARD {asked} FROM {_CURSOR}")
-                yield from batches
-                if sum(batch.num_rows for batch in batches) < asked:
-                    break
+            yield from self._fetched(rows)
             self.rows("COMMIT")
 
     def _opening(self, sql: str) -> list[str]:
@@ -431,17 +384,18 @@ class PgReadSession(PgSession):
             return [f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {sql}"]
         return [f"SELECT set_config('{_QUERY}', {literal_sql(sql)}, true)", _OPEN]
 
-    def _fetched(self, sql: str) -> Iterator[pa.RecordBatch]:
-        while True:
-            batches = self._of(sql)
-            if not any(batch.num_rows for batch in batches):
-                return
+    def _fetched(self, rows: Callable[[], int]) -> Iterator[pa.RecordBatch]:
+        came = asked = 1
+        while came >= asked:
+            asked = rows()
+            batches = self._of(f"FETCH FORWARD {asked} FROM {_CURSOR}")
             yield from batches
+            came = sum(batch.num_rows for batch in batches)
 
     def _of(self, sql: str) -> list[pa.RecordBatch]:
         """A result that does not come by COPY."""
         with self._cursor() as cursor:
-            cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
+            cursor.adbc_statement.set_options(**{BY_COPY: "false"})
             cursor.execute(sql)
             return list(cursor.fetch_record_batch())
 
@@ -454,7 +408,7 @@ class PgReadSession(PgSession):
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         with self._cursor() as cursor:
-            cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
+            cursor.adbc_statement.set_options(**{BY_COPY: "false"})
             cursor.execute(sql)
             return cast(list[tuple[Any, ...]], cursor.fetchall()) if cursor.description else []
 

@@ -1,5 +1,6 @@
 """The ADBC driver's picture of a database, and the connections that share it."""
 
+import os
 import threading
 from contextlib import suppress
 from typing import Any, cast
@@ -7,7 +8,14 @@ from typing import Any, cast
 import adbc_driver_manager.dbapi
 import adbc_driver_postgresql
 
-__all__ = ["SharedConnection", "SharedDatabase"]
+from spark_channel.connectors.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.postgresql import QUOTES, is_pooler, refused_by_quotes
+from spark_channel.errors import ChannelError
+
+__all__ = ["BY_COPY", "SharedConnection", "SharedDatabase", "shared_database"]
+
+BY_COPY = "adbc.postgresql.use_copy"
+"""The driver's option of a statement."""
 
 
 class SharedDatabase:
@@ -51,3 +59,39 @@ class SharedConnection(adbc_driver_manager.dbapi.Connection):
     def close(self) -> None:
         with self._lock:
             super().close()
+
+
+_databases: dict[tuple[int, str], tuple[SharedDatabase, bool]] = {}
+_databases_lock = threading.Lock()
+_MOST_DATABASES = 8
+
+
+def shared_database(
+    options: PostgresOptions, *, failure: type[ChannelError], fresh: bool
+) -> tuple[SharedDatabase, bool]:
+    """The driver's picture of a database, which needs a connection only to list the types; and whether a pooler is
+    between, which the driver's connections do not show.
+
+    One a process; `fresh` creates it again, with the present types.
+
+    Raises:
+        failure: a setting of the server keeps the driver from knowing its types.
+    """
+    conninfo = options.conninfo()
+    key = (os.getpid(), conninfo)
+    with _databases_lock:
+        kept = _databases.get(key)
+    found = None if fresh else kept
+    if found is None:
+        database = SharedDatabase(conninfo)
+        with database.connect(autocommit=True) as opened, opened.cursor() as cursor:
+            cursor.adbc_statement.set_options(**{BY_COPY: "false"})
+            cursor.execute(QUOTES)
+            if cursor.fetchall():
+                raise failure(refused_by_quotes(options.address.shown, "url"))
+        found = database, is_pooler(conninfo) if kept is None else kept[1]
+        with _databases_lock:
+            while len(_databases) >= _MOST_DATABASES:
+                del _databases[next(iter(_databases))]
+            _databases[key] = found
+    return found

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -89,8 +89,9 @@ def test_after_a_failover_a_standby_reports_nothing_of_the_primary_before_it(
 def test_sessions_of_jobs_are_seen_at_work_and_not_while_they_wait(
     replicated: tuple[PostgresServer, PostgresServer],
 ) -> None:
-    """One reads, one sleeps; the one that writes does not count as work of a read."""
-    primary, _ = replicated
+    """One reads, one sleeps; the one that writes does not count as work of a read, but as the other side's."""
+    primary, standby = replicated
+    assert _health(primary.login).server != _health(standby.login).server
     sessions = [
         ("spark-channel read", "SELECT count(*) FROM generate_series(1, 4000000)"),
         ("spark-channel read", "SELECT pg_sleep(2)"),
@@ -102,9 +103,14 @@ def test_sessions_of_jobs_are_seen_at_work_and_not_while_they_wait(
         for name, sql in sessions:
             pool.submit(primary.psql, f"SET application_name = '{name}'; {sql}")
         wait_for(lambda: primary.psql(named) == "3", "three sessions", 10.0)
-        seen = health.sample().delays["own_sessions"]
-    assert len(seen) == 5
-    assert max(seen) == 1.0
+        seen = health.sample()
+        with _health(primary.login, "writer") as writing:
+            assert writing.server == health.server
+            of_target = health.sample_for(writing, seen)
+    assert len(seen.delays["own_sessions"]) == len(of_target.delays["own_sessions"]) == 5
+    assert max(seen.delays["own_sessions"]) == 1.0
+    assert max(of_target.delays["own_sessions"]) == 1.0
+    assert of_target.delays["wakeup"] == seen.delays["wakeup"]
 
 
 def test_sessions_slots_and_checkpoints_are_counted(
@@ -508,6 +514,42 @@ def test_an_answer_that_cannot_be_read_is_shown_and_asked_for_again() -> None:
             _until(lambda: health.asked > 2 and not job.status().pressure, 10)
         finally:
             job.end()
+
+
+class _OneOfTwo(Health):
+    """A side of a job whose source and target are one server."""
+
+    server = "the only one"
+
+    def __init__(self, row_seconds: float, asked: list[float]) -> None:
+        self.row_seconds, self._asked = row_seconds, asked
+
+    def sample(self) -> HealthSample:
+        self._asked.append(self.row_seconds)
+        return HealthSample(row_seconds=self.row_seconds)
+
+    def sample_for(self, other: Self, sample: HealthSample) -> HealthSample:
+        return HealthSample(row_seconds=other.row_seconds)
+
+    def close(self) -> None:
+        pass
+
+
+def test_one_connection_is_enough_for_two_sides_that_are_one_server() -> None:
+    asked: list[float] = []
+    with ServiceServer() as server:
+        job = Job(
+            server,
+            {"source": lambda: _OneOfTwo(1e-3, asked), "target": lambda: _OneOfTwo(2e-3, asked)},
+        )
+        try:
+            _until(lambda: len(asked) > 12, 20)
+        finally:
+            job.end()
+        aim = server.jobs.find(job.name).report().aim
+    assert set(asked) == {1e-3}
+    assert "source's work" in aim
+    assert "target's work" in aim
 
 
 def _until(true: Callable[[], bool], seconds: float) -> float:
