@@ -5,10 +5,10 @@ As it was seen on real servers, both signals show little of that: a server count
 a core, so what it waited before is not in it, and a kernel lets a session that slept go first.
 
 It reproduces copies within one PostgreSQL server on one core that an application kept a third busy. At a fixed limit of
-20 000 rows/s its p99 is 1.15 times idle (measured: 1.18), and one and a half times at 91 000 (95 100). With
-`protect=auto` 30 000 rows/s at 1.25 times (five rounds: 32 500 to 46 000 at 1.13 to 1.66). The speeds follow from
-`usual_wait`: a session that waits for a core is seen at work. The measured p99 scatters more than the model's from one
-run to the next, at any speed.
+20 000 rows/s its p99 is 1.15 times idle (measured: 1.18), and one and a half times at 91 000 (57 000 to 134 000, from
+one hour to the next). With `protect=auto` 31 000 rows/s at 1.25 times (ten rounds: 22 400 to 37 300 at 1.03 to 1.87).
+The speeds follow from `usual_wait`: a session that waits for a core is seen at work. The measured p99 scatters more
+than the model's from one run to the next, at any speed.
 """
 
 import heapq
@@ -28,10 +28,8 @@ ROW_SECONDS, ROW_SECONDS_SEEN = 0.000_001_8, 0.000_000_75
 """How long the server works for a row that is read and written, and what the statements of one side show of it."""
 COLD_SECONDS = 0.0001
 """What a piece costs the application beside its rows: caches are cold after it."""
-SEEN_LONGER = 1.9
-"""A session is seen at work also while it waits for the disk."""
 LOOK_SECONDS = 0.0005
-"""What a sample of one side costs the server at once. A job at a fixed limit takes none."""
+"""What a sample costs the server at once. A job at a fixed limit takes none."""
 SIDES = 2
 """A job's source and target are this server; looks at the sessions of one see half of the work."""
 WAKING_SECONDS = 0.007
@@ -148,7 +146,7 @@ class Server:
                 events.append((self._piece_at, 1, PIECE_WORK, 1, self._piece_at))
                 self.spent += PIECE_ROWS
                 self._piece_at += gap
-        for _ in range(self.looked_at * SIDES):
+        for _ in range(self.looked_at):
             at = begin + STEP * chance.random()
             events.append((at, 3, LOOK_SECONDS, 1, at))
         for each in range(NAPS):
@@ -160,7 +158,7 @@ class Server:
         application, naps, looks = [], [], [begin + STEP * chance.random() for _ in range(LOOKS)]
         working = [0.0] * LOOKS
         # A session that waits for a core is at work, as its server says.
-        at_work = SEEN_LONGER * PIECE_WORK / SIDES * (1 + usual_wait(self.load(begin), self.cores))
+        at_work = PIECE_WORK / SIDES * (1 + usual_wait(self.load(begin), self.cores))
         heapq.heapify(self.free)
         heapq.heapify(events)
         while events:

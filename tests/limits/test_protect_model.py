@@ -53,10 +53,10 @@ FOUR_NOISY = Case(4, flat(0.50), FASTEST, 0.3, noise=True)
 FOUR_RAMP = Case(4, ramp(0.2, 0.8), 162_000, 0.6)
 MANY = Case(32, flat(0.60), FASTEST, 0.7)
 """`part` is 0.7 where cores are to spare. On one core the bound of `work` is a third of what this model could bear:
-beside a real server, p99 at twice the bound was 1.25 to 1.8 times idle from one round to the next. With four busy cores
-the job's own sessions, and naps, wait for a core more often, but how much p99 grows with it depends on how many cores
-there are, which no signal says. With noise, the machine pauses. Its pauses make most of p99, so a fixed limit may be
-higher, and no signal separates them from what the job does.
+beside a real server, p99 at one and a half times the bound was 1.1 to 3.1 times idle from one round to the next. With
+four busy cores the job's own sessions, and naps, wait for a core more often, but how much p99 grows with it depends on
+how many cores there are, which no signal says. With noise, the machine pauses. Its pauses make most of p99, so a fixed
+limit may be higher, and no signal separates them from what the job does.
 """
 
 USUAL = [(ONE, True), (ONE, False), (CROWDED, True), (FULL, False), (STEP, False), (NOISY, True)]
@@ -191,10 +191,11 @@ def test_a_pause_of_half_a_minute_costs_nothing_before_or_after() -> None:
 
 
 def test_a_replica_that_stops_for_ten_seconds_takes_the_speed_and_gives_it_back() -> None:
+    """All but a twentieth of the best speed so far."""
     server = Server(4, flat(0.4), seed=1, replays=lambda at: 0.0 if 40 <= at < 50 else 400_000.0)
     server.run(Adaptive(server), 90.0)
     before = server.mean_speed(30, 40)
-    assert server.mean_speed(44, 50) < 0.1 * before
+    assert server.mean_speed(44, 50) < 0.2 * before
     assert server.mean_speed(60, 90) > 0.7 * before
     assert max(lag for at, lag in server.lags if at > 52) < 1.0
 
