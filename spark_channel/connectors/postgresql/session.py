@@ -208,11 +208,11 @@ class PgSession(DriverSession):
         self._prepared.add(name)
         return self.rows(execute)
 
-    def begin(self, modes: str = "", *first: str, then: Sequence[str] = ()) -> None:
+    def begin(self, modes: str = "", *first: str) -> None:
         """Begin a transaction, with its settings; `first`: statements that no query may precede."""
         self._is_begun = True
         try:
-            self._script([f"BEGIN {modes}".rstrip(), *first, *self._settings.each, *then])
+            self._script([f"BEGIN {modes}".rstrip(), *first, *self._settings.each])
         except BaseException:
             self.undo()
             raise
@@ -372,7 +372,8 @@ class PgReadSession(PgSession):
         Leaving early ends the connection.
         """
         with self.closed_on_failure():
-            self.begin(then=self._opening(sql))
+            self.begin()
+            self._script(self._opening(sql))
             yield from self._fetched(rows)
             self.rows("COMMIT")
 

@@ -266,6 +266,26 @@ def test_a_comment_behind_a_statement_of_the_user_hides_no_other_statement(pg: P
             assert session.value("SHOW work_mem") == "3MB"
 
 
+@pytest.mark.parametrize("may_open", [None, False], ids=["by a constant statement", "by DECLARE"])
+def test_the_query_of_a_cursor_means_the_same_whatever_the_role_has_set(
+    pg: Pg, hostile: Pg, may_open: bool | None
+) -> None:
+    pg.psql("CREATE TABLE cut (v text)")
+    pg.write(pa.table({"v": ["C:\\temp", "it's", "\u017alot\u00fd", "C:temp"]}), dbtable="cut")
+    text = " || '|' || ".join(["'C:\\temp'", "'it''s'", "'\u017alot\u00fd'"])
+    options = hostile.reader("cut").options
+    with PgReadSession(options, failure=SourceError, purpose="read") as session:
+        session._may_open = may_open
+        one = list(session.pieces(f"SELECT {text} AS v", lambda: 8))
+        assert pa.Table.from_batches(one)["v"].to_pylist() == ["C:\\temp|it's|\u017alot\u00fd"]
+        cut = f"SELECT v FROM {hostile.schema}.cut WHERE v IN ('C:\\temp', 'it''s', '\u017alot\u00fd') ORDER BY v"
+        for size in (1, 2, 3, 8):
+            assert sum(each.num_rows for each in session.pieces(cut, lambda size=size: size)) == 3
+        with pytest.raises(SourceError) as refused:
+            list(session.pieces("SELECT id FROM nowhere WHERE id > 'it''s'", lambda: 8))
+    assert str(refused.value).endswith('PostgreSQL says: ERROR:  relation "nowhere" does not exist')
+
+
 def test_no_row_is_left_out_by_a_limit_of_an_index(pg: Pg, hostile: Pg) -> None:
     pg.psql(
         "CREATE TABLE t (id int, tags int[]); INSERT INTO t SELECT i, ARRAY[1] FROM generate_series(1, 20000) i;"
