@@ -24,7 +24,7 @@ _NEWS = 170000
 """From this version on `pg_stat_checkpointer` counts checkpoints."""
 _PINGS = 2
 _NAP, _NAPS, _LOOK_EACH = 0.0015, 20, 4
-_REST, _MOST_EVERY, _LOOKS_SEEN = 1_000.0, 5.0, 3
+_REST, _LONGEST_REST, _LOOKS_SEEN = 1_000.0, 5.0, 3
 """Statements are looked at each second; less often where that would take more than a thousandth of the time, as it does
 with thousands of them. The shortest of the last looks counts: others waited for a core."""
 _NEEDS_MONITOR = "needs pg_monitor"
@@ -144,7 +144,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         self._statements_sql: str | None = None
         self._application: list[float] = []
         self._took: deque[float] = deque(maxlen=_LOOKS_SEEN)
-        self._every = 1.0
+        self._rests_until = 0.0
         self._slow: dict[str, Any] = {}
         self._hides_sessions = False
         self._turns: dict[str, float] = {}
@@ -194,7 +194,8 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         self._forced_sql = _FORCED[version >= _NEWS]
         self._statements_sql = _statements_sql(session)
         # After a failover it is another server, and a standby reports less than a primary.
-        self._slow, self._turns, self._standbys = {}, {}, 0
+        self._slow, self._turns, self._standbys, self._rests_until = {}, {}, 0, 0.0
+        self._took.clear()
         self._lag, self._naps, self._forced = Lag(), WakeLatency(_NAP), PerMinute()
         return session
 
@@ -214,7 +215,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         """Read what changes slowly. No two parts share a sample: others would wait for both of them."""
         now = time.monotonic()
         for look, every, shift in (
-            (self._look_at_statements, self._every, 0.0),
+            (self._look_at_statements, 1.0, 0.0),
             (self._look_at_sessions, 2.0, 0.5),
             (self._look_at_log, 2.0, 1.5),
         ):
@@ -242,11 +243,11 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
             self._standbys = session.value(f"SELECT count(*) {_OF_STANDBYS}")
 
     def _look_at_statements(self, session: PgWriteSession) -> None:
-        if self._statements_sql:
-            begun = time.monotonic()
+        begun = time.monotonic()
+        if self._statements_sql and begun >= self._rests_until:
             mean = self._statements.mean(session.rows(self._statements_sql))
             self._took.append(time.monotonic() - begun)
-            self._every = max(1.0, min(_MOST_EVERY, _REST * min(self._took)))
+            self._rests_until = begun + min(_LONGEST_REST, _REST * min(self._took))
             self._application = [] if mean is None else [mean]
 
     def _lag_of(self, session: PgWriteSession) -> float | None:

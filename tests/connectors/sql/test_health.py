@@ -247,15 +247,17 @@ def test_kinds_without_end_do_not_fill_the_memory() -> None:
     assert len(statements._means) <= 2_001
 
 
-def _hold_to_hear_statements(login: dict[str, str], looked: str, long_ago: object) -> None:
-    """User `app` runs statements beside the job, and `plain` may not see them. `looked`: when they were last read."""
+def _hold_to_hear_statements(login: dict[str, str], long_ago: dict[str, object]) -> None:
+    """User `app` runs statements beside the job, and `plain` may not see them. `long_ago`: attributes of a health that
+    say when they were last read.
+    """
     with (
         _health({**login, "user": "app", "password": "x"}) as statements,
         _health(login) as health,
     ):
         samples = []
         for _ in range(3):
-            setattr(health, looked, copy.copy(long_ago))  # or it looks once a second
+            vars(health).update(copy.deepcopy(long_ago))  # or it looks once a second
             samples.append(health.sample())
             for _ in range(10):
                 statements.sample()
@@ -273,7 +275,7 @@ def test_postgresql_says_how_slow_the_statements_of_other_roles_are() -> None:
             "CREATE EXTENSION pg_stat_statements; CREATE ROLE app LOGIN SUPERUSER PASSWORD 'x'; "
             "CREATE ROLE plain LOGIN PASSWORD 'x'"
         )
-        _hold_to_hear_statements(server.login, "_turns", {})
+        _hold_to_hear_statements(server.login, {"_turns": {}, "_rests_until": 0.0})
         _hold_to_few_kinds_of_statements(server)
     finally:
         server.close()
@@ -305,24 +307,37 @@ def _hold_to_few_kinds_of_statements(server: PostgresServer) -> None:
 
 def test_statements_are_looked_at_less_often_where_a_server_keeps_thousands_of_them() -> None:
     class Session:
-        def rows(self, sql: str) -> list[tuple[str, float, float]]:
-            clock[0] += took[0]
-            return []
+        def rows(self, sql: str) -> list[tuple[Any, ...]]:
+            if sql == "statements":
+                looks.append(clock[0])
+                clock[0] += took[(len(looks) - 1) % len(took)]
+                return []
+            return [(None, None, None, None)]
 
-    clock, took = [100.0], [0.0005]
+        def value(self, sql: str) -> float:
+            return 0.0
+
+    def looks_in_a_minute(*seconds: float) -> int:
+        took[:] = seconds
+        found._rests_until = 0.0
+        found._took.clear()
+        looks.clear()
+        until = clock[0] + 60.0
+        while clock[0] < until:
+            found._look(Session())
+            clock[0] += 0.29
+        return len(looks)
+
+    looks: list[float] = []
+    clock, took = [1_000_000.0], [0.0]
     found: Any = _health({"url": "postgresql://127.0.0.1:1/none", "user": "u", "password": "p"})
-    found._statements_sql = "any"
+    found._statements_sql = "statements"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spark_channel.connectors.postgresql.health.time.monotonic", lambda: clock[0])
-
-        def every(seconds: float) -> float:
-            took[0] = seconds
-            found._look_at_statements(Session())
-            return float(found._every)
-
-        assert [every(0.0005), every(0.020)] == [1.0, 1.0]  # it waited for a core
-        assert [every(0.003) for _ in range(3)][-1] == pytest.approx(3.0)
-        assert [every(0.050) for _ in range(3)][-1] == 5.0
+        assert 58 <= looks_in_a_minute(0.0005) <= 61
+        assert 58 <= looks_in_a_minute(0.0005, 0.020) <= 61  # each second one waited for a core
+        assert 15 <= looks_in_a_minute(0.0030, 0.0031, 0.0034) <= 21
+        assert 9 <= looks_in_a_minute(0.050) <= 13
 
 
 @pytest.mark.parametrize("role", ["reader", "writer"])
@@ -345,7 +360,7 @@ def test_mariadb_says_how_slow_the_statements_of_other_users_are() -> None:
             f"GRANT SELECT ON {DATABASE}.* TO plain@'127.0.0.1'; "
             f"GRANT ALL ON {DATABASE}.* TO app@'127.0.0.1'"
         )
-        _hold_to_hear_statements(server.login, "_statements_at", -1e9)
+        _hold_to_hear_statements(server.login, {"_statements_at": -1e9})
     finally:
         server.close()
 
