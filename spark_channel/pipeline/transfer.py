@@ -122,7 +122,7 @@ class _InFlight:
         self.channel.push(batch, nbytes=nbytes)
 
     def turn_came(self) -> None:
-        """The rows of the task before have all come."""
+        """The rows of the task before are all paid."""
         self.begun = SYSTEM_CLOCK.now()
         self.counters.turn_came()
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer
 from spark_channel.errors import BatchRefusedError, SourceError, TargetError
 from spark_channel.limits import RateLimiter
@@ -287,6 +288,27 @@ def test_a_task_that_was_read_before_its_turn_came_is_told_how_long_its_rows_too
 
     transfer(MemoryReader(2, before=wait), Telling(), group(2, 1)).run()
     assert 0 <= arrived[0] < 0.1 <= arrived[1]
+
+
+def test_the_time_in_which_the_task_before_is_paid_is_not_the_next_ones() -> None:
+    """Its rows are read meanwhile."""
+    arrived: dict[int, float] = {}
+
+    class ObservedTask(TableTask):
+        def close(self) -> Receipt:
+            arrived[self.task] = self.arrived_seconds
+            return super().close()
+
+    class Telling(Table):
+        def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+            super().open(plan, task, attempt)
+            return ObservedTask(self, task, attempt)
+
+    begun = SYSTEM_CLOCK.now()
+    limiter = RateLimiter(rows_per_second=40)
+    transfer(MemoryReader(2), Telling(), group(4, 1), limiter=limiter).run()
+    assert len(arrived) == 4
+    assert 0 < sum(arrived.values()) <= SYSTEM_CLOCK.now() - begun
 
 
 def test_an_error_of_a_source_ends_all_lanes() -> None:

@@ -426,8 +426,8 @@ class TaskWriter(ABC):
     """The host reads the next task's rows while `close` runs, or this is the last task of many. Under a limit it may
     then spread its work."""
     arrived_seconds: float = 0.0
-    """How long the host read and paid for this task's rows, maybe before the writer was opened; 0.0 = not known. Set
-    before `close`."""
+    """How long the host paid for this task's rows, from when those of the task before were paid; 0.0 = not known. That
+    may begin before the writer is opened. Set before `close`."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:

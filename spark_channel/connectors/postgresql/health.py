@@ -1,5 +1,6 @@
 """Health signals of a PostgreSQL server: some for any role, more with `pg_monitor`."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Hashable, Iterator
@@ -25,8 +26,8 @@ _NEWS = 170000
 _PINGS = 2
 _NAP, _NAPS, _LOOK_EACH = 0.0015, 20, 4
 _REST, _LONGEST_REST, _LOOKS_SEEN = 1_000.0, 5.0, 3
-"""Statements are looked at each second; less often where that would take more than a thousandth of the time, as it does
-with thousands of them. The shortest of the last looks counts: others waited for a core."""
+"""A sample looks at statements each second, and less often where that takes more than a thousandth of the time, as it
+does with thousands of them. The shortest of the last looks counts: longer ones waited for a core."""
 _NEEDS_MONITOR = "needs pg_monitor"
 
 _SESSIONS = """
@@ -144,23 +145,26 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         self._statements_sql: str | None = None
         self._application: list[float] = []
         self._took: deque[float] = deque(maxlen=_LOOKS_SEEN)
+        self._way = math.inf
         self._rests_until = 0.0
         self._slow: dict[str, Any] = {}
         self._hides_sessions = False
         self._turns: dict[str, float] = {}
 
     def ask(self, session: PgWriteSession) -> HealthSample:
+        latency = [_seconds_of(session) for _ in range(_PINGS)]
+        self._way = min(self._way, *latency)
         with session.transaction():
-            return self._asked(session)
+            return self._asked(session, latency)
 
-    def _asked(self, session: PgWriteSession) -> HealthSample:
+    def _asked(self, session: PgWriteSession, latency: list[float]) -> HealthSample:
         self._look(session)
         lag = self._lag_of(session)
         found = {**self._slow, "replication_lag": lag}
         naps = session.rows(_ASLEEP)
         self._working = [kinds.split() for *_, kinds in naps if kinds is not None]
         delays = {
-            "latency": [_seconds_of(session) for _ in range(_PINGS)],
+            "latency": latency,
             "wakeup": self._naps.late(end - begin for begin, _, end, _ in naps),
             "own_sessions": self._own_sessions(self._kind),
         }
@@ -179,7 +183,9 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
 
     @property
     def server(self) -> Hashable:
-        return self._options.conninfo()
+        options = self._options
+        own = getattr(options, "session_init_statement", None)
+        return options.conninfo(), own, options.query_timeout
 
     def sample_for(self, other: Self, sample: HealthSample) -> HealthSample:
         own = {"own_sessions": self._own_sessions(other._kind)}
@@ -196,6 +202,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         # After a failover it is another server, and a standby reports less than a primary.
         self._slow, self._turns, self._standbys, self._rests_until = {}, {}, 0, 0.0
         self._took.clear()
+        self._way = math.inf
         self._lag, self._naps, self._forced = Lag(), WakeLatency(_NAP), PerMinute()
         return session
 
@@ -246,7 +253,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         begun = time.monotonic()
         if self._statements_sql and begun >= self._rests_until:
             mean = self._statements.mean(session.rows(self._statements_sql))
-            self._took.append(time.monotonic() - begun)
+            self._took.append(time.monotonic() - begun - self._way)
             self._rests_until = begun + min(_LONGEST_REST, _REST * min(self._took))
             self._application = [] if mean is None else [mean]
 

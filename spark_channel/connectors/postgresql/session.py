@@ -310,8 +310,8 @@ _OPEN = (
     f"DO $open$ DECLARE opened refcursor := '{_CURSOR}'; "
     f"BEGIN OPEN opened NO SCROLL FOR EXECUTE current_setting('{_QUERY}'); END $open$"
 )
-"""pg_stat_statements keeps each DECLARE with its literals as another statement, under an exclusive lock, and drops
-statements of the application for it. This is one, whatever the query is.
+"""pg_stat_statements keeps each DECLARE with its literals as another statement, under an exclusive lock. Once it is
+full, it drops statements of the application for that. This is one, whatever the query is.
 """
 _HINT = "adbc.postgresql.batch_size_hint_bytes"
 

@@ -15,7 +15,7 @@ from spark_channel.errors import ChannelError
 __all__ = ["BY_COPY", "SharedConnection", "SharedDatabase", "shared_database"]
 
 BY_COPY = "adbc.postgresql.use_copy"
-"""The driver's option of a statement."""
+"""Whether a statement's result comes by COPY."""
 
 
 class SharedDatabase:

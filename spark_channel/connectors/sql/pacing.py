@@ -212,7 +212,8 @@ _CYCLES = 8
 _PAUSE_SECONDS = 3.0
 """A cycle that took longer was a pause, and says nothing of the speed."""
 _ROW_BITS = 4
-"""Pieces have one of some 60 sizes: a server's statistics keep each as another statement."""
+"""The leading bits of a piece's rows that are kept. So pieces have some 60 sizes: a server's statistics may keep each
+as another statement."""
 _LEAST_SHARE = 32
 """A statement that is one piece has this part of the rows that may be fetched at once: each costs about 0.5 ms."""
 
