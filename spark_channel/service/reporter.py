@@ -269,8 +269,7 @@ class HealthSampler:
             while not self._stopped:
                 sample = self._sample()
                 for side, health in self._sides.items():
-                    is_other = health is not self._health and not sample.error
-                    own = self._health.sample_for(health, sample) if is_other else sample
+                    own = sample if sample.error else self._health.sample_for(health, sample)
                     self._send(side, own)
                 pause, retry = (
                     (retry, min(2 * retry, _SLOWEST_SAMPLE_RETRY))

@@ -1,7 +1,7 @@
 """What a copy does to an application: its queries on PostgreSQL, while rows are copied out of the server and into it.
 
     make bench BENCH=harm      (about 15 minutes; draws docs/images/harm.png, and puts it with the medians into README)
-    python -m tests.benchmarks.bench_harm auto      (about 6 minutes: five rounds of `protect=auto` alone)
+    python -m tests.benchmarks.bench_harm auto      (about 11 minutes: five rounds of `protect=auto` alone)
     python -m tests.benchmarks.bench_harm verify    (about 5 minutes: three rounds of a copy and a verify at one limit)
 
 The application is pgbench (its TPC-B-like transactions) at a third of what the machine can do (`-R`), in one process

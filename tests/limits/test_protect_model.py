@@ -191,7 +191,7 @@ def test_a_pause_of_half_a_minute_costs_nothing_before_or_after() -> None:
 
 
 def test_a_replica_that_stops_for_ten_seconds_takes_the_speed_and_gives_it_back() -> None:
-    """All but a twentieth of the best speed so far."""
+    """The least speed is a twentieth of the best one that was allowed, of which a job may use a quarter."""
     server = Server(4, flat(0.4), seed=1, replays=lambda at: 0.0 if 40 <= at < 50 else 400_000.0)
     server.run(Adaptive(server), 90.0)
     before = server.mean_speed(30, 40)

@@ -29,15 +29,16 @@ from tests.pipeline.fakes import SCHEMA, MemoryReader, batch
 
 
 class Table(Writer):
-    """Keeps rows by task; refuses numbers that `refuses` names."""
+    """Keeps rows by task; refuses numbers that `refuses` names. `ends` is told of each task that closes."""
 
     def __init__(
         self,
         refuses: Callable[[int], bool] = lambda _n: False,
         before: Callable[[int], None] = lambda _task: None,
+        ends: "Callable[[TableTask], None]" = lambda _task: None,
     ) -> None:
         super().__init__(WriteOptions())
-        self.refuses, self.before = refuses, before
+        self.refuses, self.before, self.ends = refuses, before, ends
         self.rows: dict[int, list[int]] = {}
         self.rolled_back: list[int] = []
         self.most_open = self.now_open = 0
@@ -70,6 +71,7 @@ class TableTask(TaskWriter):
         self.rows += numbers
 
     def close(self) -> Receipt:
+        self.owner.ends(self)
         with self.owner.lock:
             self.owner.now_open -= 1
         self.owner.rows[self.task] = self.rows
@@ -151,16 +153,6 @@ def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile_or_it
 ) -> None:
     overlaps: list[bool] = []
 
-    class ObservedTask(TableTask):
-        def close(self) -> Receipt:
-            overlaps.append(self.overlapped)
-            return super().close()
-
-    class Telling(Table):
-        def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
-            super().open(plan, task, attempt)
-            return ObservedTask(self, task, attempt)
-
     begun = [threading.Event() for _ in range(tasks + 1)]
     begun[tasks].set()
 
@@ -170,7 +162,8 @@ def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile_or_it
     def write(task: int) -> None:
         assert begun[task + 1].wait(60)
 
-    transfer(MemoryReader(batches=5, before=read), Telling(before=write), group(tasks, 1)).run()
+    target = Table(before=write, ends=lambda task: overlaps.append(task.overlapped))
+    transfer(MemoryReader(batches=5, before=read), target, group(tasks, 1)).run()
     assert overlaps == overlapped
 
 
@@ -241,17 +234,10 @@ def test_tasks_without_rows_are_shared_by_the_lanes() -> None:
     """One lane that took them all would write them one by one, while the other has nothing to do."""
     names: dict[int, str] = {}
 
-    class SlowEnd(TableTask):
-        def close(self) -> Receipt:
-            names[self.task] = threading.current_thread().name
-            if self.task == 1:
-                threading.Event().wait(0.5)
-            return super().close()
-
-    class Ending(Table):
-        def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
-            super().open(plan, task, attempt)
-            return SlowEnd(self, task, attempt)
+    def end(task: TableTask) -> None:
+        names[task.task] = threading.current_thread().name
+        if task.task == 1:
+            threading.Event().wait(0.5)
 
     class OneWithRows(MemoryReader):
         def read(self, split: Split) -> Iterator[pa.RecordBatch]:
@@ -259,7 +245,7 @@ def test_tasks_without_rows_are_shared_by_the_lanes() -> None:
                 threading.Event().wait(0.2)
                 yield from super().read(split)
 
-    outcome = transfer(OneWithRows(1), Ending(), group(40, 2)).run()
+    outcome = transfer(OneWithRows(1), Table(ends=end), group(40, 2)).run()
     assert len(receipts(outcome)) == 40
     assert sum(name == names[0] for name in names.values()) > 20
 
@@ -269,24 +255,17 @@ def test_a_task_that_was_read_before_its_turn_came_is_told_how_long_its_rows_too
     arrived: dict[int, float] = {}
     read = threading.Event()
 
-    class ObservedTask(TableTask):
-        def close(self) -> Receipt:
-            if self.task == 0:
-                assert read.wait(60)
-            arrived[self.task] = self.arrived_seconds
-            return super().close()
-
-    class Telling(Table):
-        def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
-            super().open(plan, task, attempt)
-            return ObservedTask(self, task, attempt)
+    def end(task: TableTask) -> None:
+        if task.task == 0:
+            assert read.wait(60)
+        arrived[task.task] = task.arrived_seconds
 
     def wait(split: Split, number: int) -> None:
         if split.params["number"] == 1 and number == 1:
             threading.Event().wait(0.1)
             read.set()
 
-    transfer(MemoryReader(2, before=wait), Telling(), group(2, 1)).run()
+    transfer(MemoryReader(2, before=wait), Table(ends=end), group(2, 1)).run()
     assert 0 <= arrived[0] < 0.1 <= arrived[1]
 
 
@@ -294,19 +273,12 @@ def test_the_time_in_which_the_task_before_is_paid_is_not_the_next_ones() -> Non
     """Its rows are read meanwhile."""
     arrived: dict[int, float] = {}
 
-    class ObservedTask(TableTask):
-        def close(self) -> Receipt:
-            arrived[self.task] = self.arrived_seconds
-            return super().close()
-
-    class Telling(Table):
-        def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
-            super().open(plan, task, attempt)
-            return ObservedTask(self, task, attempt)
+    def end(task: TableTask) -> None:
+        arrived[task.task] = task.arrived_seconds
 
     begun = SYSTEM_CLOCK.now()
     limiter = RateLimiter(rows_per_second=40)
-    transfer(MemoryReader(2), Telling(), group(4, 1), limiter=limiter).run()
+    transfer(MemoryReader(2), Table(ends=end), group(4, 1), limiter=limiter).run()
     assert len(arrived) == 4
     assert 0 < sum(arrived.values()) <= SYSTEM_CLOCK.now() - begun
 

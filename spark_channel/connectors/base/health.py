@@ -62,7 +62,7 @@ class Health(ABC):
         return None
 
     def sample_for(self, other: Self, sample: HealthSample) -> HealthSample:
-        """Return what `other`, the job's other side with the same `server`, would have said instead of `sample`."""
+        """Return what `other`, a side of the job with the same `server`, would have said instead of `sample`."""
         return sample
 
     @abstractmethod

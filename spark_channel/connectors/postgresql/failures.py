@@ -107,7 +107,7 @@ _NOISE = re.compile(
     r"^\w+: |Execution error \[\]: |\[libpq\] |Failed to [\w ]+ '.*?': (?=\w+:  )"
     r"|(Failed to [\w ]+(statement|query|params)?( '[^']*')?: )"
     r"|PGRES_FATAL_ERROR ?|connection failed: |\nLINE \d+: .*?\n *\^"
-    r"|\nQUERY:  .*?\nCONTEXT:  PL/pgSQL function inline_code_block line 1 at OPEN"
+    r"|\n(?:QUERY|CONTEXT):  .*?PL/pgSQL function inline_code_block line 1 at OPEN"
     r"|\.? ?SQLSTATE: \w{5}\s*\Z|\n*Query was:.*\Z|\n*Query:.*\Z",
     re.DOTALL,
 )

@@ -1,6 +1,5 @@
 """Health signals of a PostgreSQL server: some for any role, more with `pg_monitor`."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Hashable, Iterator
@@ -12,6 +11,7 @@ from spark_channel.connectors.base.health import (
     SessionHealth,
     StatementLatency,
     WakeLatency,
+    way_seconds,
 )
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.session import PgWriteSession
@@ -145,7 +145,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         self._statements_sql: str | None = None
         self._application: list[float] = []
         self._took: deque[float] = deque(maxlen=_LOOKS_SEEN)
-        self._way = math.inf
+        self._way = 0.0
         self._rests_until = 0.0
         self._slow: dict[str, Any] = {}
         self._hides_sessions = False
@@ -153,7 +153,6 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
 
     def ask(self, session: PgWriteSession) -> HealthSample:
         latency = [_seconds_of(session) for _ in range(_PINGS)]
-        self._way = min(self._way, *latency)
         with session.transaction():
             return self._asked(session, latency)
 
@@ -202,7 +201,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         # After a failover it is another server, and a standby reports less than a primary.
         self._slow, self._turns, self._standbys, self._rests_until = {}, {}, 0, 0.0
         self._took.clear()
-        self._way = math.inf
+        self._way = way_seconds(session.ping)
         self._lag, self._naps, self._forced = Lag(), WakeLatency(_NAP), PerMinute()
         return session
 

@@ -283,9 +283,15 @@ def test_the_query_of_a_cursor_means_the_same_whatever_the_role_has_set(
         for size in (1, 2, 3, 8):
             found = session.pieces(cut, partial(int, size))
             assert sum(each.num_rows for each in found) == 3
-        with pytest.raises(SourceError) as refused:
-            list(session.pieces("SELECT id FROM nowhere WHERE id > 'it''s'", lambda: 8))
-    assert str(refused.value).endswith('PostgreSQL says: ERROR:  relation "nowhere" does not exist')
+    for sql, words in (
+        ("SELECT id FROM nowhere WHERE id > 'it''s'", 'relation "nowhere" does not exist'),
+        ("SELECT 'it''s' WHERE 1 / 0 = 1", "division by zero"),
+    ):
+        with PgReadSession(options, failure=SourceError, purpose="read") as session:
+            session._may_open = may_open
+            with pytest.raises(SourceError) as refused:
+                list(session.pieces(sql, lambda: 8))
+        assert str(refused.value).endswith(f"PostgreSQL says: ERROR:  {words}")
 
 
 def test_no_row_is_left_out_by_a_limit_of_an_index(pg: Pg, hostile: Pg) -> None:

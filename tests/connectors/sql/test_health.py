@@ -333,7 +333,7 @@ def test_statements_are_looked_at_less_often_where_a_server_keeps_thousands_of_t
     looks: list[float] = []
     clock, took = [1_000_000.0], [0.0]
     found: Any = _health({"url": "postgresql://127.0.0.1:1/none", "user": "u", "password": "p"})
-    found._statements_sql, found._way = "statements", 0.0
+    found._statements_sql = "statements"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spark_channel.connectors.postgresql.health.time.monotonic", lambda: clock[0])
         assert 58 <= looks_in_a_minute(0.0005) <= 61
