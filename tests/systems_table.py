@@ -1,4 +1,4 @@
-"""Makes the tables of systems in README.md, docs/compatibility.md and docs/commits.md: `python -m tests.systems_table`.
+"""Makes the tables of systems in docs/compatibility.md and docs/commits.md: `python -m tests.systems_table`.
 
 They come from what the connectors declare in the registry.
 """
@@ -99,14 +99,14 @@ def reached() -> Iterator[tuple[str, Connector, AlsoReaches]]:
             yield page, each, replace(of, delivery=of.delivery or each.delivery)
 
 
-def table(links: str) -> str:
+def table() -> str:
     lines: dict[str, None] = {}  # the formats of files have the same rows
     for page, each, of in reached():
         feeds = ", ".join(FEEDS[feed] for feed in each.feed)
         can = ["yes" if half else "no" for half in (each.reader, each.writer)]
         maturity = f"**{of.maturity}**: {of.tested}"
         cells = [
-            f"[{of.system}]({links}{page})",
+            f"[{of.system}]({page})",
             *can,
             feeds or "no",
             delivery_text(of.delivery),
@@ -131,8 +131,7 @@ def pages() -> dict[Path, tuple[str, str]]:
     """Each page in its current and in its correct form."""
     made = {}
     for path, mark, inside in (
-        (ROOT / "README.md", "systems", table("docs/")),
-        (ROOT / "docs" / "compatibility.md", "systems", table("")),
+        (ROOT / "docs" / "compatibility.md", "systems", table()),
         (ROOT / "docs" / "commits.md", "delivery", delivery_table()),
     ):
         text = path.read_text(encoding="utf-8")

@@ -226,11 +226,9 @@ def run_all(pages: list[str]) -> None:
 
 
 LENGTHS = {
-    100: ("compatibility",),
-    110: ("dba", "hardening"),
-    120: ("protect",),
+    110: ("README", "dba", "hardening"),
+    120: ("compatibility", "protect"),
     130: ("benchmarks",),
-    160: ("README",),
     180: ("deploy", "embedded", "files", "how-it-works", "operations"),
     200: ("api", "connectors", "lakehouse", "migrate", "mysql", "postgresql", "tunnel"),
     220: ("guarantees", "options", "services-options"),
