@@ -1,19 +1,25 @@
 """What is done where a source and its target differ, by the contract of the stream. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.feed import CLOSE_ALL, CLOSES, DELETES, OPERATION
+from spark_channel.arrow_schema import InexactError, cast_exactly, is_list, is_number, is_text
+from spark_channel.connectors.base.contract import ValueCheck
+from spark_channel.connectors.base.feed import BEGIN, CLOSE_ALL, CLOSES, DELETES, ENDS, OPERATION
+from spark_channel.connectors.base.types import changed_by
 from spark_channel.errors import SchemaError
 from spark_channel.lazy import compute as pc
 from spark_channel.replication.config import Contract
-from spark_channel.transform.transformer import Flow, Transformer, TransformResult
+from spark_channel.transform.transformer import Flow, Transformer, TransformResult, prepare
 
 __all__ = ["AddNulls", "Decision", "LeaveOut", "LoadColumns", "decide"]
+
+_OF_FEED = (OPERATION, BEGIN, *ENDS)
+"""Columns that a feed adds to rows, which are no values of the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +32,19 @@ class Decision:
 
 
 def decide(
-    contract: Contract, arriving: pa.Schema, target: pa.Schema | None, *, keeps_columns: bool
+    contract: Contract,
+    arriving: pa.Schema,
+    target: pa.Schema | None,
+    *,
+    keeps_columns: bool,
+    refused: bool = False,
+    check: Callable[[pa.Schema], ValueCheck | None] | None = None,
 ) -> Decision:
     """What the contract says of rows with the columns `arriving`; `target` None: the table is not there.
 
-    `keeps_columns`: the writer adds its rows to the columns that are there, as a database does.
+    `keeps_columns`: the writer adds its rows to the columns that are there, as a database does. `refused`: it has
+    refused values, although its columns have the types of the rows. `check` returns what else the target's columns
+    do not hold, such as long texts.
 
     Raises:
         SchemaError: the contract refuses the difference; says what to do.
@@ -45,14 +59,22 @@ def decide(
         return Decision(
             skip=f"the target has no such table, and contract.tables is {contract.tables}"
         )
-    known = {name.lower(): place for place, name in enumerate(target.names)}
+    known = {name.lower() for name in target.names}
     new = [each for each in arriving if each.name.lower() not in known]
     changed = [
-        (each, target.field(known[each.name.lower()]))
-        for each in arriving
-        if each.name.lower() in known
-        and not _holds(target.field(known[each.name.lower()]).type, each.type)
+        (each, there)
+        for each, there in _shared(arriving, target)
+        if not _holds(there.type, each.type)
     ]
+    discards = contract.data_type in ("discard_row", "discard_value")
+    if discards:
+        changed += [
+            (each, there)
+            for each, there in _shared(arriving, target)
+            if not there.type.equals(each.type)
+            and _may_convert(each.type, there.type)
+            and all(each is not other for other, _ in changed)
+        ]
     steps: list[Transformer] = []
     if new and contract.columns != "evolve":
         names = ", ".join(repr(each.name) for each in new)
@@ -80,9 +102,36 @@ def decide(
                 drops_rows=contract.data_type == "discard_row",
             )
         )
-    evolves = (new and contract.columns == "evolve") or (changed and contract.data_type == "evolve")
+    if discards and check is not None:
+        schema = prepare(steps, arriving).output_schema
+        shared = pa.schema([each for each in schema if each.name.lower() in known])
+        if (found := check(shared)) is not None:
+            judged = tuple(each.name for each in shared if each.name not in _OF_FEED)
+            steps.append(FitColumns(judged, found, drops_rows=contract.data_type == "discard_row"))
+    is_narrow = changed or refused
+    evolves = (new and contract.columns == "evolve") or (
+        is_narrow and contract.data_type == "evolve"
+    )
     options = (("onSchemaChange", "evolve"),) if evolves and keeps_columns else ()
     return Decision(tuple(steps), options)
+
+
+def _shared(arriving: pa.Schema, target: pa.Schema) -> list[tuple[pa.Field, pa.Field]]:
+    """The columns of both: that of the rows, and that of the target."""
+    known = {name.lower(): place for place, name in enumerate(target.names)}
+    return [
+        (each, target.field(known[each.name.lower()]))
+        for each in arriving
+        if each.name.lower() in known
+    ]
+
+
+def _may_convert(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of the type `given` may be equal to some of `wanted`: a time in no zone is no instant."""
+    types = pa.types
+    if types.is_timestamp(given) and types.is_timestamp(wanted):
+        return (given.tz is None) == (wanted.tz is None)
+    return is_list(given) == is_list(wanted) and types.is_nested(given) == types.is_nested(wanted)
 
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
@@ -90,6 +139,8 @@ def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     types = pa.types
     if wide.equals(narrow):
         return True
+    if is_list(wide) and is_list(narrow):
+        return _holds(wide.value_type, narrow.value_type)
     if types.is_integer(narrow):
         if types.is_integer(wide):
             signed = types.is_signed_integer(wide)
@@ -179,7 +230,7 @@ class FitTypes(Transformer):
             if field.name not in types:
                 arrays.append(values)
                 continue
-            made = _cast_each(values, types[field.name])
+            made = _fitted(values, types[field.name])
             arrays.append(made)
             fits.append(pc.or_(pc.is_valid(made), pc.is_null(values)))
         made_batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -188,20 +239,96 @@ class FitTypes(Transformer):
         return TransformResult(made_batch)
 
 
-def _cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Each value cast alone where the whole array cannot be; NULL for those that do not fit."""
-    try:
-        return values.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass
-
-    def one(value: pa.Scalar) -> Any:
+def _fitted(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Each value as `kind`; NULL for those that `kind` does not hold exactly."""
+    made: list[pa.Array] = []
+    parts = [values]
+    while parts:
+        part = parts.pop()
         try:
-            return value.cast(kind).as_py()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return None
+            # Arrow's cast of a slice of lists looks at the values of the others, too: a copy has none of them.
+            made.append(_converted(pa.concat_arrays([part]), kind))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            if len(part) == 1:
+                made.append(pa.nulls(1, kind))
+                continue
+            middle = len(part) // 2
+            parts += [part.slice(middle), part.slice(0, middle)]
+    return pa.concat_arrays(made)
 
-    return pa.array([one(each) for each in values], kind)
+
+def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """
+    Raises:
+        ArrowInvalid: a value that `kind` does not hold exactly.
+    """
+    try:
+        return cast_exactly(values, kind)
+    except InexactError:
+        if pa.types.is_nested(values.type) or pa.types.is_nested(kind):
+            raise
+    types = pa.types
+    if is_text(values.type) and (is_number(kind) or types.is_timestamp(kind)):
+        wide = (
+            pa.decimal256(76, 38)
+            if types.is_decimal(kind)
+            else pa.float64()
+            if types.is_floating(kind)
+            else kind
+        )
+        made = cast_exactly(values.cast(wide), kind)
+        differs = changed_by(values.cast(pa.string()), kind)
+    else:
+        made = values.cast(kind)
+        differs = pc.not_equal(made.cast(values.type), values)
+    if pc.any(differs).as_py():
+        raise InexactError(f"a value of type {values.type} is not equal to any of type {kind}")
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class FitColumns(Transformer):
+    """Takes out values that the target's columns do not hold, whatever their types: NULL, or no row (`drops_rows`)."""
+
+    names: tuple[str, ...]
+    check: ValueCheck
+    drops_rows: bool = False
+    step: ClassVar[str] = "contract.data_type"
+    in_place: ClassVar[bool] = True
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema(
+            [each.with_nullable(True) if each.name in self.names else each for each in schema]
+        )
+
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
+        arrays, bad = list(batch.columns), set[int]()
+        for name in self.names:
+            place = batch.schema.names.index(name)
+            found = self._bad(name, arrays[place])
+            if found:
+                mask = pa.array([row in found for row in range(batch.num_rows)])
+                arrays[place] = pc.if_else(mask, pa.scalar(None, arrays[place].type), arrays[place])
+                bad |= found
+        made = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema(batch.schema))
+        if self.drops_rows and bad:
+            fits = pa.array([row not in bad for row in range(batch.num_rows)])
+            made = made.filter(_or_ends(batch, fits))
+        return TransformResult(made)
+
+    def _bad(self, name: str, values: pa.Array) -> set[int]:
+        """The rows whose value the column does not hold."""
+        bad, parts = set[int](), [(0, len(values))] if len(values) else []
+        while parts:
+            first, count = parts.pop()
+            if self.check.holds(name, values.slice(first, count)):
+                continue
+            if count == 1:
+                bad.add(first)
+                continue
+            half = count // 2
+            parts += [(first, half), (first + half, count - half)]
+        return bad
 
 
 def _or_ends(batch: pa.RecordBatch, kept: pa.Array) -> pa.Array:

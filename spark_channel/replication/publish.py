@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import text_lengths
 from spark_channel.connectors import WriteContext, Writer
 from spark_channel.connectors.base.contract import ColumnFact
 from spark_channel.connectors.base.feed import BEGIN, ENDS, OPERATION
@@ -18,6 +19,7 @@ from spark_channel.errors import (
     SchemaError,
     SourceError,
     SupersededError,
+    TargetError,
 )
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Replication
@@ -39,7 +41,7 @@ from spark_channel.replication.renames import (
     other_columns,
 )
 from spark_channel.replication.report import ReplicationReport
-from spark_channel.replication.table_run import reader_of
+from spark_channel.replication.table_run import is_of_values, reader_of
 from spark_channel.replication.tables import TableCopy, connector_of, is_away, target_schema
 from spark_channel.replication.tunnels import (
     AGAIN,
@@ -125,10 +127,14 @@ class ChangePublisher:
         decision = known[1] if known is not None and known[0] == made.schema else Decision()
         try:
             return self._publish(copy, given, decision, made, stream)
-        except (SchemaError, OptionError):  # a column, or one of the key, is not there
+        except (SchemaError, OptionError, TargetError) as error:
+            # A column, or one of the key, is not there, or a value does not fit.
+            refused = isinstance(error, TargetError) and is_of_values(error, self._writer(copy, {}))
+            if isinstance(error, TargetError) and not refused:
+                raise
             # To compare the columns of both takes a while, and they seldom differ.
             changes = self._column_changes(copy, made.schema)
-            again = self._decide(copy, made.schema)
+            again = self._decide(copy, made.schema, refused=refused)
             if again == decision and not changes.renamed:
                 # Another run may have changed the target between the write and the look at its columns.
                 return self._publish(copy, given, decision, made, stream)
@@ -229,7 +235,7 @@ class ChangePublisher:
         self._tunnel.store.note(self._tunnel.name, copy.stream, None)
         self._unread.pop(copy.stream, None)
 
-    def _decide(self, copy: TableCopy, columns: pa.Schema) -> Decision:
+    def _decide(self, copy: TableCopy, columns: pa.Schema, *, refused: bool) -> Decision:
         arriving = pa.schema([each for each in columns if each.name != OPERATION])
         target = target_schema(copy, self._writer(copy, {}))
         own = {each.lower() for each in columns.names} & {BEGIN, *ENDS}
@@ -240,7 +246,14 @@ class ChangePublisher:
                 f"deletes {copy.deletes} writes column {min(lacks)!r}, which the target lacks: drop the table in the "
                 "target, and the next run copies it again"
             )
-        decision = decide(copy.contract, arriving, target, keeps_columns=True)
+        decision = decide(
+            copy.contract,
+            arriving,
+            target,
+            keeps_columns=True,
+            refused=refused,
+            check=self._writer(copy, {}).value_check,
+        )
         if not copy.is_lake or target is None:
             return decision
         here = {each.lower() for each in arriving.names}
@@ -264,11 +277,14 @@ class ChangePublisher:
         writer = self._writer(copy, {**options, **dict(decision.options)})
         if options.get("writeMode") == "upsert":
             cast(Any, writer).gone = gone
+        # The log does not say how long texts may be: the source's catalog does.
+        lengths = text_lengths(reader_of(copy).schema()) if decision.options else {}
         context = WriteContext(
             f"changes-{uuid.uuid4().hex}",
             commit="job",
             stream=stream,
             overwrite=is_whole and not given,
+            text_lengths=lengths,
         )
         plan = writer.prepare(context, steps.output_schema)
         if plan.published_at is not None:

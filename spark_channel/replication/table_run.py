@@ -12,7 +12,15 @@ import pyarrow as pa
 from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.claims import StreamProgress
 from spark_channel.connectors.base.together import SmallTable, Together
-from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, TargetError
+from spark_channel.errors import (
+    BatchRefusedError,
+    ChannelError,
+    DirtyRowsError,
+    OptionError,
+    SchemaError,
+    SourceError,
+    TargetError,
+)
 from spark_channel.option_types import resolve_references
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import StreamBatch
@@ -29,6 +37,7 @@ __all__ = [
     "Pace",
     "RunSettings",
     "TableRun",
+    "is_of_values",
     "reader_of",
     "together_of",
     "why_of",
@@ -137,8 +146,11 @@ class TableRun:
         given = {**more, "jobId": copy.job_id}
         try:
             outcome.report = move(spec, given)
-        except SchemaError:
-            again = self._after_refusal()
+        except (SchemaError, TargetError) as error:
+            of_values = is_of_values(error, self._writing)
+            if not of_values and not isinstance(error, SchemaError):
+                raise
+            again = self._after_refusal(of_values=of_values)
             if again is None:
                 raise
             outcome.report = move(again, given)
@@ -156,11 +168,11 @@ class TableRun:
         later = self._copy.contract.tables == "evolve" and self._keeps_columns
         return self._spec(self._planned, looks=self._settings.dry_run or not later)
 
-    def _after_refusal(self) -> TransferSpec | None:
-        """The transfer as the contract wants it, of columns that the target refuses; None = it has no other."""
+    def _after_refusal(self, *, of_values: bool) -> TransferSpec | None:
+        """The transfer as the contract wants it, after columns or values were refused; None = it has no other."""
         assert self._planned is not None
         first = self._spec(self._planned, looks=False)
-        again = self._spec(self._planned, looks=True)
+        again = self._spec(self._planned, looks=True, refused=of_values)
         return None if again == first else again
 
     @property
@@ -288,10 +300,18 @@ class TableRun:
         check_renamed(masks or {}, copy.stream, source.names, target.names)
         steps = (MaskColumns.of(copy.stream, masks),) if masks else ()
         arriving = prepare(steps, source).output_schema
-        decision = decide(copy.contract, arriving, target, keeps_columns=self._keeps_columns)
+        decision = decide(
+            copy.contract,
+            arriving,
+            target,
+            keeps_columns=self._keeps_columns,
+            check=self._writing.value_check,
+        )
         return source, target, (*steps, *decision.steps)
 
-    def _spec(self, planned: "_Planned", *, looks: bool) -> TransferSpec | None:
+    def _spec(
+        self, planned: "_Planned", *, looks: bool, refused: bool = False
+    ) -> TransferSpec | None:
         copy, options = self._copy, self._copy.options
         steps: list[Transformer] = []
         if options.columns:
@@ -304,7 +324,7 @@ class TableRun:
             reader["where"] = (
                 planned.condition if where is None else f"({where}) AND {planned.condition}"
             )
-        decision = self._decide(planned, steps) if looks else Decision()
+        decision = self._decide(planned, steps, refused=refused) if looks else Decision()
         if decision.skip:
             self._outcome.why = decision.skip
             return None
@@ -319,7 +339,9 @@ class TableRun:
         )
         return replace(made, channels=1, splits_per_channel=1) if copy.is_small else made
 
-    def _decide(self, planned: "_Planned", steps: Sequence[Transformer]) -> Decision:
+    def _decide(
+        self, planned: "_Planned", steps: Sequence[Transformer], *, refused: bool
+    ) -> Decision:
         copy = self._copy
         is_replaced = planned.overwrite and not self._keeps_columns
         if is_replaced and not copy.options.columns:
@@ -330,7 +352,14 @@ class TableRun:
         if is_replaced:
             return Decision()
         arriving = prepare(steps, source).output_schema
-        return decide(copy.contract, arriving, target, keeps_columns=self._keeps_columns)
+        return decide(
+            copy.contract,
+            arriving,
+            target,
+            keeps_columns=self._keeps_columns,
+            refused=refused,
+            check=self._writing.value_check,
+        )
 
     def _write_options(
         self, planned: "_Planned", writer: Mapping[str, Any], decision: Decision
@@ -369,6 +398,11 @@ def _of_table(end: Any, options: Mapping[str, Any]) -> Any:
     """A reader or writer as `end`, of another table: to parse the other options again takes ten times as long."""
     name = resolve_references({"dbtable": options["dbtable"]})
     return type(end)(end.options.model_copy(update=name))
+
+
+def is_of_values(error: ChannelError, writer: Writer) -> bool:
+    """Whether the target refused values of rows, and not the table as a whole."""
+    return isinstance(error, (DirtyRowsError, BatchRefusedError)) or writer.is_refusal(error)
 
 
 def why_of(error: Exception) -> str:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ __all__ = [
     "SplitReader",
     "TaskWriter",
     "Token",
+    "ValueCheck",
     "WriteContext",
     "WritePlan",
     "Writer",
@@ -412,6 +413,13 @@ class PartialWrite:
     epoch: int | None = None
 
 
+class ValueCheck(Protocol):
+    """What the columns of a target hold, beside their Arrow types: lengths, digits, members. Picklable."""
+
+    def holds(self, name: str, values: pa.Array) -> bool:
+        """Whether column `name` holds all `values`, unchanged."""
+
+
 class TaskWriter(ABC):
     """One attempt of one task. Used by one thread; ends with exactly one of `close`, `rollback`.
 
@@ -470,6 +478,13 @@ class Writer(ABC):
 
     def exists(self) -> bool | None:
         """Driver, before `prepare`. Whether the target exists, according to its catalog; None = unknown."""
+        return None
+
+    def value_check(self, schema: pa.Schema) -> ValueCheck | None:
+        """Driver, before `prepare`. What the target's columns hold of rows in `schema`; None = their types say all.
+
+        A value that only the server can judge, as by a CHECK of a domain, may pass.
+        """
         return None
 
     def stored(self) -> Stored | None:

@@ -22,7 +22,11 @@ from spark_channel.connectors.sql.catalog import (
     WriteColumn,
 )
 from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, misfit
-from spark_channel.connectors.sql.encode import first_outside
+from spark_channel.connectors.sql.encode import (
+    convert,
+    first_outside,
+    refuse_where,
+)
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import identifier, name_readings
 from spark_channel.errors import SchemaError
@@ -93,6 +97,7 @@ _ROUNDED = {
     "BIGNUM": r"\.[0-9]*[1-9]",
     "VARINT": r"\.[0-9]*[1-9]",
 }
+_MEMBER = re.compile(r"'((?:[^']|'')*)'", re.DOTALL)
 _UNITS = {"TIMESTAMP_S": "second", "TIMESTAMP_MS": "millisecond"}
 """Times that are read as microseconds, and hold fewer digits."""
 
@@ -507,3 +512,35 @@ class DuckdbWriteDialect(DuckdbDialect, WriteDialect):
         if not fine:
             raise misfit(field, column, wanted, natural=natural)
         return WriteColumn(field.name, column, kind)
+
+    def check_values(self, values: pa.Array, column: WriteColumn) -> None:
+        self.checked(values, column)
+
+    @staticmethod
+    def checked(values: pa.Array, column: WriteColumn) -> pa.Array:
+        """The values as they are staged.
+
+        Raises:
+            BadValueError: the first one found that the column would change, or refuse.
+        """
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        values = convert(values, column.kind, column)
+        declared = column.declared
+        try:
+            check_range(values)
+            index, why = (
+                first_rounded(values, declared),
+                f"it has more digits than {declared} keeps",
+            )
+        except OutOfRangeError as error:
+            index, why = error.index, "dates go from year 1 to 9999, and a day ends before 24:00:00"
+        if index >= 0:
+            refuse_where(
+                pa.array([row == index for row in range(len(values))]), values, column, why
+            )
+        if declared.startswith("ENUM("):
+            members = [each.replace("''", "'") for each in _MEMBER.findall(declared)]
+            strange = pc.invert(pc.is_in(values, value_set=pa.array([*members, None], pa.string())))
+            refuse_where(strange, values, column, f"it is none of {declared}")
+        return values

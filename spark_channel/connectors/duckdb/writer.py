@@ -10,15 +10,13 @@ from spark_channel.connectors.base.contract import TaskWriter, WriteContext
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.duckdb.dialect import (
     DuckdbWriteDialect,
-    OutOfRangeError,
-    check_range,
-    first_rounded,
     staged_schema,
 )
 from spark_channel.connectors.duckdb.session import DuckdbSession, DuckdbWriteOptions, check_file
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter, file_plan
 from spark_channel.connectors.sql.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.session import session_script
@@ -118,29 +116,9 @@ class DuckdbTaskWriter(FileTaskWriter[DuckdbSession]):
 
     def _checked(self, array: pa.Array, column: WriteColumn) -> pa.Array:
         try:
-            if isinstance(array, pa.ExtensionArray):
-                array = array.storage
-            if not array.type.equals(column.kind):
-                array = pc.cast(array, column.kind)
-            check_range(array)
-            if (index := first_rounded(array, column.declared)) >= 0:
-                raise TargetError(
-                    f"column {column.name!r}, row {self._tally.rows + index + 1} of task {self._task}: "
-                    f"{array[index].as_py()!r} has more digits than {column.declared} of table "
-                    f"{self._plan.target.label!r} keeps"
-                )
-        except OutOfRangeError as error:
-            raise TargetError(
-                f"column {column.name!r}, row {self._tally.rows + error.index + 1} "
-                f"of task {self._task} cannot be stored in table {self._plan.target.label!r}: "
-                "dates go from year 1 to 9999, and a day ends before 24:00:00"
-            ) from None
-        except pa.ArrowInvalid as error:
-            raise TargetError(
-                f"column {column.name!r} of task {self._task}, rows from {self._tally.rows + 1} on, "
-                f"cannot be stored in table {self._plan.target.label!r} exactly: {error}"
-            ) from None
-        return array
+            return DuckdbWriteDialect.checked(array, column)
+        except BadValueError as error:
+            raise self._refused(error, self._tally.rows) from None
 
 
 _T = TypeVar("_T")

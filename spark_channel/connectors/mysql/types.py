@@ -24,6 +24,7 @@ from spark_channel.lazy import compute as pc
 __all__ = [
     "arrow_type",
     "assignments",
+    "check_values",
     "declared_of",
     "decode_fields",
     "insert_values",
@@ -480,6 +481,30 @@ def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, 
             f"column {column.target!r} is {column.declared}, which pads with zeros",
         )
     return _hexadecimal(array), False
+
+
+_BYTES = {"tiny": 2**8 - 1, "": 2**16 - 1, "medium": 2**24 - 1}
+"""Bytes that a TEXT or BLOB holds, by what its name begins with."""
+
+
+def check_values(array: pa.Array, column: WriteColumn) -> None:
+    """Check that the server holds the values unchanged, as far as its columns' declarations say.
+
+    Raises:
+        BadValueError: the first one found that it does not hold.
+    """
+    array = storage(array)
+    _text(array, column, True)
+    name, sizes, _ = parts(column.declared)
+    why = f"it is longer than {column.declared}"
+    ends = [end for end in ("text", "blob") if name.endswith(end)]
+    most = _BYTES.get(name.removesuffix(ends[0])) if ends else None
+    if name in ("char", "varchar") and sizes and is_text(array.type):
+        refuse_where(pc.greater(pc.utf8_length(array), int(sizes[0])), array, column, why)
+    elif name in ("binary", "varbinary") and sizes:
+        refuse_where(pc.greater(pc.binary_length(array), int(sizes[0])), array, column, why)
+    elif most is not None:
+        refuse_where(pc.greater(pc.binary_length(array), most), array, column, why)
 
 
 def _refuse_filled_nulls(array: pa.Array, column: WriteColumn, name: str) -> None:

@@ -21,6 +21,7 @@ from spark_channel.connectors.mysql.types import (
     TIME,
     UNSIGNED,
     arrow_type,
+    check_values,
     is_text_type,
     parts,
 )
@@ -131,6 +132,9 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         pa.binary(): "longblob",
     }
     new_key_types: ClassVar = {pa.string(): "varchar(255)", pa.binary(): "varbinary(255)"}
+
+    def check_values(self, values: pa.Array, column: WriteColumn) -> None:
+        check_values(values, column)
 
     def new_decimal(self, digits: int, scale: int) -> str | None:
         return f"decimal({digits},{scale})" if digits <= SPARK_DIGITS else None

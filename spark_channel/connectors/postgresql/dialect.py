@@ -3,7 +3,7 @@
 A quoted literal takes the type of the column that it is compared with.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -30,6 +30,7 @@ from spark_channel.connectors.postgresql.types import (
     PgWriteColumn,
     ReadType,
     are_native,
+    check_values,
     decode,
     lenient_column,
     native_column,
@@ -360,6 +361,18 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
 
     def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
         return write_column(field, cast(PgColumn, column))
+
+    def check_values(self, values: pa.Array, column: WriteColumn) -> None:
+        check_values(values, cast(PgWriteColumn, column))
+
+    def members(self, session: Session, table: Table) -> Mapping[str, tuple[str, ...]]:
+        rows = session.rows(
+            "SELECT a.attname::text, array_agg(e.enumlabel::text) FROM pg_catalog.pg_attribute a "  # noqa: S608 - a number
+            "JOIN pg_catalog.pg_type t ON t.oid = a.atttypid JOIN pg_catalog.pg_enum e "
+            "ON e.enumtypid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END "
+            f"WHERE a.attrelid = {cast(PgTable, table).oid} AND NOT a.attisdropped GROUP BY 1"
+        )
+        return {str(name): tuple(labels) for name, labels in rows}
 
     def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
         return lenient_column(field, cast(PgColumn, column))

@@ -37,6 +37,7 @@ __all__ = [
     "PgWriteColumn",
     "ReadType",
     "are_native",
+    "check_values",
     "decode",
     "encode",
     "lenient_column",
@@ -444,6 +445,19 @@ def encode(
     return pa.RecordBatch.from_arrays(
         arrays, schema=pa.schema([_sent(column) for column in columns])
     )
+
+
+def check_values(values: pa.Array, column: PgWriteColumn) -> None:
+    """Check that PostgreSQL holds the values unchanged, as far as its columns' declarations say.
+
+    Raises:
+        BadValueError: the first one found that it does not hold.
+    """
+    texts = _encode(values, column, True)
+    texts = texts.flatten() if pa.types.is_list(texts.type) else texts
+    if pa.types.is_string(texts.type):
+        zero = pc.match_substring(texts, "\0")
+        refuse_where(zero, texts, column, "PostgreSQL's texts have no character of number 0")
 
 
 def _sent(column: PgWriteColumn) -> pa.Field:

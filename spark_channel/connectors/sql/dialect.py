@@ -455,6 +455,17 @@ class WriteDialect(Dialect):
             raise misfit(field, column)
         return WriteColumn(field.name, column, field.type)
 
+    def check_values(self, values: pa.Array, column: WriteColumn) -> None:
+        """Check that the column holds the values, as far as the server is not needed for that.
+
+        Raises:
+            BadValueError: the first value found that would come back changed, or be refused.
+        """
+
+    def members(self, session: Session, table: Table) -> Mapping[str, tuple[str, ...]]:
+        """The texts that columns of an enumerated type take, by column, where the declaration does not say them."""
+        return {}
+
     def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
         """As `write_column`, with `convert=lenient`: a local time may be written where the column holds instants."""
         return self.write_column(field, column)

@@ -1,10 +1,11 @@
 """DataFrame columns matched to the target table; merge key."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_channel.arrow_schema import TextLengths
+from spark_channel.arrow_schema import TextLengths, is_text, plain_type
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.base.types import arrow_columns, plain_kind, sql_columns
 from spark_channel.connectors.sql.catalog import (
@@ -15,12 +16,15 @@ from spark_channel.connectors.sql.catalog import (
     declared_columns,
 )
 from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import holds_unique
 from spark_channel.connectors.sql.statements import SameName
 from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
+    "ColumnCheck",
     "added_columns",
     "create_table",
     "merge_key",
@@ -199,6 +203,29 @@ def create_table(
     return dialect.created(
         place, _new_columns(dialect, schema, options, ())
     ) + dialect.after_create(options)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnCheck:
+    """What the columns of a table hold. `members` are the texts of its enumerated types, by column."""
+
+    dialect: WriteDialect
+    columns: Mapping[str, WriteColumn]
+    members: Mapping[str, tuple[str, ...]]
+
+    def holds(self, name: str, values: pa.Array) -> bool:
+        column = self.columns.get(name)
+        if column is None or values.null_count == len(values):
+            return True
+        members = self.members.get(column.target)
+        if members is not None and is_text(plain_type(values.type)):
+            texts = pc.drop_null(pc.cast(values, pa.string()))
+            return bool(pc.all(pc.is_in(texts, value_set=pa.array(members, pa.string()))).as_py())
+        try:
+            self.dialect.check_values(values, column)
+        except (BadValueError, pa.ArrowInvalid):
+            return False
+        return True
 
 
 def added_columns(

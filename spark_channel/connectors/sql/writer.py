@@ -16,6 +16,7 @@ from spark_channel.connectors.base.claims import HeldClaim
 from spark_channel.connectors.base.contract import (
     Receipt,
     TaskWriter,
+    ValueCheck,
     WriteContext,
     WritePlan,
 )
@@ -34,6 +35,7 @@ from spark_channel.connectors.sql.publish import (
 from spark_channel.connectors.sql.rights import check_rights
 from spark_channel.connectors.sql.session import BY_ITSELF, S, run_in_transaction, split_script
 from spark_channel.connectors.sql.target_columns import (
+    ColumnCheck,
     added_columns,
     new_target,
     old_target,
@@ -56,6 +58,7 @@ from spark_channel.errors import (
     ChannelError,
     CommitError,
     OptionError,
+    SchemaError,
     SupersededError,
     TargetError,
 )
@@ -88,6 +91,23 @@ class SqlWriter(WriteProtocol[S]):
         return self.run(
             TargetError, "look", lambda session: self.look(session).table is not None, begins=True
         )
+
+    def value_check(self, schema: pa.Schema) -> ValueCheck | None:
+        given = {"write_mode": "insert", "on_schema_change": "ignore"}
+        options = self.options.model_copy(update=given)
+
+        def look(session: S) -> ValueCheck | None:
+            table = self.placed(session).table
+            if table is None:
+                return None
+            try:
+                columns = old_target(self.dialect, table, schema, options).columns
+            except SchemaError:
+                return None  # the write says why
+            members = self.dialect.members(session, table)
+            return ColumnCheck(self.dialect, {each.name: each for each in columns}, members)
+
+        return self.run(TargetError, "look", look, begins=True)
 
     def begin(self) -> None:
         texts = self.options.start_sql

@@ -26,6 +26,7 @@ from spark_channel.connectors.sqlite.types import (
     affinity,
     declared_type,
     decode,
+    encode,
     is_real_decimal,
     is_text_decimal,
 )
@@ -429,6 +430,9 @@ class SqliteWriteDialect(SqliteDialect, WriteDialect):
             if not fits(given, wanted):
                 raise misfit(field, column, wanted, natural=natural, shown=f" ({wanted})")
         return WriteColumn(field.name, column, field.type)
+
+    def check_values(self, values: pa.Array, column: WriteColumn) -> None:
+        encode(pa.record_batch([values], names=[column.name]), [column])
 
     def retyped(self, table: str, column: Column, declared: str) -> str:
         """SQLite changes no declared type: by another column."""
