@@ -13,10 +13,11 @@ export SPARK_LOCAL_IP = 127.0.0.1
 # this variable says in many images, every process of every test would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test lint archive unit test-oldest ready-oldest bench simulate soak docs notebooks clean ready servers
+.PHONY: help demo test quick lint archive unit test-oldest ready-oldest bench simulate soak docs notebooks clean ready servers
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
 	@echo 'make test         linters, types, and all tests'
+	@echo 'make quick        linters, types, and the tests that need neither a server nor Spark'
 	@echo 'make test-oldest  the Spark-facing tests on the oldest supported pyspark and pyarrow'
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
@@ -38,6 +39,9 @@ demo:
 	@$(PYTHON_BIN)/spark-channel demo
 
 test: ready lint unit
+
+quick: ready lint
+	@$(PYTHON_BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not spark and not server and not soak'
 
 lint: ready
 	$(PYTHON_BIN)/ruff check .

@@ -53,11 +53,27 @@ multiprocessing.set_forkserver_preload(["tests.connectors.protocol.preload"])
 
 _SPARK_ALONE = re.compile(r"^pytestmark = \[?pytest\.mark\.spark\b", re.MULTILINE)
 _SPARK = re.compile(r"\bmark\.spark\b")
+_SERVER = re.compile(r"\btests\.servers\b|\b(postgres|mariadb|firebird)_server\b")
+_OF_TESTS = re.compile(r"^(?:from|import) (tests(?:\.\w+)+)", re.MULTILINE)
 
 
 @cache
 def _has_spark(file: Path) -> bool:
     return bool(_SPARK.search(file.read_text("utf-8")))
+
+
+@cache
+def _has_server(file: Path) -> bool:
+    """Whether tests of `file` may start a server's program: `make quick` runs where none is installed.
+
+    They may if the file names a server's fixture, or imports `tests.servers`, itself or by another module of the tests.
+    """
+    text = file.read_text("utf-8")
+    if _SERVER.search(text):
+        return True
+    named = (ROOT / module.replace(".", "/") for module in _OF_TESTS.findall(text))
+    imported = (path.with_suffix(".py") for path in named)
+    return any(path != file and path.is_file() and _has_server(path) for path in imported)
 
 
 _LONG_FILES = (
@@ -154,6 +170,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     chosen = str(config.option.markexpr)
+    if "not server" in chosen and _has_server(collection_path):
+        return True
     if chosen.startswith("spark and "):
         return True if not _has_spark(collection_path) else None
     if chosen.startswith("not spark and "):
@@ -178,11 +196,14 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {ROOT / "tests" / name: number for number, name in enumerate(_LONG_FILES)}
     # Spark's session keeps its own threads, which tests of threads must not meet: in one process it comes last.
     items.sort(key=lambda item: (_has_spark(item.path), order.get(item.path, len(order))))
     for item in items:
+        if _has_server(item.path):
+            item.add_marker(pytest.mark.server)
         if item.get_closest_marker("real_time") and not item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.flaky(reruns=2))
 
