@@ -142,13 +142,19 @@ class Target:
 class StreamBatch:
     """The transfer is batch `position` of a stream, as its target records it: positions grow, each is published once.
 
-    `chained`: it is published only if `previous` is the last one that the stream has published; None = none is.
+    `chained`: it is published only if `previous` is the last one that the stream has published; None = none is. That
+    one may be `position` itself, which is then written once more.
     """
 
     name: str
     position: int
     chained: bool = False
     previous: int | None = None
+
+    @property
+    def batch(self) -> int | None:
+        """The batch as `WriteContext.stream` has it; None = the last one once more."""
+        return None if self.chained and self.previous == self.position else self.position
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ class Transfer:
                 commit=commit if begun is None else "task",
                 overwrite=opened.spec.save_mode == "overwrite",
                 txn=transaction_of(options),
-                stream=None if stream is None else (stream.name, stream.position),
+                stream=None if stream is None else (stream.name, stream.batch),
                 follows=Follows(stream.previous) if stream is not None and stream.chained else None,
                 native=native,
                 resume=None if begun is None else begun.epochs.get(number),

@@ -115,7 +115,9 @@ def after(
             yield "parked", held
             return
         upto = _upto(stream, found.rows)
-        if upto is None or (previous not in (None, NOTHING_YET) and upto <= previous):
+        # More rows may have got the highest value.
+        ties = stream.key and stream.update_key == "k" and upto is not None and upto == previous
+        if upto is None or (previous not in (None, NOTHING_YET) and upto <= previous and not ties):
             if previous is not None:
                 yield "unchanged", held
                 return

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 import spark_channel
 from spark_channel.clock import utc_now
+from spark_channel.connectors import load_reader
 from spark_channel.errors import (
     ChannelError,
     JobFileError,
@@ -744,3 +745,72 @@ def test_a_file_whose_rows_replace_those_of_another_says_so(shop: Shop) -> None:
     shop.file = shop.folder / "other.db"
     events(shop, 1, 9)
     assert "another 'object'" in shop.replicate({"events": {}}).tables[0].why
+
+
+@pytest.mark.parametrize("target", ["sqlite", "duckdb", "delta", "postgresql"])
+def test_rows_that_get_the_highest_update_key_later_arrive(
+    tmp_path: Path, target: str, request: pytest.FixtureRequest
+) -> None:
+    """They are known by their keys; a later state of a row that was copied arrives, too."""
+    shop = Shop(tmp_path)
+    shop.run("CREATE TABLE e (id INTEGER PRIMARY KEY, day INTEGER NOT NULL, n INTEGER)")
+    shop.run("INSERT INTO e VALUES (1, 20260101, 1), (2, 20260102, 1)")
+    ends = {
+        "sqlite": {"url": f"sqlite:{tmp_path}/dw.db"},
+        "duckdb": {"url": f"duckdb:{tmp_path}/dw.duckdb"},
+        "delta": {"path": f"{tmp_path}/lake", "writer": "delta"},
+    }
+    if target == "postgresql":
+        server = request.getfixturevalue("postgres_server")
+        server.psql("DROP TABLE IF EXISTS ties_e")
+        ends[target] = server.login
+    place = ends[target]
+    streams = {
+        "e": {"mode": "incremental", "update_key": "day", "primary_key": "id", "object": "ties_e"}
+    }
+
+    def run() -> list[tuple[Any, ...]]:
+        report = shop.replicate(streams, place)
+        assert report.exit_code == 0, why(report)
+        assert report.tables[0].position == 20260102
+        table = {"path": f"{place['path']}/ties_e"} if target == "delta" else {"dbtable": "ties_e"}
+        name = {"reader": "delta"} if target == "delta" else {}
+        login = {} if target == "delta" else place
+        reader, _ = load_reader({**login, **table, **name})
+        found = [
+            row
+            for split in reader.split(1)
+            for each in reader.read(split)
+            for row in each.to_pylist()
+        ]
+        return sorted(tuple(row.values()) for row in found)
+
+    assert run() == [(1, 20260101, 1), (2, 20260102, 1)]
+    shop.run("INSERT INTO e VALUES (3, 20260102, 1); UPDATE e SET n = 2 WHERE id = 2")
+    assert run() == [(1, 20260101, 1), (2, 20260102, 2), (3, 20260102, 1)]
+    shop.run("INSERT INTO e VALUES (4, 20260102, 1)")
+    assert run() == [(1, 20260101, 1), (2, 20260102, 2), (3, 20260102, 1), (4, 20260102, 1)]
+    assert len(run()) == 4
+
+
+def test_the_last_update_key_is_not_written_again_by_a_run_that_was_overtaken(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_channel import local
+
+    shop.run("CREATE TABLE e (id INTEGER PRIMARY KEY, day INTEGER NOT NULL)")
+    shop.run("INSERT INTO e VALUES (1, 5), (2, 5)")
+    streams = {"e": {"mode": "incremental", "update_key": "day", "primary_key": "id"}}
+    assert shop.replicate(streams).exit_code == 0
+    carry_out = local.carry_out_here
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.setattr(local, "carry_out_here", carry_out)
+        shop.run("UPDATE e SET day = 6 WHERE id = 2")
+        assert shop.replicate(streams).exit_code == 0
+        return carry_out(*given)
+
+    monkeypatch.setattr(local, "carry_out_here", overtaken)
+    report = shop.replicate(streams)
+    assert "another run has published meanwhile" in why(report)
+    assert shop.rows("SELECT id, day FROM e ORDER BY id") == [(1, 5), (2, 6)]

@@ -49,7 +49,7 @@ class Write(Protocol):
     @property
     def txn(self) -> tuple[str, int] | None: ...
     @property
-    def stream(self) -> tuple[str, int] | None: ...
+    def stream(self) -> tuple[str, int | None] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,9 @@ class Claim:
 class HeldClaim:
     """A claim as one run holds it: plain data, in the plan, which travels to the tasks.
 
-    `generation` is how often the table had been overwritten when the run made it ready (`commit=task`): its tasks are
-    fenced by that, too. `follows`: see `Follows`.
+    `position` None: the stream's last batch is written once more, with the rows that belong to it by now. `generation`
+    is how often the table had been overwritten when the run made it ready (`commit=task`): its tasks are fenced by
+    that, too. `follows`: see `Follows`.
     """
 
     identity: Identity
@@ -348,7 +349,8 @@ def publish(
     done = replace(found, published_at=at, rows=rows, nbytes=nbytes)
     if held.identity.kind == "stream":
         # Until the next batch no run holds the claim: instead of its process, the name of the last one is kept.
-        return replace(done, position=held.position, owner="", process=held.owner)
+        position = found.position if held.position is None else held.position
+        return replace(done, position=position, owner="", process=held.owner)
     return replace(done, state="published")
 
 

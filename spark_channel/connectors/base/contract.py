@@ -283,7 +283,8 @@ class WriteContext:
     """Identifies a write. `job` is unique to this run.
 
     `commit` is None if the user did not set it. `txn` is (txnAppId, txnVersion). `stream` is a streaming
-    query (or a tunnel channel) and the number of its batch: numbers grow, and each is published once. `resume` is the
+    query (or a tunnel channel) and the number of its batch: numbers grow, and each is published once; None is the last
+    batch once more, after `follows`, with the rows that belong to it by now. `resume` is the
     epoch of `PartialWrite`, of a run that continues what that one committed. `native`: the rows can be sent in this
     form, if the plan accepts it. `text_lengths`: how long the source's columns let their texts be, by the names of the
     rows' columns. `reads`: where the rows come from, as far as that is known; `reads_surely`: they do, and not only
@@ -295,7 +296,7 @@ class WriteContext:
     overwrite: bool = False
     txn: tuple[str, int] | None = None
     native: NativeRows | None = None
-    stream: tuple[str, int] | None = None
+    stream: tuple[str, int | None] | None = None
     resume: int | None = None
     text_lengths: TextLengths = field(default_factory=dict, hash=False)
     reads: tuple[Stored, ...] = ()

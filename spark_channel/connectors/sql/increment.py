@@ -31,8 +31,8 @@ _LARGEST = 2**62
 def next_increment(reader: Followed, column: str, after: int | None, *, again: bool) -> Increment:
     """The rows past `after`, up to what the table has now; None: all rows.
 
-    `again`: rows at `after` are read again, and those with the highest value are read now, since the write
-    identifies rows. If not, a value that more rows may get is left for the next increment.
+    `again`: rows at `after` are read again, also where none is past it, and those with the highest value are read now,
+    since the write identifies rows. If not, a value that more rows may get is left for the next increment.
 
     Raises:
         OptionError: the table has no such column, or it does not grow. SchemaError: its values are no whole numbers,
@@ -59,7 +59,9 @@ def next_increment(reader: Followed, column: str, after: int | None, *, again: b
         highest = look.highest(name)
         end = highest if again else _whole(look, name, highest)
         upto = None if end is None else _position(end, kind, name)
-        if upto is None or (after is not None and upto <= after):
+        # Rows that got the highest value since are read with those that were copied: the write identifies them.
+        ties = again and upto is not None and upto == after and not look.is_unique(name)
+        if upto is None or (after is not None and upto <= after and not ties):
             went_back = after is not None and (upto is None or upto < after)
             return Increment(None, "", waits, went_back)
         quoted = reader.dialect.quoted(name)
@@ -70,7 +72,8 @@ def next_increment(reader: Followed, column: str, after: int | None, *, again: b
         elif after is not None:
             compare = ">=" if again else ">"
             conditions.append(f"{quoted} {compare} {_literal(reader.dialect, after, kind, about)}")
-        return Increment(upto, " AND ".join(conditions), waits)
+        # A row of them that is not committed yet is read by the next run.
+        return Increment(upto, " AND ".join(conditions), 0.0 if ties else waits)
 
 
 def _whole(look: CursorQuery, name: str, highest: CursorValue) -> CursorValue:
