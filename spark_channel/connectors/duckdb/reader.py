@@ -108,6 +108,7 @@ class DuckdbReader(SqlReader):
             lock_timeout=self.options.lock_timeout,
             failure=SourceError,
             init=session_script(self.options, "duckdb"),
+            external_access=self.options.external_access,
             hides=self.options.hide_values,
         ) as session:
             yield session

@@ -3,15 +3,16 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import pyarrow as pa
+from pydantic import Field
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.options import FileReadOptions, FileUrl, FileWriteOptions
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
-from spark_channel.options import CommitMode
+from spark_channel.options import CommitMode, Trait
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -31,6 +32,20 @@ _SETTINGS = {
     "integer_division": "false",
 }
 """Settings that change rows, and that another connection of this process may have set for the file (SET GLOBAL)."""
+_CLOSED: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "allow_community_extensions": False,
+    "python_enable_replacements": False,
+}
+"""What a view or a macro of a file reaches: the file. They are given when the file is opened, since a database that is
+open takes no external access back, and shares its settings with every connection of this process."""
+_SHARED = (
+    "A connection of this process has the file with other settings: close it, or, where it may read other files, set "
+    "option 'externalAccess' to true. "
+)
+_REFUSES_ACCESS = ("Permission Error", "Loading external extensions is disabled")
 _MAY_QUOTE = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Constraint Error")
 """Beginnings of errors whose text may hold a value of a row."""
 _MAGIC = b"DUCK"
@@ -43,7 +58,8 @@ class DuckdbSession(BoundSession):
     Used by one thread. `failure` is the class of what it raises for anything that DuckDB refuses. DuckDB lets
     one process write, or several read. It fails immediately when another process has the file, so the session
     retries with growing pauses for `lock_timeout` seconds. `init` are statements that run first.
-    `hides`: errors do not quote values of rows.
+    `hides`: errors do not quote values of rows. `external_access`: views and statements may read other files, attach
+    databases and load extensions.
     """
 
     def __init__(
@@ -55,9 +71,11 @@ class DuckdbSession(BoundSession):
         failure: type[ChannelError],
         init: Sequence[str] = (),
         hides: bool = False,
+        external_access: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.path, self.place = path, str(path)
+        self._config = {} if external_access else _CLOSED
         self._hides = hides
         self._failure = failure
         self._lock_timeout = lock_timeout
@@ -78,7 +96,9 @@ class DuckdbSession(BoundSession):
         )
         try:
             return retry.call(
-                lambda: duckdb.connect(str(self.path.absolute()), read_only=read_only),
+                lambda: duckdb.connect(
+                    str(self.path.absolute()), read_only=read_only, config=self._config
+                ),
                 lambda error: isinstance(error, duckdb.Error) and _in_the_way(str(error)),
             )
         except duckdb.Error as error:
@@ -127,6 +147,12 @@ class DuckdbSession(BoundSession):
             hint = (
                 f"another process held the file for longer than lockTimeout ({self._lock_timeout:g} s); "
                 "DuckDB lets one process write, or several read: end that process, or raise 'lockTimeout'. "
+                f"{_SHARED if 'different configuration' in text else ''}"
+            )
+        elif self._config and text.startswith(_REFUSES_ACCESS):
+            hint = (
+                "a view, a macro or a statement reaches outside of the database file, which may come from elsewhere. "
+                "Where you trust it, set option 'externalAccess' to true. "
             )
         elif "No space left" in text or "enough space" in text:
             hint = "the disk is full; free space on it and run again. "
@@ -215,8 +241,17 @@ _FILE_URL = _DuckdbUrl(
 )
 
 
+_ExternalAccess = Annotated[bool, Trait.SAME_ROWS]
+_EXTERNAL_ACCESS = (
+    "whether views, macros and statements may read other files, attach databases and load extensions; set it for "
+    "files that you trust"
+)
+
+
 class DuckdbReadOptions(FileReadOptions):
     """Options of the DuckDB reader."""
+
+    external_access: _ExternalAccess = Field(False, description=_EXTERNAL_ACCESS)
 
     ignored: ClassVar[Mapping[str, str]] = {**FileReadOptions.ignored, **_IGNORED}
     file_url: ClassVar[FileUrl] = _FILE_URL
@@ -224,6 +259,8 @@ class DuckdbReadOptions(FileReadOptions):
 
 class DuckdbWriteOptions(FileWriteOptions):
     """Options of the DuckDB writer."""
+
+    external_access: _ExternalAccess = Field(False, description=_EXTERNAL_ACCESS)
 
     dirty_commit: ClassVar[CommitMode | None] = (
         None  # DuckDB supports none: the checks below explain why

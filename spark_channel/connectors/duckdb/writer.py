@@ -184,6 +184,7 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
             lock_timeout=self.options.lock_timeout,
             failure=failure,
             init=session_script(self.options, "duckdb"),
+            external_access=self.options.external_access,
         )
 
     def is_conflict(self, error: BaseException) -> bool:

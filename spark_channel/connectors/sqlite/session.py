@@ -8,6 +8,7 @@ opens the file.
 import os
 import re
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
@@ -33,6 +34,9 @@ __all__ = [
 
 _OFF = ("case_sensitive_like", "foreign_keys", "ignore_check_constraints", "recursive_triggers")
 """Settings that change rows, and that a build of SQLite may switch on by default; a file has no such settings."""
+_SAFE = ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0")
+"""A file that came from elsewhere: its views, triggers and defaults call no function or virtual table that has effects
+outside of it, and a damaged page is an error."""
 _ROWS_INSERTED = 100
 
 
@@ -64,6 +68,10 @@ class SqliteSession(BoundSession):
                 uri, uri=True, timeout=lock_timeout, isolation_level=None, check_same_thread=False
             )
         with self.closed_on_failure():
+            if sys.version_info >= (3, 12):
+                self._connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+            for setting in _SAFE:
+                self.rows(f"PRAGMA {setting}")
             for name in _OFF:
                 self.rows(f"PRAGMA {name} = OFF")
             for statement in init:
@@ -143,6 +151,11 @@ class SqliteSession(BoundSession):
             )
         elif "malformed" in text and "JSON" not in text:
             hint = "the file is damaged: see PRAGMA integrity_check, and restore it"
+        elif "unsafe use of" in text:
+            hint = (
+                "a view, trigger or expression of the file uses something that SQLite lets only trusted files use; "
+                "where you trust it, set 'sessionInitStatement' to PRAGMA trusted_schema = ON"
+            )
         elif "failed to open" in text or "unable to open" in text:
             hint = "the file or its directory cannot be opened by this user"
         return self._failure(f"{self.path}: {hint}{'. ' if hint else ''}SQLite says: {text}")

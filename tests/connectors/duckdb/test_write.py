@@ -238,5 +238,6 @@ def test_what_another_connection_of_this_process_sets_changes_no_rows(duck: Duck
     duck.sql("CREATE TABLE t AS SELECT * FROM (VALUES ('a'), ('A')) given (v)")
     with duckdb.connect(str(duck.path), read_only=True) as other:
         other.execute("SET GLOBAL default_collation = 'nocase'; SET GLOBAL integer_division = true")
-        assert duck.read(where="v = 'a'").num_rows == 1
-        assert duck.read(None, query="SELECT 1 / 2 AS half")["half"].to_pylist() == [0.5]
+        assert duck.read(where="v = 'a'", externalAccess="true").num_rows == 1
+        half = duck.read(None, query="SELECT 1 / 2 AS half", externalAccess="true")
+        assert half["half"].to_pylist() == [0.5]
