@@ -19,6 +19,7 @@ from spark_channel.connectors.base.feed import (
     TRUNCATES,
 )
 from spark_channel.errors import SchemaError
+from spark_channel.lazy import compute as pc
 from spark_channel.transform.transformer import Transformer, prepare
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "changed",
     "joined",
     "kept_key",
+    "latest_time",
     "net_changes",
     "with_columns",
     "with_deletes",
@@ -133,13 +135,15 @@ def with_deletes(
     *,
     emptied_at: datetime | None = None,
     number: int = 0,
+    after: datetime | None = None,
 ) -> pa.Table:
     """Changes in their order as `writeMode=apply` takes them. `now`: when existing rows count as begun.
 
     A row that the source deletes gets the end of its last state (`soft`), or of its last version (`scd2`); so do all
     rows at a truncate. `emptied_at`: the table was emptied then, before these changes; `hard` has only the changes
     behind the last truncate. `number`: that of the delivery, which distinguishes changes of one second where a log
-    has whole seconds.
+    has whole seconds. `after`: the latest time of the deliveries before, after which these changes are, whatever the
+    log's clock says: it may have been set back, or be another server's.
 
     Raises:
         SchemaError: as `with_columns`.
@@ -152,11 +156,15 @@ def with_deletes(
     said = rows[OPERATION].to_pylist()
     times = rows[AT].to_pylist()
     now = now.replace(microsecond=0)
+    now = now if after is None else max(now, after)
+    emptied_at = emptied_at if emptied_at is None or after is None else max(emptied_at, after)
     is_whole = not any(each.microsecond for each in times if each is not None)
     more = timedelta(milliseconds=number % 1000 if is_whole else 0)
     last_emptied = emptied_at
+    earliest = now if after is None else after + _TICK
     for row, (one, does, found) in enumerate(zip(keys, said, times, strict=True)):
         at, operation = now if found is None else found + more, str(does).lower()
+        at = at if after is None or found is None else max(at, earliest)
         if operation in TRUNCATES:
             emptied_at, last_emptied = emptied_at or at, at
             for life in lives.values():
@@ -177,6 +185,13 @@ def with_deletes(
     if emptied_at is None:
         return out
     return pa.concat_tables([_close_all(out.schema, emptied_at), out])
+
+
+def latest_time(rows: pa.Table, before: datetime | None) -> datetime | None:
+    """The latest time in `rows`, which `with_deletes` has made, or `before`."""
+    names = [name for name in (BEGIN, _UNTIL) if name in rows.schema.names]
+    times = [pc.max(rows[name]).as_py() for name in names]
+    return max((each for each in (*times, before) if each is not None), default=None)
 
 
 def net_changes(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:

@@ -1,5 +1,6 @@
 """The changes of followed tables as the target gets them, by the contract of each."""
 
+import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from spark_channel.replication.deletes import (
     AT,
     after_truncate,
     kept_key,
+    latest_time,
     net_changes,
     with_deletes,
 )
@@ -52,6 +54,9 @@ from spark_channel.tunnel import Tunnel
 
 __all__ = ["ChangePublisher", "why_filled"]
 
+TIMES = "#times "
+"""Before a stream's name: the note of the latest time in its versions."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -70,6 +75,8 @@ class ChangePublisher:
         """Names of the columns that were looked up in the catalog, in the log's order."""
         self._asked: dict[str, set[str]] = {}
         """Columns for which this run has asked for all rows, and which no row has brought yet."""
+        self._times: dict[str, list[Any]] = {}
+        """Of a table with `scd2`: the last delivery, and the latest time in all before it and with it."""
         self._unread: dict[str, str] = {}
         """Why the rows of a table are to be read again, until the tunnel knows it. What was seen of the reason may be
         gone when a delivery is tried again."""
@@ -115,7 +122,12 @@ class ChangePublisher:
     ) -> int:
         key, deletes = self._keys[copy.stream], copy.deletes
         number, at = 0 if stream is None else stream[1], self._report.started_at
-        made = with_deletes(rows, deletes, key, at, emptied_at=emptied_at, number=number)
+        after = self._latest_time(copy, stream) if deletes == "scd2" else None
+        made = with_deletes(
+            rows, deletes, key, at, emptied_at=emptied_at, number=number, after=after
+        )
+        if deletes == "scd2":
+            self._note_time(copy, stream, after, latest_time(made, after))
         given: dict[str, Any] = {"writeMode": "apply", "keyColumns": list(kept_key(key, deletes))}
         if emptied_at is not None and deletes == "hard":
             # A lake table is overwritten: `_publish` does that of a write without a key.
@@ -153,6 +165,33 @@ class ChangePublisher:
             elif self._tunnel is not None and self._tunnel.exists():
                 note_columns(self._tunnel, copy, made.schema.names)
             return written
+
+    def _latest_time(self, copy: TableCopy, stream: tuple[str, int] | None) -> datetime | None:
+        """The latest time in the deliveries of a table before this one, also of earlier runs; None = not known."""
+        if copy.stream not in self._times and self._tunnel is not None and self._tunnel.exists():
+            said = self._tunnel.store.notes(self._tunnel.name).get(TIMES + copy.stream)
+            if said is not None:
+                self._times[copy.stream] = json.loads(said)
+        delivery, before, after = self._times.get(copy.stream, (None, None, None))
+        is_again = stream is not None and delivery == list(stream)
+        latest = before if is_again else after
+        return None if latest is None else datetime.fromisoformat(latest)
+
+    def _note_time(
+        self,
+        copy: TableCopy,
+        stream: tuple[str, int] | None,
+        before: datetime | None,
+        after: datetime | None,
+    ) -> None:
+        """Keep the latest time before the rows are written: a run that is killed in between has passed it, too."""
+        times = [None if each is None else each.isoformat() for each in (before, after)]
+        said = [None if stream is None else list(stream), *times]
+        if said == self._times.get(copy.stream):
+            return
+        if self._tunnel is not None and self._tunnel.exists():
+            self._tunnel.store.note(self._tunnel.name, TIMES + copy.stream, json.dumps(said))
+        self._times[copy.stream] = said
 
     def _column_changes(self, copy: TableCopy, columns: pa.Schema) -> ColumnChanges:
         """What became of the columns that the target lacks; those that were renamed are, in the target, too.

@@ -1,5 +1,6 @@
 """What is made of the changes of one delivery before the target gets them."""
 
+import itertools
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from spark_channel.replication import ReplicationReport, TableOutcome, publish, 
 from spark_channel.replication import changes as changes_module
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import StreamOptions, load_replication
-from spark_channel.replication.deletes import kept_key, net_changes, with_deletes
+from spark_channel.replication.deletes import kept_key, latest_time, net_changes, with_deletes
 from spark_channel.replication.drift import FitTypes, LeaveOut
 from spark_channel.replication.renames import changes_of
 from spark_channel.replication.tables import TableCopy
@@ -284,3 +285,45 @@ def test_the_net_of_changes_is_what_they_leave(changed: list[tuple[int, str]]) -
     live, gone = net_changes(rows, ["ID"])
     assert {each["id"]: each["n"] for each in live.to_pylist()} == there
     assert {each["ID"] for each in gone.to_pylist()} == {key for key, _ in changed} - there.keys()
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["insert", "update", "delete", "truncate"]),
+                st.integers(1, 2),
+                st.integers(-3, 3),
+            ),
+            min_size=1,
+            max_size=5,
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_versions_never_overlap_whatever_the_clock_of_the_log_does(
+    deliveries: list[list[tuple[str, int, int]]],
+) -> None:
+    """Each delivery is applied to a target as `writeMode=apply` does it."""
+    versions: list[dict[str, Any]] = []
+    after = None
+    order = ["close", "close_all", "update"]
+    for number, delivery in enumerate(deliveries):
+        rows = changes(*((does, key, str(number), second) for does, key, second in delivery))
+        made = with_deletes(rows, "scd2", ["id"], T, after=after)
+        after = latest_time(made, after)
+        for row in sorted(made.to_pylist(), key=lambda row: order.index(row["_op"])):
+            if row["_op"] == "update":
+                versions.append(row)
+                continue
+            for each in versions:
+                if each["_valid_to"] is None and row["id"] in (None, each["id"]):
+                    each["_valid_to"] = max(row["_valid_to"], each["_valid_from"])
+    for key in (1, 2):
+        own = [each for each in versions if each["id"] == key]
+        begins = [each["_valid_from"] for each in own]
+        assert begins == sorted(set(begins)), "versions begin in the order of the changes"
+        for one, following in itertools.pairwise(own):
+            assert one["_valid_to"] is not None
+            assert one["_valid_to"] <= following["_valid_from"]

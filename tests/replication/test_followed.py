@@ -7,6 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import spark_channel
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.sql.session_pool import keeping_sessions
-from spark_channel.replication import ReplicationReport, status
+from spark_channel.errors import TargetError
+from spark_channel.replication import ReplicationReport, publish, status
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import reset_tables, resume_tables, status_of
@@ -737,3 +739,34 @@ def refuse(followed: Followed) -> None:
         connection.execute(
             "CREATE TRIGGER small BEFORE INSERT ON t_a WHEN NEW.n = 1000 BEGIN SELECT RAISE(ABORT, 'small'); END"
         )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("followed", ["mariadb"], indirect=True)
+def test_versions_are_in_the_order_of_the_changes_when_the_log_s_clock_is_set_back(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.more["deletes"] = "scd2"
+    followed.sql("INSERT INTO fol.a VALUES (1, 10, 'x')")
+    followed.run()
+    followed.sql("UPDATE fol.a SET n = 20")
+    followed.run()
+    followed.sql("SET timestamp = UNIX_TIMESTAMP() - 3600; UPDATE fol.a SET n = 30")
+    refused = publish.ChangePublisher._publish
+
+    def once(self: Any, *given: Any) -> int:
+        monkeypatch.setattr(publish.ChangePublisher, "_publish", refused)
+        raise TargetError("the target was away")
+
+    monkeypatch.setattr(publish.ChangePublisher, "_publish", once)
+    followed.run()
+    followed.sql("SET timestamp = UNIX_TIMESTAMP() - 7200; DELETE FROM fol.a")
+    followed.run()
+    versions = followed.rows("a", "_valid_from, _valid_to, n")
+    assert [n for _, _, n in versions] == [10, 20, 30]
+    ends = [end for _, end, _ in versions]
+    assert all(ends)
+    assert ends[:2] == [begin for begin, _, _ in versions[1:]]
+    assert versions[2][0] <= ends[2]
+    # A delivery that is written at a second try begins where it would have begun at the first.
+    assert versions[2][0] - versions[1][0] == timedelta(microseconds=1)
