@@ -10,6 +10,7 @@ import adbc_driver_manager
 
 from spark_channel.connectors.postgresql.shared_database import SharedDatabase
 from spark_channel.connectors.sql.dialect import marked
+from spark_channel.connectors.sql.postgresql import verified
 from spark_channel.connectors.sql.session_pool import sessions
 
 __all__ = ["transaction"]
@@ -32,7 +33,7 @@ def transaction(url: str) -> Iterator["StoreConnection"]:
 @cache
 def _database(_process: int, url: str) -> SharedDatabase:
     """One for all stores of a process."""
-    return SharedDatabase(url)
+    return SharedDatabase(verified(url, "tunnelStore"))
 
 
 class StoreConnection:

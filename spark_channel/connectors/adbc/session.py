@@ -22,6 +22,7 @@ from spark_channel.connectors.sql.postgresql import (
     refused_by_pooler,
     refused_by_quotes,
     set_config,
+    verified,
 )
 from spark_channel.connectors.sql.session import BatchSize, BoundSession, session_script
 from spark_channel.connectors.sql.statements import only_name
@@ -68,6 +69,8 @@ _PROFILE = "profile://"
 _ADDRESS = re.compile("[:;=@]")
 """A url or a connection string has one of these, and may hold a password; no name of a driver has."""
 _LIBRARY_PARTS = re.compile(r"^(lib)?(adbc[_-]driver[_-])?|(\.so|\.dylib|\.dll|\.toml)[.\d]*$")
+_LIBPQ = ("postgresql", "postgres")
+"""Drivers whose `uri` libpq reads."""
 _MERGING = ("sqlite", "postgres", "duckdb")
 _IGNORED: Mapping[str, str] = {
     "queryTimeout": "ADBC knows none; give the driver's own with 'driverOptions'",
@@ -170,16 +173,23 @@ class DriverOptions(Credentials):
             found["username"] = self.user
         if self.password is not None:
             found["password"] = self.password.get_secret_value()
+        if "uri" in found and self._named_driver() in _LIBPQ:
+            found["uri"] = verified(
+                found["uri"], "uri" if self.uri is not None else "driverOptions"
+            )
         return found
+
+    def _named_driver(self) -> str:
+        """ "" for a connection profile, whose name says nothing of its driver."""
+        if self.driver.startswith(_PROFILE):
+            return ""
+        return _LIBRARY_PARTS.sub("", self.driver.rpartition("/")[2].lower())
 
     def sql_dialect(self) -> str:
         """sqlglot's name of the SQL; "" is standard SQL."""
         if self.dialect is not None:
             return self.dialect.lower()
-        if self.driver.startswith(_PROFILE):
-            return ""  # whose name says nothing of its driver
-        name = self.driver.rpartition("/")[2].lower()
-        return _DIALECTS.get(_LIBRARY_PARTS.sub("", name), "")
+        return _DIALECTS.get(self._named_driver(), "")
 
     def makes_tables_in_transactions(self) -> bool:
         """Whether rows can be staged in tables, and published in one transaction."""

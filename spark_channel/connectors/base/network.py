@@ -4,8 +4,9 @@ import base64
 import http.client
 import re
 import ssl
+from collections.abc import Collection
 from typing import Annotated, ClassVar
-from urllib.parse import quote, unquote
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from pydantic import Field
 
@@ -26,6 +27,9 @@ __all__ = [
     "connection_to",
     "decoded",
     "encoded",
+    "flag",
+    "server_url",
+    "tls_mode",
     "untrusted",
     "whole",
 ]
@@ -134,6 +138,27 @@ def check_tls(options: Options, *, is_secure: bool, how: str) -> None:
         )
 
 
+def tls_mode(mode: str | None, proof: str | None) -> str | None:
+    """The `sslmode` that holds, in libpq's words; None: that of the connector's default.
+
+    `proof`: the option or parameter that names the certificates which verify the server; None = none does.
+
+    Raises:
+        OptionError: with this mode, a server that proves nothing would get the login.
+    """
+    if proof is None:
+        return mode
+    if mode in ("disable", "allow", "prefer"):
+        raise OptionError(
+            f"option 'sslmode' got {mode!r}, and {proof} names what verifies the server: with {mode}, a server without "
+            f"TLS would get the login. Omit 'sslmode' (it is then verify-full), or omit {proof}",
+            option="sslmode",
+            got=mode,
+            takes="verify-full, verify-ca",
+        )
+    return {None: "verify-full", "require": "verify-ca"}.get(mode, mode)
+
+
 class TlsOptions(Options):
     """A server whose url says whether it has TLS."""
 
@@ -155,6 +180,55 @@ class TlsOptions(Options):
 
 
 # --- the parts of a server's url: percent-decoded once, and encoded where a url is made again ---
+
+_SPACE = re.compile(r"[\x00-\x20\x7f]")
+
+
+def server_url(
+    text: str, schemes: Collection[str], takes: str, parameters: Collection[str] | None = ()
+) -> SplitResult:
+    """The parts of a server's url: its scheme says whether there is TLS, so that one that is not known is refused.
+
+    `parameters`: the names that may follow `?`, in lower case; None = any, as where they are the server's.
+
+    Raises:
+        ValueError: another scheme or parameter, no host, or what ends a url elsewhere; shows no part of a login.
+    """
+    text = text.strip()
+    try:
+        parts = urlsplit(text)
+        named = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # its text has the login
+        raise ValueError(takes) from None
+    if parts.scheme not in schemes and parts.scheme.isascii() and "://" in text:
+        raise ValueError(f"{takes}; its scheme is {parts.scheme[:40]!r}")
+    if (
+        parts.scheme not in schemes
+        or not named
+        or parts.fragment
+        or "@" in parts.path
+        or _SPACE.search(text)
+    ):
+        raise ValueError(takes)
+    if parameters is not None:
+        names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+        strange = next((name for name in names if name.lower() not in parameters), None)
+        if strange is not None:
+            raise ValueError(f"{takes}; parameter {strange[:40]!r} is not known")
+    return parts
+
+
+def flag(text: str, name: str) -> bool:
+    """A parameter that is true or false.
+
+    Raises:
+        ValueError: it is something else, which might be meant as either.
+    """
+    value = text.strip().lower()
+    if value not in ("true", "1", "yes", "on", "false", "0", "no", "off"):
+        raise ValueError(f"true or false for parameter {name!r}")
+    return value in ("true", "1", "yes", "on")
+
 
 _RESERVED = r"[%/?#@:&\[\]\x00-\x20\x7f]"
 

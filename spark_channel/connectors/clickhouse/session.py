@@ -2,6 +2,7 @@
 
 import http.client
 import io
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -14,7 +15,13 @@ import urllib3
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from pydantic import Field
 
-from spark_channel.connectors.base.network import check_no_fragment, check_tls, decoded
+from spark_channel.connectors.base.network import (
+    check_no_fragment,
+    check_tls,
+    decoded,
+    flag,
+    server_url,
+)
 from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, session_script
 from spark_channel.errors import ChannelError, OptionError
@@ -29,7 +36,43 @@ __all__ = [
 
 
 _TAKES = "clickhouse://host:8123/database, or with ?ssl=true for https"
+_SCHEMES = ("clickhouse", "http", "https")
+_OF_DRIVER = re.compile(r"(clickhouse|ch):(?=https?:)", re.IGNORECASE)
+"""ClickHouse's JDBC driver names the protocol, too: jdbc:clickhouse:http://host:8123/base."""
 _SECURE = ("secure", "ssl")
+_PARAMETERS = {*_SECURE, "protocol", "sslmode", "database", "user", "password"}
+_WITHOUT_EFFECT = frozenset(
+    {
+        "client_name",
+        "compress",
+        "compress_algorithm",
+        "compress_level",
+        "connect_timeout",
+        "connection_timeout",
+        "decompress",
+        "decompress_algorithm",
+        "max_execution_time",
+        "max_rows_to_read",
+        "receive_timeout",
+        "send_timeout",
+        "server_time_zone",
+        "session_id",
+        "session_timeout",
+        "socket_keepalive",
+        "socket_timeout",
+        "use_server_time_zone",
+        "use_server_time_zone_for_dates",
+        "use_time_zone",
+    }
+)
+"""Parameters of the drivers about themselves, or that an option has: they change neither rows nor the way to them."""
+
+
+def _plain(url: str) -> str:
+    """Without what JDBC puts before it."""
+    bare = url.strip()
+    bare = bare[len("jdbc:") :] if bare.lower().startswith("jdbc:") else bare
+    return _OF_DRIVER.sub("", bare, count=1)
 
 
 class ClickhouseAddress(ServerOptions):
@@ -37,36 +80,46 @@ class ClickhouseAddress(ServerOptions):
 
     def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
-        check_no_fragment(str(getattr(self, "url", None) or "").partition("?")[0])
+        url = str(getattr(self, "url", None) or "")
+        check_no_fragment(url.partition("?")[0])
         try:
-            parts = self._parts
-            good = bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            good = False
-        if not good:
+            server_url(_plain(url), _SCHEMES, _TAKES, _PARAMETERS | _WITHOUT_EFFECT)
+            self.secure  # noqa: B018 - its parameters are read here
+        except ValueError as error:
             raise OptionError(
-                f"option 'url' names no server; it takes {_TAKES}", option="url", takes=_TAKES
-            )
+                f"option 'url' names no server as this connector knows it; it takes {error}",
+                option="url",
+                takes=_TAKES,
+            ) from None
         check_tls(self, is_secure=self.secure, how="add ?ssl=true to it")
 
     @property
     def _parts(self) -> SplitResult:
-        url = str(getattr(self, "url", None) or "")
-        rest = url[len("jdbc:") :] if url.lower().startswith("jdbc:") else url
-        # ClickHouse's JDBC driver names the protocol, too: jdbc:clickhouse:http://host:8123/base
-        rest = (
-            rest.replace("clickhouse:http", "http", 1)
-            if rest.startswith("clickhouse:http")
-            else rest
-        )
-        return urlsplit(rest)
+        return urlsplit(_plain(str(getattr(self, "url", None) or "")))
+
+    @property
+    def _given(self) -> dict[str, str]:
+        """The url's parameters, with names in lower case."""
+        return {
+            name.lower(): value
+            for name, value in parse_qsl(self._parts.query, keep_blank_values=True)
+        }
 
     @property
     def secure(self) -> bool:
-        given = {name.lower(): value.lower() for name, value in parse_qsl(self._parts.query)}
-        return self._parts.scheme == "https" or any(
-            given.get(name) in ("true", "1") for name in _SECURE
-        )
+        """Whether any part of the url asks for TLS.
+
+        Raises:
+            ValueError: a part might be meant so.
+        """
+        given = self._given
+        protocol, mode = given.get("protocol", "http").lower(), given.get("sslmode", "").lower()
+        if protocol not in ("http", "https"):
+            raise ValueError("http or https for parameter 'protocol'")
+        if mode not in ("", "strict"):
+            raise ValueError("strict for parameter 'sslmode': certificates are always verified")
+        flags = [flag(given[name], name) for name in _SECURE if name in given]
+        return "https" in (self._parts.scheme, protocol) or bool(mode) or any(flags)
 
     @property
     def server(self) -> tuple[str, int]:
@@ -75,15 +128,19 @@ class ClickhouseAddress(ServerOptions):
     @property
     def database(self) -> str:
         parts = self._parts
-        named = {name.lower(): value for name, value in parse_qsl(parts.query)}.get("database")
-        return decoded(parts.path.strip("/"), "database") or named or "default"
+        return (
+            decoded(parts.path.strip("/"), "database") or self._given.get("database") or "default"
+        )
 
     @property
     def login(self) -> tuple[str, str]:
         parts = self._parts
         given = None if self.password is None else self.password.get_secret_value()
-        user = self.user or (decoded(parts.username, "user") if parts.username else "default")
-        return user, given if given is not None else decoded(parts.password or "", "password")
+        inside = self._given
+        user = self.user or decoded(parts.username or "", "user") or inside.get("user") or "default"
+        if given is None:
+            given = decoded(parts.password or "", "password") or inside.get("password", "")
+        return user, given
 
     @property
     def place(self) -> str:

@@ -20,6 +20,7 @@ from spark_channel.connectors.base.network import (
     TlsOptions,
     basic,
     connection_to,
+    server_url,
     untrusted,
     whole,
 )
@@ -49,15 +50,8 @@ _TAKES = (
 
 
 def _url(value: object) -> str:
-    text = str(value).strip()
-    try:
-        parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        good = False
-    if not good or parts.query or parts.fragment or "@" in parts.path:
-        raise ValueError(_TAKES)
-    return text.rstrip("/")
+    server_url(str(value), ("http", "https"), _TAKES)
+    return str(value).strip().rstrip("/")
 
 
 def _object(value: object) -> str:

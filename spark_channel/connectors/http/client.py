@@ -20,6 +20,7 @@ from spark_channel.connectors.base.network import (
     TlsOptions,
     basic,
     connection_to,
+    server_url,
     untrusted,
     whole,
 )
@@ -60,32 +61,15 @@ _OURS = frozenset(
 )
 
 
-def _is_server(text: str, schemes: tuple[str, ...]) -> bool:
-    try:
-        parts = urlsplit(text)
-        named = bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # its text has the login
-        return False
-    return (
-        parts.scheme in schemes
-        and named
-        and "@" not in parts.path
-        and not re.search(r"[\x00-\x20\x7f]", text)
-    )
-
-
 def _url(value: object) -> str:
-    text = str(value).strip()
-    if not _is_server(text, ("http", "https")) or urlsplit(text).fragment:
-        raise ValueError(_TAKES)
-    return text
+    server_url(str(value), ("http", "https"), _TAKES, parameters=None)
+    return str(value).strip()
 
 
 def _proxy(value: object) -> str:
-    text = str(value).strip()
-    if not _is_server(text, ("http",)) or urlsplit(text).path.strip("/") or urlsplit(text).query:
+    if server_url(str(value), ("http",), _PROXY).path.strip("/"):
         raise ValueError(_PROXY)
-    return text
+    return str(value).strip()
 
 
 def _method(value: object) -> str:

@@ -25,6 +25,7 @@ from pymongo.errors import (
     PyMongoError,
     ServerSelectionTimeoutError,
 )
+from pymongo.uri_parser import split_options
 
 from spark_channel.connectors.base.network import Seconds, decoded
 from spark_channel.connectors.base.stored import Stored
@@ -65,7 +66,7 @@ FIELD_TYPES = (
 )
 _URL = re.compile(r"mongodb(?:\+srv)?://\S+", re.IGNORECASE)
 _FILE = re.compile(
-    r"((?<=[?&])(?:tlsCAFile|tlsCertificateKeyFile|tlsCRLFile)=)([^&#]+)", re.IGNORECASE
+    r"((?<=[?&;])(?:tlsCAFile|tlsCertificateKeyFile|tlsCRLFile)=)([^&#]+)", re.IGNORECASE
 )
 _TAKES = "mongodb://host:27017/database, mongodb://host1,host2/database?replicaSet=rs or mongodb+srv://host/database"
 
@@ -80,9 +81,25 @@ def _url(value: object) -> str:
         raise ValueError(f"{_TAKES}; in a login / ? # @ : are written %2F %3F %23 %40 %3A")
     if "#" in text.partition("?")[0]:
         raise ValueError(f"{_TAKES}; in the name of a database # is written %23")
+    _check_parameters(_FILE.sub("", text).partition("?")[2])
     return _FILE.sub(
         lambda found: found[1] + quote(absolute_path(unquote_plus(found[2]), uri=False)), text
     )
+
+
+def _check_parameters(text: str) -> None:
+    """
+    Raises:
+        ValueError: the driver only warns of one that is misspelt, and connects without what it asks for, such as TLS.
+    """
+    for part in filter(None, re.split("[&;]", text)):
+        try:
+            split_options(part, warn=False)
+        except (PyMongoError, ValueError):
+            name = part.partition("=")[0][:40]
+            raise ValueError(
+                f"{_TAKES}; parameter {name!r} is not one of MongoDB's, or its value is not"
+            ) from None
 
 
 def _query(value: object) -> str:

@@ -10,7 +10,7 @@ import sqlglot
 from pydantic import BeforeValidator, Field
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined] # sqlglot does not list it
 
-from spark_channel.connectors.base.network import check_no_fragment, decoded
+from spark_channel.connectors.base.network import check_no_fragment, decoded, tls_mode
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import LedgerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
@@ -82,6 +82,12 @@ class ServerOptions(AnyServerOptions):
         description="accept the key that a server without TLS sends to encrypt the password (`caching_sha2_password`, "
         "`sha256_password`): an attacker could send another key and read the password",
     )
+    enable_cleartext_plugin: Annotated[bool, Trait.SAME_ROWS] = Field(
+        False,
+        description="send the password as it is, inside TLS, to a server whose certificate is not verified and that "
+        "asks for it (`mysql_clear_password`, `dialog`, first logins of `caching_sha2_password`): an attacker in its "
+        "place could read it",
+    )
     server_rsa_public_key_file: Annotated[DiskPath | None, Trait.SAME_ROWS] = Field(
         None, description="PEM file of that key, from the server's administrator; default: none"
     )
@@ -104,6 +110,15 @@ class ServerOptions(AnyServerOptions):
         description="`strict`: a value that does not fit is an error, whatever the server's mode; `session`: the mode "
         "of the server, `sessionVariables` and `sessionInitStatement`",
     )
+
+    @property
+    def tls_mode(self) -> str | None:
+        """None: `prefer`.
+
+        Raises:
+            OptionError: `sslrootcert` with a mode that does not use it.
+        """
+        return tls_mode(self.sslmode, "'sslrootcert'" if self.sslrootcert else None)
 
     @classmethod
     def prepared(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -149,9 +164,12 @@ def _without_login(raw: Mapping[str, Any], ignored: Collection[str]) -> dict[str
     forced = said.get("forceconnectiontimezonetosession", "").lower() == "true"
     if forced and zone is not None and "sessiontimezone" not in by_name:
         made["sessionTimeZone"] = zone
-    checked = said.get("verifyservercertificate", "").lower() == "true"
-    if checked and made.get("sslmode") == "require":
-        made["sslmode"] = "verify-ca"
+    if said.get("verifyservercertificate", "").lower() == "true" and "sslmode" not in by_name:
+        made["sslmode"] = {
+            None: "verify-full",
+            "prefer": "verify-full",
+            "require": "verify-ca",
+        }.get(made.get("sslmode"), made.get("sslmode"))
     made |= {name: value for name, value in found.items() if name not in by_name}
     made[key] = url
     return made
@@ -167,6 +185,8 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
         return "sslmode", "require" if text == "true" else "disable"
     if lowered == "allowpublickeyretrieval":
         return "allowPublicKeyRetrieval", text
+    if lowered == "enablecleartextplugin":
+        return "enableCleartextPlugin", text
     if lowered == "serverrsapublickeyfile":
         return "serverRsaPublicKeyFile", value
     if lowered == "zerodatetimebehavior":
@@ -282,14 +302,15 @@ def address_of(options: Any) -> Address:
         raise OptionError(
             f"nothing names the server: give 'url' as {_TAKES}", option="url", takes=_TAKES
         )
+    options.tls_mode  # noqa: B018 - it is checked here
     text = url.strip()
     bare = text[len("jdbc:") :] if text.lower().startswith("jdbc:") else text
-    scheme = bare.partition(":")[0].lower()
+    scheme = bare.partition("://")[0].lower()
     if scheme not in ("mysql", "mariadb") or "://" not in bare:
         raise OptionError(
-            f"option 'url' has scheme {scheme!r}; it takes {_TAKES}",
+            f"option 'url' has scheme {scheme[:40]!r}; it takes {_TAKES}",
             option="url",
-            got=scheme,
+            got=scheme[:40],
             takes=_TAKES,
         )
     try:

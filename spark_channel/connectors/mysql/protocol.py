@@ -182,20 +182,18 @@ def _cut(
     return every.take(pa.array(np.arange(0, 2 * rows, 2), mask=null))
 
 
-# PyMySQL's connection, which sends a server only the data of the present LOAD DATA, and no plain
-# password.
+# PyMySQL's connection, which sends a server only the data of the present LOAD DATA, and no plain password.
 #
-# A server, or an attacker in its place, may ask for any file in answer to any statement (LOAD DATA
-# LOCAL), and for
-# the password in answer to the login: in plain text, or encrypted for a key that it sends. Neither
-# is sent: a file only
-# while this connection's own LOAD runs, and only the one that it names; a password only inside TLS,
-# or for a key that the
-# user trusts.
+# A server, or an attacker in its place, may ask for any file in answer to any statement (LOAD DATA LOCAL), and for the
+# password in answer to the login: in plain text, or encrypted for a key that it sends. Neither is sent: a file only
+# while this connection's own LOAD runs, and only the one that it names; a password only to a server whose certificate
+# was verified, or for a key that the user trusts.
 
 
 _FILE_PACKET, _SPARE = 16 << 10, 1 << 10
-_PLAIN = (b"mysql_clear_password", b"dialog")
+_PLAIN = (b"mysql_clear_password", b"dialog", b"mysql_old_password")
+"""Plugins by which the server gets the password, or what can be turned into it."""
+_SHA256 = "sha256_password"
 _UNTRUSTED, _OUT_OF_SYNC = 2061, 2014
 
 
@@ -203,7 +201,8 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
     """`tls` is used if the server has it, and must be there if `tls_required`.
 
     `server_public_key`: the key for which a password may be encrypted. `takes_key`: without one, the key that the
-    server sends is used.
+    server sends is used. `sends_plain`: inside TLS the password is sent as it is, also to a server that is not
+    verified.
     """
 
     def __init__(
@@ -213,8 +212,11 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         tls_required: bool,
         server_public_key: bytes | None = None,
         takes_key: bool = False,
+        sends_plain: bool = False,
         **given: Any,
     ) -> None:
+        self._is_encrypted = False
+        self._is_trusted = sends_plain or (tls is not None and tls.verify_mode == ssl.CERT_REQUIRED)
         self.warnings_left = 0
         self.most_packet = _FILE_PACKET
         self._sendable: str | None = None
@@ -238,9 +240,28 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         self.connect()
         self._read_timeout = given.get("read_timeout")
 
+    _auth_plugin_name: str
+
+    @property
+    def _secure(self) -> bool:
+        """Whether PyMySQL may send the password as it is; it sets this once there is TLS."""
+        return self._is_encrypted and self._is_trusted
+
+    @_secure.setter
+    def _secure(self, is_encrypted: bool) -> None:
+        self._is_encrypted = is_encrypted
+
+    def _get_server_information(self) -> None:
+        super()._get_server_information()
+        if self.ssl and not self._is_trusted and self._auth_plugin_name == _SHA256:
+            # PyMySQL would send the password with its first words. The server then asks for what its account needs.
+            self._auth_plugin_name = "caching_sha2_password"
+
     @property
     def server_public_key(self) -> bytes | None:
-        """Set by PyMySQL, too, when a server has sent a key."""
+        """Set by PyMySQL, too, when a server has sent a key. Inside TLS a server wants no key, but the password."""
+        if self._is_encrypted and not self._is_trusted and self.password:
+            self._refuse_plain("sha256_password or caching_sha2_password")
         return self._public_key
 
     @server_public_key.setter
@@ -306,14 +327,19 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, *more: Any) -> Any:
         if plugin_name in _PLAIN and not self._secure:
-            self._force_close()
-            raise pymysql.err.OperationalError(
-                _UNTRUSTED,
-                f"the server asks for the password in plain text ({plugin_name.decode()}), "
-                "and the connection has no TLS: set option 'sslmode' to 'verify-full' with 'sslrootcert', "
-                "or to 'require'",
-            )
+            self._refuse_plain(plugin_name.decode())
         return super()._process_auth(plugin_name, auth_packet, *more)
+
+    def _refuse_plain(self, plugin: str) -> None:
+        self._force_close()
+        has = "its certificate was not verified" if self._is_encrypted else "there is no TLS"
+        raise pymysql.err.OperationalError(
+            _UNTRUSTED,
+            f"the server asks for the password in plain text ({plugin}), and {has}: who answers in its place would "
+            "read it, so it was not sent. Set 'sslrootcert' to the file of the CA (option 'sslmode' is then "
+            "verify-full), or sslmode=verify-full for one that the system knows; or accept the risk inside TLS with "
+            "'enableCleartextPlugin=true'",
+        )
 
 
 class _GuardedResult(MySQLResult):  # type: ignore[misc] # PyMySQL is untyped

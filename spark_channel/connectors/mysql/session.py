@@ -245,6 +245,7 @@ class MysqlSession(BoundSession):
                 tls_required=_mode(options) != "prefer",
                 server_public_key=_public_key(options, self._failure),
                 takes_key=options.allow_public_key_retrieval,
+                sends_plain=options.enable_cleartext_plugin,
                 host=self._address.host,
                 port=self._address.port,
                 user=options.user,
@@ -499,7 +500,7 @@ def _code(error: BaseException) -> int:
 
 
 def _mode(options: ServerOptions) -> str:
-    return options.sslmode or ("verify-full" if options.sslrootcert else "prefer")
+    return options.tls_mode or "prefer"
 
 
 def _missing_library(said: str) -> str:

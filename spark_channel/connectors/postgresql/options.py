@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 from urllib.parse import urlencode
 
 from pydantic import Field, SecretStr, model_validator
@@ -21,6 +21,7 @@ from spark_channel.connectors.sql.options import (
     SqlReadOptions,
     SqlWriteOptions,
 )
+from spark_channel.connectors.sql.postgresql import sslmode_of
 from spark_channel.errors import OptionError
 from spark_channel.options import Secret, Trait, certificate_file
 
@@ -35,6 +36,9 @@ __all__ = [
     "conninfo",
     "parse_url",
 ]
+
+SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
+
 
 # The address of a database: urls of JDBC and libpq, parsed to libpq's parameters. Pure.
 
@@ -51,20 +55,26 @@ _LIBPQ = frozenset(
         "keepalives_count",
         "keepalives_idle",
         "keepalives_interval",
+        "gssdelegation",
         "krbsrvname",
         "load_balance_hosts",
+        "max_protocol_version",
+        "min_protocol_version",
         "options",
         "passfile",
+        "require_auth",
         "requirepeer",
         "service",
         "ssl_max_protocol_version",
         "ssl_min_protocol_version",
         "sslcert",
+        "sslcertmode",
         "sslcompression",
         "sslcrl",
         "sslcrldir",
         "sslkey",
         "sslmode",
+        "sslnegotiation",
         "sslpassword",
         "sslrootcert",
         "sslsni",
@@ -217,6 +227,14 @@ def _parameters(query: str) -> tuple[dict[str, str], str | None]:
         elif lowered == "ssl":
             if value.lower() != "false":
                 found.setdefault("sslmode", "verify-full")
+        elif lowered in (
+            "usessl",
+            "requiressl",
+        ):  # of MySQL's drivers, and of old ones of PostgreSQL
+            if value.lower() in ("true", "1"):
+                found.setdefault("sslmode", "require")
+        elif lowered == "sslmode":
+            found["sslmode"] = _mode(value)
         elif lowered == "tcpkeepalive":
             found["keepalives"] = "1" if value.lower() == "true" else "0"
         elif lowered == "targetservertype":
@@ -232,6 +250,13 @@ def _parameters(query: str) -> tuple[dict[str, str], str | None]:
                 f"has parameter {name!r}, which neither libpq nor the JDBC driver knows", None
             )
     return found, schema
+
+
+def _mode(text: str) -> str:
+    mode = text.strip().lower()
+    if mode not in get_args(SslMode):
+        raise _wrong(f"has an sslmode other than {', '.join(get_args(SslMode))}", None)
+    return mode
 
 
 def _wrong(why: str, got: str | None) -> OptionError:
@@ -327,8 +352,6 @@ def asyncpg_arguments(
 
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "sslcrldir", "passfile")
 
-SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
-
 _OF_JDBC_DRIVER: Mapping[str, str] = dict.fromkeys(
     (
         "reWriteBatchedInserts",
@@ -349,7 +372,9 @@ class PostgresOptions(ServerOptions):
     """Options of reader and writer. A login inside the url is moved to `user` and `password`."""
 
     sslmode: Annotated[SslMode | None, Trait.SAME_ROWS] = Field(
-        None, description="TLS mode of libpq; default: from the url, else libpq's `prefer`"
+        None,
+        description="TLS mode of libpq; default: from the url, else `verify-full` with `sslrootcert`, else libpq's "
+        "`prefer`",
     )
     sslpassword: Secret | None = Field(None, description="password of `sslkey`; default: none")
     current_schema: str | None = Field(
@@ -394,6 +419,7 @@ class PostgresOptions(ServerOptions):
                 "nothing says where the database is: give 'url' as jdbc:postgresql://host:5432/database",
                 option="url",
             )
+        self.parameters()
 
     @property
     def address(self) -> Address:
@@ -403,6 +429,9 @@ class PostgresOptions(ServerOptions):
         """libpq's connection parameters, including the password: never to be shown.
 
         `application` names the session, and behind a pooler also what other clients do in it.
+
+        Raises:
+            OptionError: certificates are named, and a mode that does not use them.
         """
         given: dict[str, str | SecretStr | None] = {
             "user": self.user,
@@ -428,7 +457,10 @@ class PostgresOptions(ServerOptions):
                 parameters[name] = (
                     value.get_secret_value() if isinstance(value, SecretStr) else value
                 )
-        return parameters
+        mode = sslmode_of(
+            parameters, os.environ, "url" if self.sslrootcert is None else "sslrootcert"
+        )
+        return parameters if mode is None else {**parameters, "sslmode": mode}
 
     def conninfo(self, application: str | None = None) -> str:
         """libpq's connection string: never to be shown."""

@@ -31,6 +31,7 @@ from spark_channel.connectors.postgresql.settings import Settings
 from spark_channel.connectors.postgresql.shared_database import BY_COPY, shared_database
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql import (
+    connected,
     escaped_text,
     joined,
     refused_by_pooler,
@@ -450,7 +451,7 @@ class PgWriteSession(PgSession, BoundSession):
         self._is_ruled = False
         """Whether the count of an INSERT into it may be of rows in another table."""
         with self.explained():
-            self._connection = psycopg.connect(
+            self._connection = connected(
                 options.conninfo(), autocommit=True, prepare_threshold=None
             )
         with self.closed_on_failure():

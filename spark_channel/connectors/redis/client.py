@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from redis.backoff import NoBackoff
 from redis.retry import Retry as NoRetry
 
-from spark_channel.connectors.base.network import Seconds, TlsOptions
+from spark_channel.connectors.base.network import Seconds, TlsOptions, server_url
 from spark_channel.connectors.records.direct_writer import DirectOptions
 from spark_channel.connectors.records.reader import RecordReadOptions, Zone
 from spark_channel.errors import ChannelError, OptionError
@@ -37,16 +37,10 @@ _TAKES = "redis://host:6379/0 or rediss://host:6379/0 (TLS)"
 
 
 def _url(value: object) -> str:
-    text = str(value).strip()
-    try:
-        parts = urlsplit(text)
-        number = parts.path.strip("/")
-        good = parts.scheme in ("redis", "rediss") and parts.hostname and parts.port != 0
-    except ValueError:
-        raise ValueError(_TAKES) from None
-    if not good or parts.query or parts.fragment or (number and not number.isdigit()):
+    number = server_url(str(value), ("redis", "rediss"), _TAKES).path.strip("/")
+    if number and not number.isdigit():
         raise ValueError(_TAKES)
-    return text
+    return str(value).strip()
 
 
 ValueType = Literal["hash", "string", "list", "set", "zset"]
@@ -248,7 +242,12 @@ def _client(options: RedisAddress) -> Any:
         "client_name": "spark-channel",
     }
     if options.is_secure:
-        settings |= {"ssl": True, "ssl_ca_certs": options.sslrootcert}
+        settings |= {
+            "ssl": True,
+            "ssl_ca_certs": options.sslrootcert,
+            "ssl_cert_reqs": "required",
+            "ssl_check_hostname": True,  # which older versions of the driver do not by themselves
+        }
     if options.cluster:
         return redis.RedisCluster(**settings)
     # The driver would send a command again after an error, also one that is not repeatable.

@@ -86,6 +86,11 @@ class Address:
             raise ValueError(
                 "'sslmode' in option 'storageOptions' is not verify-full, or require, which checks no certificate"
             )
+        if made.get("sslmode") == "require" and made.get("sslrootcert") is not None:
+            raise ValueError(
+                "'sslmode' in option 'storageOptions' is require, which checks no certificate, and 'sslrootcert' there "
+                "names what verifies the server's: omit one of the two"
+            )
         return made
 
     def get(self, name: str) -> str | None:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import posixpath
+import re
 import socket
 import stat
 import struct
@@ -147,11 +148,18 @@ class SftpRemote(Remote):
         host, port = self._address.host, self._address.port
         name = host if port == 22 else f"[{host}]:{port}"
         if wanted is None:
-            known = paramiko.HostKeys()
-            for path in _KNOWN:
-                if Path(path).expanduser().is_file():
-                    known.load(str(Path(path).expanduser()))
-            if known.check(name, key):
+            verdicts = {
+                is_revoked
+                for path in _KNOWN
+                for is_revoked, line in _lines_for(Path(path).expanduser(), name)
+                if line.key == key
+            }
+            if True in verdicts:
+                raise ConnectionError(
+                    f"{self._address.shown}: known_hosts says @revoked of the server's key SHA256:{digest}: who has "
+                    "that key may not be the server. Ask its administrator for the new key"
+                )
+            if verdicts:
                 return
         raise ConnectionError(
             f"{self._address.shown}: the server's key SHA256:{digest} is not "
@@ -223,6 +231,57 @@ class SftpRemote(Remote):
     def _make_one(self, path: str) -> None:
         with _as_os(path):
             self._sftp.mkdir(path)
+
+
+def _lines_for(path: Path, name: str) -> Iterator[tuple[bool, paramiko.hostkeys.HostKeyEntry]]:
+    """The lines of a known_hosts file that are about `name`: whether each says @revoked, and its key.
+
+    Lines that name a CA are left out: a server's certificate is not asked for.
+
+    Raises:
+        OSError: the file cannot be read, or a line is not understood.
+    """
+    if not path.is_file():
+        return
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        marker, rest = (*text.split(None, 1), "")[:2] if text.startswith("@") else ("", text)
+        if not text or text.startswith("#") or marker == "@cert-authority":
+            continue
+        try:
+            entry = paramiko.hostkeys.HostKeyEntry.from_line(rest.strip(), number)
+        except (paramiko.SSHException, ValueError, LookupError) as error:
+            raise _not_understood(
+                path, number, f"its key cannot be read ({type(error).__name__})"
+            ) from None
+        if marker not in ("", "@revoked"):
+            raise _not_understood(path, number, f"{marker[:40]!r} is not a marker")
+        if entry is not None and _names(entry.hostnames, name):
+            yield marker == "@revoked", entry
+
+
+def _not_understood(path: Path, number: int, why: str) -> OSError:
+    return OSError(
+        f"line {number} of {path} is not understood: {why}. Mend or remove it, or give the server's key in option "
+        '\'storageOptions\' as {"host_key": "SHA256:..."}'
+    )
+
+
+def _names(patterns: list[str], name: str) -> bool:
+    """Whether a line's names have this one, as OpenSSH matches them: `*`, `?`, `!` before a name, hashed names."""
+    is_named = False
+    for pattern in patterns:
+        plain = pattern.removeprefix("!")
+        if plain.startswith("|1|"):
+            is_match = paramiko.HostKeys.hash_host(name, plain) == plain
+        else:
+            text = re.escape(plain.lower()).replace(r"\*", ".*").replace(r"\?", ".")
+            is_match = re.fullmatch(text, name.lower()) is not None
+        if is_match and pattern.startswith("!"):
+            return False
+        is_named = is_named or is_match
+    return is_named
 
 
 def _bound_packets(transport: Any) -> None:

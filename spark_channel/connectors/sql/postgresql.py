@@ -4,19 +4,28 @@ The settings of its transactions, and one under which its driver fails; how a co
 it cannot do; and the claims of writes.
 """
 
+import ipaddress
+import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
+from spark_channel.connectors.base.network import tls_mode
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
 from spark_channel.connectors.sql.statements import quoted_name, quoted_text
+
+if TYPE_CHECKING:
+    import psycopg
 
 __all__ = [
     "END_WHEN_SILENT",
     "QUOTES",
     "SETTINGS",
     "claim_dialect",
+    "connected",
     "escaped_text",
     "for_transaction",
     "is_pooler",
@@ -24,7 +33,11 @@ __all__ = [
     "refused_by_pooler",
     "refused_by_quotes",
     "set_config",
+    "sslmode_of",
+    "verified",
 ]
+
+_log = logging.getLogger(__name__)
 
 SETTINGS: Mapping[str, str] = {
     "client_encoding": "UTF8",
@@ -58,6 +71,112 @@ _OF_A_SESSION = re.compile(
 """What SET LOCAL does nothing with, or another thing than SET."""
 
 
+# Which server gets the login.
+
+_PROOFS = {"sslrootcert": "PGSSLROOTCERT", "sslcrl": "PGSSLCRL", "sslcrldir": "PGSSLCRLDIR"}
+"""libpq's parameters that name what verifies a server, and the variables that stand for them."""
+_PAIR = re.compile(r"(\w+)\s*=\s*('(?:\\.|[^'\\])*'|(?:\\.|\S)*)")
+_URLS = ("postgresql://", "postgres://")
+_PLAIN_ASKED = "server requested a cleartext password"
+_REQUIRE_AUTH = 16_00_00
+"""libpq's version that has `require_auth`."""
+_MOST_PLACES = 64
+_asks_for_plain: set[str] = set()
+"""The servers that this process has named in a warning."""
+
+
+def sslmode_of(
+    parameters: Mapping[str, str], environment: Mapping[str, str], option: str
+) -> str | None:
+    """The `sslmode` of libpq's parameters; None: libpq's default. `option` has those that no option names.
+
+    libpq would take `prefer` where only the certificates are named, and send the login to a server without TLS.
+
+    Raises:
+        OptionError: they name certificates, and a mode that does not use them.
+    """
+    mode = parameters.get("sslmode") or environment.get("PGSSLMODE") or None
+    proof = next(
+        (f"{name!r} (option {option!r})" for name in _PROOFS if parameters.get(name)), None
+    )
+    if proof is None:
+        proof = next(
+            (f"{name} of the environment" for name in _PROOFS.values() if environment.get(name)),
+            None,
+        )
+        if parameters.get("sslmode") == "disable":
+            return "disable"  # what the environment says is meant for other servers, too
+    return tls_mode(mode, proof)
+
+
+def verified(conninfo: str, option: str) -> str:
+    """A url or connection string of libpq, with the `sslmode` that `sslmode_of` has for it."""
+    is_url = conninfo.startswith(_URLS)
+    pairs = parse_qsl(conninfo.partition("?")[2]) if is_url else _PAIR.findall(conninfo)
+    given = {name: value.strip("'") for name, value in pairs}
+    mode = sslmode_of(given, os.environ, option)
+    if mode is None or mode == given.get("sslmode"):
+        return conninfo
+    if not is_url:
+        return f"{conninfo} sslmode={mode}"
+    return f"{conninfo}{'&' if '?' in conninfo else '?'}sslmode={mode}"
+
+
+def connected(conninfo: str, **more: Any) -> "psycopg.Connection[tuple[Any, ...]]":
+    """psycopg's connection. Warns once of a server that asks for the password in plain text, and proves nothing."""
+    import psycopg
+
+    place = _place_to_warn_of(conninfo)
+    if place is not None:
+        try:
+            careful = psycopg.conninfo.make_conninfo(conninfo, require_auth="!password")
+            return psycopg.connect(careful, **more)
+        except psycopg.OperationalError as error:
+            if _PLAIN_ASKED not in str(error):
+                raise
+        if len(_asks_for_plain) >= _MOST_PLACES:
+            _asks_for_plain.clear()
+        _asks_for_plain.add(place)
+        _log.warning(
+            "%s asks for the password in plain text, and its certificate is not verified: who answers in its place, or "
+            "reads the network, gets the password. Set 'sslrootcert', or have the server use scram-sha-256. "
+            "require_auth=scram-sha-256 in the url refuses such a server, require_auth=password accepts it",
+            place,
+        )
+    return psycopg.connect(conninfo, **more)
+
+
+def _place_to_warn_of(conninfo: str) -> str | None:
+    """The servers' addresses; None where a plain password is expected, or does not leave this machine."""
+    import psycopg
+
+    if psycopg.pq.version() < _REQUIRE_AUTH:
+        return None
+    given = {
+        name: str(value) for name, value in psycopg.conninfo.conninfo_to_dict(conninfo).items()
+    }
+    heard = os.environ
+    mode = given.get("sslmode") or heard.get("PGSSLMODE") or ""
+    if given.get("require_auth") or heard.get("PGREQUIREAUTH") or mode.startswith("verify"):
+        return None
+    hosts = (
+        given.get("hostaddr") or given.get("host") or heard.get("PGHOSTADDR") or heard.get("PGHOST")
+    )
+    away = [host for host in (hosts or "").split(",") if not _is_of_this_machine(host)]
+    place = f"{','.join(away)}:{given.get('port', '5432')}"
+    return place if away and place not in _asks_for_plain else None
+
+
+def _is_of_this_machine(host: str) -> bool:
+    """Whether it is a local socket, or a loopback address."""
+    if not host or host.startswith(("/", "@")) or host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def is_pooler(conninfo: str, **login: Any) -> bool:
     """Whether the protocol names another process than the one that runs statements. It opens its own connection.
 
@@ -67,9 +186,7 @@ def is_pooler(conninfo: str, **login: Any) -> bool:
     import psycopg
 
     try:
-        with psycopg.connect(
-            conninfo, autocommit=True, prepare_threshold=None, **login
-        ) as connection:
+        with connected(conninfo, autocommit=True, prepare_threshold=None, **login) as connection:
             found = connection.execute("SELECT pg_backend_pid()").fetchone()
             return found != (connection.info.backend_pid,)
     except psycopg.Error as error:

@@ -21,6 +21,7 @@ from spark_channel.connectors.base.network import (
     TlsOptions,
     basic,
     connection_to,
+    server_url,
     untrusted,
     whole,
 )
@@ -70,17 +71,7 @@ _OURS = frozenset(
 def _urls(value: object) -> str:
     made = []
     for text in str(value).split(","):
-        try:
-            parts = urlsplit(text.strip())
-            named = parts.hostname and parts.port != 0
-        except ValueError:  # its text has the login
-            raise ValueError(_TAKES) from None
-        if (
-            parts.scheme not in ("http", "https")
-            or not named
-            or parts.path.strip("/")
-            or parts.query
-        ):
+        if server_url(text, ("http", "https"), _TAKES).path.strip("/"):
             raise ValueError(_TAKES)
         made.append(text.strip().rstrip("/"))
     return ",".join(made)

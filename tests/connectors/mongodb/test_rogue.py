@@ -48,7 +48,7 @@ def test_a_password_that_is_not_escaped_is_not_taken_for_a_host(password: str, l
     [
         "mongodb://ann:a%2Fb%40c@h1:1,h2:2/d?replicaSet=r",
         "mongodb://h/d",
-        "mongodb://a:b@h/?x=a%40b",
+        "mongodb://a:b@h/?appName=a%40b",
         "mongodb://h",
     ],
 )

@@ -286,8 +286,9 @@ def test_caching_sha2_password_logs_in(
         context.load_cert_chain(*names)
     monkeypatch.setattr(MysqlSession, "_make_ready", lambda _self, _options: None)
     server = Modern(tmp_path, knows=knows, tls=context)
+    more = {} if knows else {"enableCleartextPlugin": "true"}
     try:
-        with MysqlSession(options(server.port), TargetError, patient=False) as session:
+        with MysqlSession(options(server.port, **more), TargetError, patient=False) as session:
             assert session.affected("DO 1") == (0, 0)
     finally:
         server.close()

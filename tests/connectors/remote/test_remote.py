@@ -17,6 +17,8 @@ from spark_channel.testing import reader_conformance, writer_conformance
 pytest.importorskip("paramiko", reason="paramiko is not installed")
 pytest.importorskip("pyftpdlib", reason="pyftpdlib is not installed")
 
+import paramiko
+
 from tests.datax.conftest import make_job
 from tests.datax.test_end_to_end import carry_out
 from tests.servers.files import PASSWORD, USER, ftp_server, sftp_server
@@ -332,3 +334,61 @@ def test_faults_of_a_job_are_named(changed: dict[str, Any], message: str) -> Non
     given = {"protocol": "ftp", "host": "h", "path": "/x", "column": ["*"], **changed}
     with pytest.raises(ChannelError, match=message):
         load_job(make_job("ftpreader", given))
+
+
+def _known(server: Server, text: str, monkeypatch: pytest.MonkeyPatch, home: Path) -> list[str]:
+    """Read with one file of known hosts; KEY, HOST and HASH stand for the server's."""
+    transport = paramiko.Transport(("127.0.0.1", server.port))
+    transport.start_client(timeout=10)
+    key, host = transport.get_remote_server_key(), f"[127.0.0.1]:{server.port}"
+    transport.close()
+    words = {
+        "KEY": f"{key.get_name()} {key.get_base64()}",
+        "HOST": host,
+        "HASH": paramiko.HostKeys.hash_host(host),
+    }
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "known_hosts").write_text(
+        re.sub("KEY|HOST|HASH", lambda found: words[found[0]], text)
+    )
+    monkeypatch.setenv("HOME", str(home))
+    (server.folder / "t.csv").write_text("a\n1\n")
+    login = json.dumps({"user": USER, "password": PASSWORD})
+    options = {"reader": "csv", "path": f"{server.url}/t.csv", "storageOptions": login}
+    return list(load_reader(options)[0].schema().names)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@cert-authority *.example.com KEY\nHOST KEY\n",
+        "# a comment\n\nHASH KEY\n",
+        "other,[127.0.0.*]:* KEY a comment\n",
+        "@revoked\tother KEY\nHOST KEY\n",
+    ],
+)
+def test_a_host_is_known_beside_lines_with_markers(
+    server: Server, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if server.kind == "ftp":
+        pytest.skip("FTP has no host keys")
+    assert _known(server, text, monkeypatch, tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("HOST KEY\n@revoked * KEY\n", "known_hosts says @revoked"),
+        ("@cert-authority * KEY\n", "is not in known_hosts"),
+        ("!HOST,* KEY\n", "is not in known_hosts"),
+        ("HOST KEY\nother ssh-rsa AAAA\n", r"line 2 of \S+/known_hosts is not understood"),
+        ("@maybe HOST KEY\n", r"line 1 of \S+/known_hosts .*'@maybe' is not a marker"),
+    ],
+)
+def test_a_host_that_known_hosts_does_not_prove_is_refused(
+    server: Server, text: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if server.kind == "ftp":
+        pytest.skip("FTP has no host keys")
+    with pytest.raises(SourceError, match=message):
+        _known(server, text, monkeypatch, tmp_path)
