@@ -191,12 +191,22 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
             console.print(f"{half}: {end!r}", markup=False)
         return
     with ExitStack() as held:  # no row is read, so the state that splits share is freed early
-        opened, *_ = rehearse(spec, parallelism, held)
+        every = rehearse(spec, parallelism, held)
+        opened = every[0]
+    replaced = [
+        f"replaces {what} in {one.target}"
+        for one in every
+        if one.spec.save_mode == "overwrite"
+        for what in (writer.replaces(one.schema) for writer in one.writers)
+        if what
+    ]
     options, made = opened.options, opened.plan
     others = [f" and {each.writer.name or 'another target'}" for each in spec.targets[1:]]
     console.print(f"{opened.source} -> {opened.target}{''.join(others)}", markup=False)
     steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
     console.print(f"mode {spec.save_mode}, transformers: {steps or 'none'}", markup=False)
+    for line in replaced:
+        console.print(line, markup=False)
     limits = [
         f"{short(value)}{unit}"
         for value, unit in (

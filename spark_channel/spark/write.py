@@ -116,6 +116,8 @@ class ChannelWriter(DataSourceArrowWriter):
         arriving = as_arrow(schema)
         self._steps = conversion_to(self._writer, connector.name, arriving)
         wanted = arriving if self._steps is None else self._steps.output_schema
+        if context.overwrite and (replaced := self._writer.replaces(wanted)):
+            _log.warning("job %s will replace %s in %s", context.job, replaced, target)
         self._plan, self._dirty_store = prepare_write(self._writer, context, wanted, target)
         falls_back = limits.static(1) is not None
         self._permit_option = permit_option(options)

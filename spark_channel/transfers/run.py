@@ -202,6 +202,8 @@ class Transfer:
                 reads=reads,
                 alone=len(opened.plan.tasks) == 1,
             )
+            if context.overwrite and (replaced := writer.replaces(opened.schema)):
+                _log.warning("job %s will replace %s in %s", self.job, replaced, opened.target)
             self._plans.append(writer.prepare(context, opened.schema))
         for source in opened.sources:
             source.reader.native = self._plans[0].native

@@ -506,6 +506,13 @@ class Writer(ABC):
         """Whether a row is the matter of what a writing call raised, and not the target as a whole."""
         return isinstance(error, BatchRefusedError)
 
+    def replaces(self, schema: pa.Schema) -> str:
+        """Driver, before `prepare` of an overwrite. What of others goes with it, for people; "" = nothing, or unknown.
+
+        What a write of spark-channel made is not of others. `schema` is that of the rows.
+        """
+        return ""
+
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:  # noqa: B027 - optional
         """Driver. What `prepare` would refuse, without a claim, and with nothing changed; also missing rights."""
 

@@ -399,6 +399,12 @@ class FileWriteOptions(_Stored, WriteOptions):
         "files whose names begin with it; default: `part`, and an overwrite removes all files of the directory",
     )
 
+    replace_foreign_files: bool = Field(
+        False,
+        description="whether an overwrite may replace files of other programs that are not of the format, or are in "
+        "folders that are not partitions",
+    )
+
     codecs: ClassVar[tuple[str, ...]] = ("none",)
 
     def model_post_init(self, context: object) -> None:

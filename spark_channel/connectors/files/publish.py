@@ -160,6 +160,10 @@ class TargetDirectory:
             self.store.place, self.path, newest, read_success(self.store.place, self.path)
         )
 
+    def paths(self) -> list[str]:
+        """The files that an overwrite replaces, relative to the directory, also where nothing is there yet."""
+        return [file.path for file in self.manifest().files]
+
     def manifest(self) -> Manifest:
         """The present files of the directory, including those of other writers."""
         return self._base(self._entries.newest())

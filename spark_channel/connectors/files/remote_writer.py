@@ -22,6 +22,7 @@ from spark_channel.connectors.base.contract import (
 )
 from spark_channel.connectors.files.claims import new_attempt
 from spark_channel.connectors.files.filesystem import Location, writing
+from spark_channel.connectors.files.foreign import counted, foreign, refuse_strange
 from spark_channel.connectors.files.formats.base import Encoder, Format
 from spark_channel.connectors.files.options import FileWriteOptions
 from spark_channel.connectors.remote import Address, Remote, connect
@@ -75,10 +76,32 @@ class RemoteTarget:
         with self.connected() as remote:
             return bool(self.names(remote))
 
+    def replaces(self) -> str:
+        with self.connected() as remote:
+            paths = foreign(self.names(remote))
+        return counted(paths)
+
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+        self.form.check(schema, self.options)
+        with self.connected() as remote:
+            self._replaced(remote, context)
+
+    def _replaced(self, remote: Remote, context: WriteContext) -> list[str]:
+        """
+        Raises:
+            TargetError: files of others that are not of the format.
+        """
+        if not context.overwrite:
+            return []
+        names = self.names(remote)
+        if self.options.file_prefix is None and not self.options.replace_foreign_files:
+            refuse_strange(self.shown, self.form.name, foreign(names))
+        return names
+
     def prepare(self, context: WriteContext, schema: pa.Schema) -> RemotePlan:
         self.form.check(schema, self.options)
         with self.connected() as remote:
-            replaced = self.names(remote) if context.overwrite else []
+            replaced = self._replaced(remote, context)
             remote.make(self.path)
             # That it may be written is not said by any listing.
             probe = self.staged_path(context.job, "probe")

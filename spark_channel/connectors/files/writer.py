@@ -35,6 +35,12 @@ from spark_channel.connectors.files.filesystem import (
     reopen,
     writing,
 )
+from spark_channel.connectors.files.foreign import (
+    counted,
+    foreign,
+    refuse_shared_directory,
+    refuse_strange,
+)
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
 from spark_channel.connectors.files.listing import files_of_prefix, has_files
@@ -111,6 +117,35 @@ class FilesWriter(Writer):
                 return has_files(place)
             return bool(files_of_prefix(place, place.path, self.names.prefix))
 
+    def replaces(self, schema: pa.Schema) -> str:
+        if is_remote(self.options.path):
+            return self._remote().replaces()
+        place = locate(self.options.path, login=self.options.login)
+        with writing(place.show()):
+            paths = foreign(self._target(store_of(place), place.path).paths())
+        return counted(paths)
+
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+        if is_remote(self.options.path):
+            self._remote().rehearse(context, schema)
+            return
+        self.form.check(schema, self.options)
+        place = locate(self.options.path, login=self.options.login)
+        with writing(place.show()):
+            if context.overwrite:
+                self._refuse_foreign(place, self._target(store_of(place), place.path))
+
+    def _refuse_foreign(self, place: Location, target: TargetDirectory) -> None:
+        """
+        Raises:
+            TargetError: what an overwrite would remove does not look like a former state of these files.
+        """
+        if self.names.prefix is not None:
+            return  # the option says whose files they are
+        refuse_shared_directory(place)
+        if not self.options.replace_foreign_files:
+            refuse_strange(place.show(), self.format, foreign(target.paths()))
+
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         if is_remote(self.options.path):
             return self._remote().prepare(context, schema)
@@ -139,6 +174,8 @@ class FilesWriter(Writer):
                     f"{shown} is a file; a write needs a directory, which it fills with files"
                 )
             target = self._target(store, place.path)
+            if context.overwrite:
+                self._refuse_foreign(place, target)
             target.ready()
             empty = plan.commit == "task" and plan.overwrite
             taken = target.take(context, Identity.of(shown, context), empty=empty)

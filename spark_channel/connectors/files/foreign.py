@@ -1,0 +1,99 @@
+"""What an overwrite of a directory takes from others: what is there is not ours until the log says so."""
+
+import os
+import pwd
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from spark_channel.connectors.files.claims import is_ours
+from spark_channel.connectors.files.filesystem import Location
+from spark_channel.errors import TargetError
+
+__all__ = ["counted", "foreign", "refuse_shared_directory", "refuse_strange"]
+
+_NAMED = 3
+_ENDINGS = {
+    "parquet": (".parquet", ".pq", ".parq"),
+    "arrow": (".arrow", ".feather", ".ipc"),
+    "orc": (".orc",),
+    "json": (".json", ".jsonl", ".ndjson"),
+    "csv": (".csv", ".tsv"),
+}
+_COMPRESSED = (".gz", ".zst", ".bz2", ".lz4", ".snappy", ".deflate", ".xz")
+
+
+def foreign(paths: Iterable[str]) -> list[str]:
+    """Those of `paths`, relative to a directory, that spark-channel did not name."""
+    return sorted(path for path in paths if not is_ours(path))
+
+
+def counted(paths: Sequence[str]) -> str:
+    """How many files of others an overwrite replaces, for people; "" = none."""
+    if not paths:
+        return ""
+    return f"{len(paths)} {'file' if len(paths) == 1 else 'files'} of other programs"
+
+
+def refuse_strange(shown: str, form: str, paths: Sequence[str]) -> None:
+    """Check that files of others, which an overwrite replaces, look like a former state of the same data.
+
+    Raises:
+        TargetError: files that are not of the format, or are in folders that are not partitions.
+    """
+    strange = [path for path in paths if _is_strange(path, form)]
+    if not strange:
+        return
+    more = f" and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
+    count = "1 file" if len(strange) == 1 else f"{len(strange)} files"
+    raise TargetError(
+        f"{shown} holds {count} of other programs that are not {form} files in partition folders: "
+        f"{', '.join(strange[:_NAMED])}{more}. An overwrite would remove them: name another directory, "
+        "move them away, or set option 'replaceForeignFiles' to true. Nothing was changed"
+    )
+
+
+def _is_strange(path: str, form: str) -> bool:
+    *folders, name = path.lower().split("/")
+    for ending in _COMPRESSED:
+        name = name.removesuffix(ending)
+    return not name.endswith(_ENDINGS[form]) or any("=" not in folder for folder in folders)
+
+
+def refuse_shared_directory(place: Location) -> None:
+    """Check that the target of an overwrite is not a directory that also serves for something else.
+
+    Raises:
+        TargetError: the root, a home, a mount point, the working directory or one above it.
+    """
+    what = _shared(place)
+    if what:
+        raise TargetError(
+            f"{place.show()} is {what}, and an overwrite removes every file below its directory: name a directory "
+            "below it. Nothing was changed"
+        )
+
+
+def _shared(place: Location) -> str:
+    if not place.local:
+        return "" if place.path.strip("/") else "the root of its file system"
+    path = Path(os.path.realpath(place.path))
+    if path == path.parent:
+        return "the root of the file system"
+    working = Path.cwd().resolve()
+    if path == working:
+        return "the working directory"
+    if path in working.parents:
+        return f"above the working directory {working}"
+    if path in _homes(path):
+        return "a home directory"
+    return "a mount point" if path.is_mount() else ""
+
+
+def _homes(path: Path) -> list[Path]:
+    """The home of this user, and of the directory's owner."""
+    homes = [Path.home()]
+    try:
+        homes.append(Path(pwd.getpwuid(path.stat().st_uid).pw_dir))
+    except (OSError, KeyError):
+        pass  # the directory is not there yet, or its owner has no entry
+    return [home.resolve() for home in homes]

@@ -1,0 +1,106 @@
+"""An overwrite takes no file of others that does not look like a former state of the same data."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_channel.connectors import WriteContext
+from spark_channel.errors import TargetError
+from tests.connectors.files.helpers import numbers, prepare, visible, write, writer_of
+
+STRANGE = ["letter.txt", "project/main.py", "README", "a/part-0.parquet", "k=1/b/x.parquet"]
+FITTING = ["part-0.parquet", "k=1/x.snappy.parquet", "k=1/l=2/y.pq", "z.parquet.gz"]
+
+
+def put(target: Path, *names: str) -> None:
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text("not ours")
+
+
+def overwrite(target: Path, **options: str) -> None:
+    write("parquet", target, numbers(1), job="a", context={"overwrite": True}, **options)
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_file_that_is_not_of_the_format_or_not_in_a_partition_refuses_an_overwrite(
+    tmp_path: Path, name: str
+) -> None:
+    put(tmp_path / "out", name)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(TargetError, match=rf"1 file of other .*{name}.*replaceForeignFiles"):
+        overwrite(tmp_path / "out")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_a_former_state_of_the_same_data_is_replaced(tmp_path: Path, name: str) -> None:
+    put(tmp_path / "out", name)
+    overwrite(tmp_path / "out", retention="0")
+    assert visible("parquet", tmp_path / "out") == [1]
+    assert not (tmp_path / "out" / name).exists()
+
+
+def test_the_error_names_three_and_how_many(tmp_path: Path) -> None:
+    put(tmp_path / "out", *(f"n{number}.txt" for number in range(7)))
+    with pytest.raises(TargetError, match=r"7 files .*: n0.txt, n1.txt, n2.txt and 4 more"):
+        overwrite(tmp_path / "out")
+
+
+def test_an_append_before_the_overwrite_does_not_make_them_ours(tmp_path: Path) -> None:
+    put(tmp_path / "out", "letter.txt")
+    write("parquet", tmp_path / "out", numbers(1), job="first")
+    with pytest.raises(TargetError, match=r"letter\.txt"):
+        overwrite(tmp_path / "out")
+    assert (tmp_path / "out" / "letter.txt").exists()
+
+
+def test_the_option_allows_it(tmp_path: Path) -> None:
+    put(tmp_path / "out", "letter.txt")
+    overwrite(tmp_path / "out", replaceForeignFiles="true")
+    assert visible("parquet", tmp_path / "out") == [1]
+
+
+def test_hidden_files_stay(tmp_path: Path) -> None:
+    put(tmp_path / "out", ".git/config", "_notes/letter.txt")
+    overwrite(tmp_path / "out")
+    assert (tmp_path / "out" / ".git" / "config").exists()
+    assert (tmp_path / "out" / "_notes" / "letter.txt").exists()
+
+
+def test_a_plan_refuses_and_counts_the_same_without_a_trace(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    put(out, "part-0.parquet", "k=1/x.parquet")
+    writer = writer_of("parquet", out)
+    context = WriteContext("plan", None, overwrite=True)
+    writer.rehearse(context, numbers(1).schema)
+    assert writer.replaces(numbers(1).schema) == "2 files of other programs"
+    put(out, "letter.txt")
+    with pytest.raises(TargetError, match=r"letter\.txt"):
+        writer.rehearse(context, numbers(1).schema)
+    assert not (out / "_spark_channel").exists()
+
+
+def test_a_directory_that_serves_for_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working = tmp_path / "above" / "working"
+    working.mkdir(parents=True)
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(working)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    for path, why in (
+        ("/", "root"),
+        ("/proc", "mount point"),
+        (working, "working directory"),
+        (working.parent, "above the working directory"),
+        (tmp_path / "home", "home"),
+        (tmp_path / "link", "home"),
+        (working / ".." / ".." / "home", "home"),
+    ):
+        for options in ({}, {"replaceForeignFiles": "true"}):
+            with pytest.raises(TargetError, match=why):
+                prepare(writer_of("parquet", path, **options), numbers(1).schema, overwrite=True)
+    write("parquet", working, numbers(1), job="append")
+    assert visible("parquet", working) == [1]
