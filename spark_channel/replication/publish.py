@@ -14,6 +14,7 @@ from spark_channel.arrow_schema import text_lengths
 from spark_channel.connectors import WriteContext, Writer
 from spark_channel.connectors.base.contract import ColumnFact
 from spark_channel.connectors.base.feed import BEGIN, ENDS, OPERATION
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import (
     ChannelError,
     OptionError,
@@ -132,7 +133,7 @@ class ChangePublisher:
         if emptied_at is not None and deletes == "hard":
             # A lake table is overwritten: `_publish` does that of a write without a key.
             if not copy.is_lake:
-                given["preSql"] = f"DELETE FROM {copy.writer['dbtable']}"  # noqa: S608 - a quoted name
+                given["preSql"] = cast(SqlWriter[Any], self._writer(copy, {})).deletes_all()
             else:
                 given = {}
         known = self._decisions.get(copy.stream)

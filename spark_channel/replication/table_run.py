@@ -319,10 +319,13 @@ class TableRun:
         if options.load_columns:
             steps.append(LoadColumns(self._report.run_id, self._report.started_at))
         reader, writer = dict(copy.reader), dict(copy.writer)
-        if planned.condition:
-            where = reader.get("where")
+        conditions = [reader.get("where"), planned.condition]
+        if copy.table is not None and copy.table.own_rows and self._writing.is_parent():
+            conditions.append(copy.table.own_rows)  # each child of the target gets those of its own
+        given = [each for each in conditions if each]
+        if given:
             reader["where"] = (
-                planned.condition if where is None else f"({where}) AND {planned.condition}"
+                given[0] if len(given) == 1 else " AND ".join(f"({each})" for each in given)
             )
         decision = self._decide(planned, steps, refused=refused) if looks else Decision()
         if decision.skip:

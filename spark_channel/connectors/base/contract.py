@@ -112,13 +112,17 @@ class FetchSize:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table of a catalog. `dbtable` is its name as the option takes it; `rows`, `nbytes`: the catalog's estimates."""
+    """A table of a catalog. `dbtable` is its name as the option takes it; `rows`, `nbytes`: the catalog's estimates.
+
+    `own_rows` is the condition of its rows that are not of tables that inherit from it; "" = no table does.
+    """
 
     schema: str
     name: str
     dbtable: str
     rows: int | None = None
     nbytes: int | None = None
+    own_rows: str = ""
 
     @property
     def label(self) -> str:
@@ -480,6 +484,10 @@ class Writer(ABC):
     def exists(self) -> bool | None:
         """Driver, before `prepare`. Whether the target exists, according to its catalog; None = unknown."""
         return None
+
+    def is_parent(self) -> bool:
+        """Driver, before `prepare`. Whether other tables inherit from the target, which keep their rows."""
+        return False
 
     def value_check(self, schema: pa.Schema) -> ValueCheck | None:
         """Driver, before `prepare`. What the target's columns hold of rows in `schema`; None = their types say all.

@@ -11,7 +11,7 @@ from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import fits, plain_kind
 from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlDialect, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.mysql.session import code_of
+from spark_channel.connectors.mysql.session import MysqlWriteSession, code_of, quoted
 from spark_channel.connectors.mysql.types import (
     INSTANT,
     LOCAL,
@@ -33,11 +33,23 @@ from spark_channel.connectors.sql.catalog import (
 )
 from spark_channel.connectors.sql.dialect import WriteDialect, misfit, wrong_table_options
 from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.publish import reached_by_delete
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import SchemaError, TargetError
 
 __all__ = ["MysqlWriteDialect", "check_one_zone", "check_transactional", "staged_columns"]
 
+_REACHES = """
+SELECT r.constraint_name, r.constraint_schema, r.table_name, r.delete_rule,
+  GROUP_CONCAT(k.column_name SEPARATOR '/')
+FROM information_schema.referential_constraints r JOIN information_schema.key_column_usage k
+  ON k.constraint_schema = r.constraint_schema AND k.constraint_name = r.constraint_name
+    AND k.table_name = r.table_name
+WHERE r.unique_constraint_schema = %s AND r.referenced_table_name = %s AND r.delete_rule IN ('CASCADE', 'SET NULL')
+  AND NOT (r.constraint_schema = %s AND r.table_name = %s)
+GROUP BY 1, 2, 3, 4
+"""
+"""Foreign keys by which a delete changes other tables. A name with a slash is not found, and refused by the server."""
 _NAME_LETTERS = 64
 _MOST_LETTERS, _KEY_LETTERS = 16_383, 768
 """Of four bytes each."""
@@ -132,6 +144,15 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         pa.binary(): "longblob",
     }
     new_key_types: ClassVar = {pa.string(): "varchar(255)", pa.binary(): "varbinary(255)"}
+
+    def check_alone(self, session: Session, schema: str, name: str) -> None:
+        own = cast(MysqlWriteSession, session)
+        found = own.rows(_REACHES, (schema, name, schema, name))
+        for key, space, table, rule, columns in found:
+            other = f"{quoted(str(space))}.{quoted(str(table))}"
+            filled = " AND ".join(f"{quoted(each)} IS NOT NULL" for each in str(columns).split("/"))
+            if session.rows(f"SELECT 1 FROM {other} WHERE {filled} LIMIT 1"):  # noqa: S608 - quoted names
+                raise reached_by_delete(f"{schema}.{name}", str(key), f"{space}.{table}", str(rule))
 
     def check_values(self, values: pa.Array, column: WriteColumn) -> None:
         check_values(values, column)

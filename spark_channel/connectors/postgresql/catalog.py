@@ -87,7 +87,9 @@ SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND
     AND EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3' AND r.is_instead),
   ({_COLUMNS})::text,
   CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({_KEYS})::text END,
-  CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({_SIZE}) END
+  CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({_SIZE}) END,
+  c.relkind = 'r' AND c.relhassubclass AND EXISTS (SELECT FROM pg_catalog.pg_trigger g
+    WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgtype & 7 = 7)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND ({_FIRST} OR c.relname = $3 AND pg_catalog.pg_table_is_visible(c.oid))
@@ -167,6 +169,13 @@ class PgTable(catalog.Table):
     """Other tables inherit from it, as partitions did before PostgreSQL had them: a trigger may put its rows there."""
     is_ruled: bool = False
     """A rule does something else in place of an INSERT, and what it stores counts as stored by the INSERT."""
+    is_divided: bool = False
+    """A trigger or a rule puts its rows into the tables that inherit from it: with them it is one table."""
+
+    @property
+    def only(self) -> str:
+        """What precedes the table's name in a statement that changes its rows: those of others stay."""
+        return "" if self.kind != "r" or self.is_divided else "ONLY "
 
 
 @lru_cache(maxsize=1024)
@@ -203,7 +212,7 @@ def find_rows(session: PgSession, texts: Sequence[str]) -> list[tuple[Any, ...] 
     find = re.sub(r"\$(\d)", lambda found: f"asked.name{found[1]}", _FIND)
     rows = session.rows(
         f"SELECT asked.number, found.* FROM (VALUES {', '.join(asked)}) AS asked (number, name1, name2, name3) "  # noqa: S608 - texts are quoted
-        f"CROSS JOIN LATERAL ({find}) AS found (f1, f2, f3, f4, f5, f6, f7, f8, f9)"
+        f"CROSS JOIN LATERAL ({find}) AS found (f1, f2, f3, f4, f5, f6, f7, f8, f9, f10)"
     )
     found = {int(number): tuple(row) for number, *row in rows}
     return [found.get(number) for number in range(len(texts))]
@@ -224,6 +233,7 @@ def described(
     columns_json: str | None,
     keys_json: str | None,
     pages: int | None,
+    is_divided: bool,
 ) -> PgTable:
     """The table of a row of the catalog."""
     columns = tuple(PgColumn(*row) for row in json.loads(columns_json or "[]"))
@@ -264,6 +274,7 @@ def described(
         tuple(indexes),
         bool(is_parent),
         bool(is_ruled),
+        bool(is_divided) or (bool(is_parent) and bool(is_ruled)),
     )
 
 

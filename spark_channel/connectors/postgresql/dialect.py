@@ -23,6 +23,7 @@ from spark_channel.connectors.postgresql.catalog import (
 )
 from spark_channel.connectors.postgresql.failures import is_ended, is_full, is_gone, is_locked
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.postgresql.session import literal_sql
 from spark_channel.connectors.postgresql.types import (
     INSTANT,
     LOCAL,
@@ -48,6 +49,7 @@ from spark_channel.connectors.sql.catalog import (
 )
 from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, wrong_table_options
 from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.publish import reached_by_delete
 from spark_channel.connectors.sql.rights import OWNER, MissingRights, Right
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
@@ -108,7 +110,8 @@ SELECT n.nspname::text, c.relname::text,
    WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)),
   (SELECT coalesce(sum(pg_relation_size(p.oid) + coalesce(pg_relation_size(nullif(p.reltoastrelid, 0)), 0)), 0)::bigint
    FROM pg_catalog.pg_class p
-   WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf))
+   WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)),
+  CASE WHEN c.relkind = 'r' AND c.relhassubclass THEN format('tableoid = %L::regclass', c.oid::regclass) ELSE '' END
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
   AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' AND c.relname NOT LIKE 'spark\\_channel\\_%'
@@ -408,6 +411,15 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
             typmod = ((precision << 16) | scale) + 4
         return replace(cast(PgColumn, column), declared=declared, base=base, typmod=typmod)
 
+    def check_deletes(self, session: Session, schema: str, name: str) -> None:
+        """TRUNCATE itself refuses a table to which foreign keys refer."""
+        label = f"{schema}.{name}"
+        rows = session.rows(_REACHES.format(name=literal_sql(self.place(schema, name))))
+        for key, other, rule, columns in rows:
+            filled = " AND ".join(f"{self.quoted(each)} IS NOT NULL" for each in columns)
+            if session.rows(f"SELECT 1 FROM {other} WHERE {filled} LIMIT 1"):  # noqa: S608 - names are quoted
+                raise reached_by_delete(label, str(key), str(other), _RULES[str(rule)])
+
     def emptied(self, table: str, options: SqlWriteOptions) -> str:
         return f"TRUNCATE {table}{' CASCADE' if cast(PostgresWriteOptions, options).cascade_truncate else ''}"
 
@@ -430,6 +442,16 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
         return " " + text.strip()
 
 
+_RULES = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
+_REACHES = """
+SELECT k.conname::text, k.conrelid::regclass::text, k.confdeltype::text,
+  (SELECT array_agg(a.attname::text) FROM pg_catalog.pg_attribute a
+   WHERE a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey))
+FROM pg_catalog.pg_constraint k
+WHERE k.contype = 'f' AND k.confrelid = {name}::regclass AND k.conrelid <> k.confrelid AND k.conparentid = 0
+  AND k.confdeltype IN ('c', 'n', 'd')
+"""
+"""Foreign keys by which a delete changes other tables."""
 _MOST_LETTERS = 10_485_760
 _NUMBERS = {
     "int2": "smallint",
@@ -462,7 +484,8 @@ def match_target(
     is_native = native is not None and options.write_mode != "apply" and are_native(native, table)
     column = native_column if is_native else None
     if made_as is None:
-        return old_target(DIALECT, table, schema, options, column=column), is_native
+        target = old_target(DIALECT, table, schema, options, column=column)
+        return replace(target, only=table.only), is_native
     place, name = made_as
     label = f"{place}.{name}"
     target = old_target(DIALECT, table, schema, options, made_as=label, column=column)

@@ -67,7 +67,7 @@ class PostgresMerge(Merge):
         """`count`: how many `rows` there are."""
         super().__init__(session, DIALECT, target, rows, mode, count)
         self._session: PgWriteSession = session
-        self._columns = written_columns(target)
+        self._columns, self._place = written_columns(target), target
         self.writers: int | None = None
         """How many tasks wrote the rows; None = others may write to the same target."""
 
@@ -119,8 +119,9 @@ class PostgresMerge(Merge):
                 "task are older or newer is not known. Write with commit=job, and without a shuffle behind the stream "
                 "(repartition, join), so that one task has all changes in their order"
             )
-        self._run(f"DELETE FROM {self._target}")  # noqa: S608 - names are quoted
-        check_gone(self._label, int(self._run(f"SELECT count(*) FROM {self._target}")[0][0]))  # noqa: S608 - names are quoted
+        DIALECT.check_deletes(self._session, self._place.schema, self._place.name)
+        self._run(f"DELETE FROM {self._own_rows}")  # noqa: S608 - names are quoted
+        check_gone(self._label, int(self._run(f"SELECT count(*) FROM {self._own_rows}")[0][0]))  # noqa: S608 - names are quoted
         self._run(f"DELETE FROM {self._rows} WHERE {PLACE} <= {last}")  # noqa: S608 - names are quoted
 
     def _keep_last(self) -> None:
@@ -131,12 +132,12 @@ class PostgresMerge(Merge):
 
     def _delete(self) -> None:
         where = f"{self.gone('s.')} AND {self._same}"
-        self._run(f"DELETE FROM {self._target} t USING {self._rows} s WHERE {where}")  # noqa: S608 - names are quoted
+        self._run(f"DELETE FROM {self._own_rows} t USING {self._rows} s WHERE {where}")  # noqa: S608 - names are quoted
 
     def _close(self, end: str) -> None:
         where = f"{self.does(CLOSES, 's.')} AND {self._same_one} AND t.{self.quoted(end)} IS NULL"
         self._run(
-            f"UPDATE {self._target} t SET {self.quoted(end)} = {self._closed_at(end)} FROM {self._rows} s "  # noqa: S608 - names are quoted
+            f"UPDATE {self._own_rows} t SET {self.quoted(end)} = {self._closed_at(end)} FROM {self._rows} s "  # noqa: S608 - names are quoted
             f"WHERE {where}"
         )
 

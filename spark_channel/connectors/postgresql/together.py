@@ -285,7 +285,7 @@ class PostgresTogether(Together):
         plan: _Plan = table.plan
         if plan.there is None:
             return plan.create
-        return DIALECT.emptied(plan.target.sql, self._writer.options)
+        return DIALECT.emptied(plan.target.own_rows, self._writer.options)
 
     def _hold(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> None:
         """Check that the tables, which are locked, are as they were planned."""

@@ -74,6 +74,13 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
     def writing(self) -> AbstractContextManager[None]:
         return self.kept.keeping()
 
+    def is_parent(self) -> bool:
+        def look(session: PgWriteSession) -> bool:
+            table = self.look(session).table
+            return isinstance(table, PgTable) and table.is_parent and not table.is_divided
+
+        return self.run(TargetError, "look", look, begins=True)
+
     @property
     def task_seconds(self) -> float | None:
         options = self.options

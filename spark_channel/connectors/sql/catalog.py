@@ -121,7 +121,7 @@ class TargetTable:
 
     `declared` are its columns and types as they are (or will be, with `create`); a publish that finds others refuses.
     `key` are `keyColumns` as the table spells them. `operation` is the column that says what a row of a change feed
-    does (`writeMode=apply`).
+    does (`writeMode=apply`). `only` precedes the name where tables that inherit from it are not meant.
     """
 
     schema: str
@@ -133,10 +133,16 @@ class TargetTable:
     create: str | None = None
     key: tuple[str, ...] = ()
     operation: str | None = None
+    only: str = ""
 
     @property
     def source(self) -> statements.Source:
         return statements.named_table((self.schema, self.name))
+
+    @property
+    def own_rows(self) -> str:
+        """The table in a statement that changes its rows, without those of tables that inherit from it."""
+        return f"{self.only}{self.sql}"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -49,7 +49,10 @@ class Dialect(ABC):
     sql: str = ""
     """sqlglot's name of the SQL in which users write `query` and `where`; "" is standard SQL."""
     tables_sql: ClassVar[str] = ""
-    """A query for the tables that are there: schema ("" = the only one), name, estimated rows and bytes, or NULL."""
+    """A query for the tables that are there: schema ("" = the only one), name, estimated rows and bytes, or NULL.
+
+    A fifth column is `SourceTable.own_rows`.
+    """
     of_new_tables: ClassVar[tuple[str, ...]] = ()
     """Rights on a schema in which a write makes tables; () = `lacking` cannot ask the database for rights."""
     to_alter: ClassVar[str] = "ALTER"
@@ -517,6 +520,17 @@ class WriteDialect(Dialect):
     def is_same_type(self, found: str, planned: str) -> bool:
         """Whether two declared types are one, as the catalog shows them and as they were written."""
         return found == planned
+
+    def check_alone(self, session: Session, schema: str, name: str) -> None:
+        """Check that `emptied` changes no other table.
+
+        Raises:
+            TargetError: foreign keys of other tables would do so.
+        """
+
+    def check_deletes(self, session: Session, schema: str, name: str) -> None:
+        """The same of a DELETE of all rows."""
+        self.check_alone(session, schema, name)
 
     def emptied(self, table: str, options: SqlWriteOptions) -> str:
         """The statement that empties a table inside a transaction."""

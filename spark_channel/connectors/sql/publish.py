@@ -37,6 +37,7 @@ __all__ = [
     "insert_words",
     "is_ready",
     "make_ready",
+    "reached_by_delete",
     "refuse_two_receipts",
 ]
 
@@ -56,6 +57,16 @@ def refuse_two_receipts(receipts: Sequence[Receipt]) -> None:
         raise CommitError(
             f"two receipts of task {min(twice)}: nothing was published; run the job again"
         )
+
+
+def reached_by_delete(label: str, key: str, other: str, rule: str) -> TargetError:
+    """The error that to delete all rows of a table would change another one, by its foreign key."""
+    does = "delete" if rule == "CASCADE" else "change"
+    return TargetError(
+        f"all rows of {label} are to be replaced, and foreign key {key!r} of {other}, which has rows, is ON DELETE "
+        f"{rule}: the server would {does} rows of {other}, too. Drop the foreign key and add it after the run, or "
+        "update the rows by their key: writeMode=upsert, or mode incremental with primary_key"
+    )
 
 
 def check_receipt(receipt: Receipt, staged: int) -> None:
@@ -106,7 +117,8 @@ def is_ready(
         return False
     check_planned(dialect, target, table)
     if overwrite:
-        session.rows(dialect.emptied(target.sql, options))
+        dialect.check_alone(session, target.schema, target.name)
+        session.rows(dialect.emptied(target.own_rows, options))
     return True
 
 
@@ -186,6 +198,7 @@ class Merge:
         count: int = 0,
     ) -> None:
         self._session, self._dialect, self._target, self._rows = session, dialect, target.sql, rows
+        self._own_rows = target.own_rows
         self._run: Callable[[str], Sequence[tuple[Any, ...]]] = session.rows
         self._names, self._key, self._mode, self._count = target.names, target.key, mode, count
         self._label = target.label
@@ -297,17 +310,17 @@ class Merge:
             return
         value = f"SELECT MAX({self._staged(end)}) FROM {self._rows} s WHERE {said}"  # noqa: S608 - quoted names
         self._run(
-            f"UPDATE {self._target} SET {self.quoted(end)} = ({value}) WHERE {self.quoted(end)} IS NULL"  # noqa: S608 - names are quoted
+            f"UPDATE {self._own_rows} SET {self.quoted(end)} = ({value}) WHERE {self.quoted(end)} IS NULL"  # noqa: S608 - names are quoted
         )
         if self._begin is not None:
             # As in `_closed_at`, apart: MySQL reads a temporary table once in a statement.
             ended, begin = self.quoted(end), self.quoted(self._begin)
-            self._run(f"UPDATE {self._target} SET {ended} = {begin} WHERE {ended} < {begin}")  # noqa: S608 - names are quoted
+            self._run(f"UPDATE {self._own_rows} SET {ended} = {begin} WHERE {ended} < {begin}")  # noqa: S608 - names are quoted
         self._run(f"DELETE FROM {self._rows} WHERE {said}")  # noqa: S608 - quoted names
 
     def _leave_open(self, end: str) -> None:
         """Let an open of a key that has a row without an end write that row, or remove the open if it has an end."""
-        is_open = f"FROM {self._target} t WHERE {self._same_one} AND t.{self.quoted(end)} IS NULL"
+        is_open = f"FROM {self._own_rows} t WHERE {self._same_one} AND t.{self.quoted(end)} IS NULL"
         said = f"WHERE {self.does(OPENS, 's.')} AND EXISTS (SELECT 1 {is_open}) AND s.{self.quoted(end)} IS"
         if self._begin is not None:
             begin = self.quoted(self._begin)
@@ -340,7 +353,7 @@ class Merge:
         """Remove the keys of deletes from the target."""
         keys = self.listed(self._key)
         gone = f"SELECT {keys} FROM {self._rows} WHERE {self.gone()}"  # noqa: S608 - names are quoted
-        self._run(f"DELETE FROM {self._target} WHERE ({keys}) IN ({gone})")  # noqa: S608 - names are quoted
+        self._run(f"DELETE FROM {self._own_rows} WHERE ({keys}) IN ({gone})")  # noqa: S608 - names are quoted
 
     def _drop_deletes(self) -> None:
         """Leave the writes."""
@@ -372,7 +385,7 @@ class Merge:
     @property
     def _there(self) -> str:
         """The condition that the target has the key of the row s."""
-        return f"EXISTS (SELECT 1 FROM {self._target} t WHERE {self._same})"  # noqa: S608 - names are quoted
+        return f"EXISTS (SELECT 1 FROM {self._own_rows} t WHERE {self._same})"  # noqa: S608 - names are quoted
 
     def _check_deleted(self) -> None:
         query = f"SELECT COUNT(*) FROM {self._rows} s WHERE {self.gone('s.')} AND {self._there}"  # noqa: S608 - names are quoted
@@ -433,7 +446,7 @@ class StandardMerge(Merge):
 
     def _delete(self) -> None:
         gone = f"SELECT 1 FROM {self._rows} s WHERE {self._same} AND {self.gone('s.')}"  # noqa: S608 - names are quoted
-        self._run(f"DELETE FROM {self._target} t WHERE EXISTS ({gone})")  # noqa: S608 - names are quoted
+        self._run(f"DELETE FROM {self._own_rows} t WHERE EXISTS ({gone})")  # noqa: S608 - names are quoted
 
     def _write(self, *, update: bool) -> int | None:
         sets = ", ".join(f"{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)

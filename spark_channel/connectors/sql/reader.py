@@ -98,8 +98,9 @@ class SqlReader(Reader):
                 ".".join(self.dialect.quoted(str(part)) for part in (schema, name) if part),
                 None if rows is None else int(rows),
                 None if nbytes is None else int(nbytes),
+                *more,
             )
-            for schema, name, rows, nbytes in found
+            for schema, name, rows, nbytes, *more in found
         ]
 
     def primary_key(self) -> tuple[str, ...]:

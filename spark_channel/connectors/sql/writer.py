@@ -109,6 +109,21 @@ class SqlWriter(WriteProtocol[S]):
 
         return self.run(TargetError, "look", look, begins=True)
 
+    def deletes_all(self) -> str:
+        """The statement that deletes all rows of the table, and of no other, for `preSql`.
+
+        Raises:
+            TargetError: it would reach other tables.
+        """
+
+        def look(session: S) -> str:
+            place = self.placed(session)
+            self.dialect.check_deletes(session, place.schema, place.name)
+            only = getattr(place.table, "only", "")
+            return f"DELETE FROM {only}{self.dialect.place(place.schema, place.name)}"  # noqa: S608 - a quoted name
+
+        return self.run(TargetError, "look", look, begins=True)
+
     def begin(self) -> None:
         texts = self.options.start_sql
         if texts:
