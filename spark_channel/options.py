@@ -106,6 +106,13 @@ class Options(BaseModel):
     aliases: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Before 2.12, pydantic spells the names of a deferred model only when it is built."""
+        for name, field in cls.model_fields.items():
+            if field.alias is None:
+                field.alias = to_camel(name)
+
+    @classmethod
     def names(cls) -> dict[str, str]:
         """Lower-cased option name -> field name."""
         return {(field.alias or name).lower(): name for name, field in cls.model_fields.items()}

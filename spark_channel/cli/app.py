@@ -19,6 +19,8 @@ from spark_channel.cli.arguments import (
     Output,
     Parameters,
     SharedLimit,
+    choice,
+    choices,
 )
 from spark_channel.cli.run import EngineName
 from spark_channel.cli.table_commands import convert, copy, replicate, verify
@@ -109,8 +111,10 @@ def run(
     engine: Annotated[
         EngineName,
         typer.Option(
+            parser=choice(EngineName),
+            metavar=choices(EngineName),
             help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
-            "spark-submit runs the command, or source or target is a Spark format."
+            "spark-submit runs the command, or source or target is a Spark format.",
         ),
     ] = "auto",
     parallel: Annotated[

@@ -19,10 +19,14 @@ from spark_channel.cli.arguments import (
     SharedLimit,
     Timezone,
     Windows,
+    choice,
+    choices,
 )
 from spark_channel.errors import OptionError
 
 __all__ = ["convert", "copy", "replicate", "verify"]
+
+_TextForm = Literal["exact", "nfc"]
 
 
 def copy(
@@ -191,8 +195,12 @@ def verify(
         ),
     ] = None,
     text: Annotated[
-        Literal["exact", "nfc"],
-        typer.Option(help="Compare texts as they are, or by Unicode's NFC."),
+        _TextForm,
+        typer.Option(
+            parser=choice(_TextForm),
+            metavar=choices(_TextForm),
+            help="Compare texts as they are, or by Unicode's NFC.",
+        ),
     ] = "exact",
     confirm: Annotated[
         int,
