@@ -118,6 +118,9 @@ def has_utf8(text: str) -> bool:
     return True
 
 
+_LONGEST_SECRET = 1 << 20
+
+
 def resolve_secret(value: object) -> SecretStr:
     """A secret; `${env:NAME}` and `${file:PATH}` become what they name.
 
@@ -140,9 +143,11 @@ def resolve_secret(value: object) -> SecretStr:
             raise ValueError(f"a text in UTF-8; the environment variable {name} is not one")
         return SecretStr(os.environ[name])
     try:
-        return SecretStr(
-            Path(absolute_path(name, uri=False)).read_text(encoding="utf-8").rstrip("\r\n")
-        )
+        with Path(absolute_path(name, uri=False)).open(encoding="utf-8") as file:
+            found = file.read(_LONGEST_SECRET + 1)
+        if len(found) > _LONGEST_SECRET:
+            raise ValueError(f"a value of at most {_LONGEST_SECRET >> 20} MiB; {name} is longer")
+        return SecretStr(found.rstrip("\r\n"))
     except OSError as error:
         raise ValueError(f"a readable file; {name}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
@@ -32,6 +33,7 @@ __all__ = [
     "expand_text",
     "parse_parameters",
     "parse_text",
+    "read_job_text",
     "unset_names",
 ]
 
@@ -238,6 +240,9 @@ class JobFile(JobSection):
 
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_MOST_TEXT = 16 << 20
+"""Characters of a job, in its file and with its variables put in: it is held in memory, several times."""
+_MOST_NAMES = 20
 _BRACED_OR_BARE = re.compile(r"\$\{([\w.-]+)\}|\$(\w+)")
 _TAKES = '"-Dname=value", several of them separated by spaces'
 
@@ -277,7 +282,7 @@ def expand_text(text: str, variables: Mapping[str, str], source: str) -> str:
     `$name` without braces counts only when it is set, so that regular expressions stay whole.
 
     Raises:
-        JobFileError: a `${name}` that is not set; names the place and all such names.
+        JobFileError: a `${name}` that is not set; names the place and such names. Or the text becomes too long.
     """
 
     def place(match: re.Match[str]) -> str:
@@ -285,28 +290,58 @@ def expand_text(text: str, variables: Mapping[str, str], source: str) -> str:
         column = match.start() - text.rfind("\n", 0, match.start())
         return f"{source}: line {line}, column {column}"
 
-    return _expand(text, variables, place)
+    return _expand(text, variables, place, _Length(source))
 
 
-def expand_data(data: object, variables: Mapping[str, str], path: str = "") -> object:
+def expand_data(data: object, variables: Mapping[str, str]) -> object:
     """The same in every text of JSON data that was never a file; keys stay.
 
     Raises:
-        JobFileError: a `${name}` that is not set; names the JSON path.
+        JobFileError: a `${name}` that is not set; names the JSON path. Or the texts become too long.
     """
-    if isinstance(data, str):
-        return _expand(data, variables, lambda _match: path)
-    if isinstance(data, dict):
-        return {
-            key: expand_data(value, variables, f"{path}.{key}" if path else str(key))
-            for key, value in data.items()
-        }
-    if isinstance(data, list):
-        return [expand_data(value, variables, f"{path}[{n}]") for n, value in enumerate(data)]
-    return data
+    length = _Length("job")
+
+    def expanded(inside: object, path: str) -> object:
+        if isinstance(inside, str):
+            return _expand(inside, variables, lambda _match: path, length)
+        if isinstance(inside, dict):
+            return {
+                key: expanded(value, f"{path}.{key}" if path else str(key))
+                for key, value in inside.items()
+            }
+        if isinstance(inside, list):
+            return [expanded(value, f"{path}[{n}]") for n, value in enumerate(inside)]
+        return inside
+
+    return expanded(data, "")
 
 
-def _expand(text: str, variables: Mapping[str, str], place: Callable[[re.Match[str]], str]) -> str:
+class _Length:
+    """Counts the characters of a job before they are made."""
+
+    def __init__(self, source: str) -> None:
+        self._source, self._count = source, 0
+
+    def add(self, count: int) -> None:
+        """
+        Raises:
+            JobFileError: there are too many.
+        """
+        self._count += count
+        if self._count > _MOST_TEXT:
+            raise JobFileError(
+                f"{self._source}: the job has more than {_MOST_TEXT >> 20} MiB of text with its variables put in; "
+                "shorten their values ('-p'), or split the job"
+            )
+
+
+def _expand(
+    text: str,
+    variables: Mapping[str, str],
+    place: Callable[[re.Match[str]], str],
+    length: _Length,
+) -> str:
+    length.add(len(text))
     unset = [
         match
         for match in _BRACED_OR_BARE.finditer(text)
@@ -314,26 +349,46 @@ def _expand(text: str, variables: Mapping[str, str], place: Callable[[re.Match[s
     ]
     if unset:
         names = list(dict.fromkeys(match.group(1) for match in unset))
-        shown = ", ".join(f"${{{name}}}" for name in names)
+        shown = ", ".join(f"${{{name}}}" for name in names[:_MOST_NAMES])
+        shown += f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         verb = "is" if len(names) == 1 else "are"
         raise JobFileError(
             f'{place(unset[0])}: {shown} {verb} not set; give -p "-D{names[0]}=..." or '
             f"variables={{{names[0]!r}: ...}}. A secret may be given as ${{env:NAME}} or ${{file:PATH}}"
         )
-    return _BRACED_OR_BARE.sub(
-        lambda match: variables.get(match.group(1) or match.group(2), match.group()), text
-    )
+
+    def value(match: re.Match[str]) -> str:
+        found = variables.get(match.group(1) or match.group(2), match.group())
+        length.add(len(found))
+        return found
+
+    return _BRACED_OR_BARE.sub(value, text)
 
 
 # From a job file's text to plain JSON data, with what DataX's own parser forgives.
 
 
-_STRING = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')"""
-_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LOOSE = re.compile(rf"{_STRING}|,(?=[\s,]*[,}}\]])|[A-Za-z_$][\w$-]*(?=\s*:)", re.DOTALL)
+_STRING = r"""(?:"(?:\\.|[^"\\])*+"|'(?:\\.|[^'\\])*+')"""
+_UNCLOSED = r"""["'].*|/\*.*"""
+"""A text or a comment that does not end takes the rest: it is looked at once, not again from each quote in it."""
+_COMMENT = re.compile(rf"{_STRING}|//[^\n]*+|/\*.*?\*/|(?P<unclosed>{_UNCLOSED})", re.DOTALL)
+_LOOSE = re.compile(
+    rf"{_STRING}|(?P<unclosed>{_UNCLOSED})|(?P<commas>,[\s,]*+)|(?<![\w$-])[A-Za-z_$][\w$-]*+(?=\s*+:)",
+    re.DOTALL,
+)
 _NOT_NEWLINE = re.compile(r"[^\n]")
 _INSIDE = re.compile(r"""\\(?:x([0-9A-Fa-f]{2})|(.))|(")""", re.DOTALL)
 _ESCAPED = {"'": "'", "v": "\\u000b", "0": "\\u0000"}
+
+
+def read_job_text(path: Path) -> str:
+    """The text of a job file, of which no more is read than a job may have.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or is not UTF-8.
+    """
+    with path.open(encoding="utf-8") as file:
+        return file.read(_MOST_TEXT + 1)
 
 
 def parse_text(text: str, variables: dict[str, str], source: str) -> Any:
@@ -344,6 +399,7 @@ def parse_text(text: str, variables: dict[str, str], source: str) -> Any:
     Raises:
         JobFileError: broken JSON, with line and column; a variable that is not set.
     """
+    _Length(source).add(len(text))
     bare = expand_text(_COMMENT.sub(_blank, text.removeprefix("\ufeff")), variables, source)
     try:
         return json.loads(_LOOSE.sub(_strict, bare), parse_constant=_no_constant, strict=False)
@@ -360,14 +416,19 @@ def parse_text(text: str, variables: dict[str, str], source: str) -> Any:
 def _blank(match: re.Match[str]) -> str:
     """Strings stay; the rest becomes spaces, so that lines and columns stay what they are."""
     found = match.group()
-    return found if found[0] in "\"'" else _NOT_NEWLINE.sub(" ", found)
+    is_kept = found[0] in "\"'" or match["unclosed"]
+    return found if is_kept else _NOT_NEWLINE.sub(" ", found)
 
 
 def _strict(match: re.Match[str]) -> str:
     """A string or a key as JSON writes it; a comma too many as a space."""
     found = match.group()
-    if found == ",":
-        return " "
+    if match["unclosed"]:
+        return found
+    if match["commas"]:
+        ends = match.string[match.end() : match.end() + 1] in ("}", "]")
+        last = len(found) if ends else found.rindex(",")
+        return found[:last].replace(",", " ") + found[last:]
     if found[0] not in "\"'":
         return f'"{found}"'
     return f'"{_INSIDE.sub(_escape, found[1:-1])}"'

@@ -16,6 +16,7 @@ from spark_channel.datax.document import (
     Plugin,
     expand_data,
     parse_text,
+    read_job_text,
     unset_names,
 )
 from spark_channel.datax.place import (
@@ -182,7 +183,7 @@ def _read(source: Source, variables: dict[str, str]) -> tuple[str, Any]:
     if str(source).lower().startswith(("http:", "https:")):
         raise JobFileError("a job is a file or its text; fetch it from its url first")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_job_text(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise JobFileError(f"{path}: cannot be read: {reason}") from None
@@ -443,7 +444,7 @@ def check_job_file(path: Path, variables: Mapping[str, str]) -> JobFileCheck:
     A variable that is not set is a note, and so is what is at fault with it alone.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_job_text(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         return JobFileCheck(None, (f"cannot be read: {reason}",))

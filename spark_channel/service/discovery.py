@@ -8,8 +8,10 @@ and-swap on the advert's nonce, so that two starters and a stopping service cann
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import secrets
+import socket
 import stat
 import subprocess
 import sys
@@ -164,16 +166,28 @@ def private_directory() -> Path:
     """The directory of adverts, made with mode 0700 when it is missing.
 
     `$XDG_RUNTIME_DIR/spark-channel` where that variable names a directory that only this user can open, else
-    `spark-channel-UID` among the temporary files.
+    `spark-channel-UID` among the temporary files, else, if another user made that one, a directory in this user's home.
 
     Raises:
-        ServiceUnavailableError: it exists, but belongs to another user, is open to others, or is a link.
+        ServiceUnavailableError: it exists, but is open to others, or is a link; or another user's, without a home.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and Path(runtime).is_absolute() and _is_private(Path(runtime)):
         path = Path(runtime) / "spark-channel"
     else:
         path = Path(tempfile.gettempdir()) / f"spark-channel-{os.geteuid()}"
+    if _is_of_another(path):
+        instead = _in_home()
+        if instead is not None and path not in _warned_of:
+            _warned_of.add(path)
+            _log.warning(
+                "%s belongs to another user, who may have made it to be in the way, so %s is used. Have it removed, or "
+                "set XDG_RUNTIME_DIR or TMPDIR for all processes of this user",
+                path,
+                instead,
+            )
+        if instead is not None:
+            return instead
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
@@ -188,6 +202,27 @@ def private_directory() -> Path:
             "remove it, or set XDG_RUNTIME_DIR or TMPDIR"
         )
     return path
+
+
+_log = logging.getLogger(__name__)
+_warned_of: set[Path] = set()
+
+
+def _is_of_another(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid != os.geteuid()
+    except OSError:
+        return False
+
+
+def _in_home() -> Path | None:
+    """A private directory of this user on this host; None = there is none, or nothing can be written there."""
+    try:
+        path = Path.home() / ".spark_channel" / f"run-{socket.gethostname()}"
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return path if _is_private(path) else None
 
 
 def _is_private(path: Path) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.service import protocol as wire
-from spark_channel.service.protocol import NO_SCOPE, ServiceAddress, Tokens
+from spark_channel.service.protocol import NO_SCOPE, SERVICE_SCOPE, ServiceAddress, Tokens
 
 __all__ = [
     "TOKEN_HEADER",
@@ -110,6 +110,10 @@ _MOST_STRANGERS = 512
 _MOST_WITH_TLS = 128
 """Each connection needs about 300 KiB during its handshake."""
 _MOST_CONNECTIONS = 20_000
+_BODY_OF_SCOPE = 64 << 10
+"""The largest body with a token that is not the service's own: spending a limit takes less."""
+_MOST_UNFINISHED = 64 << 20
+"""Announced bytes of all bodies that have not come whole, which are held in memory."""
 _HEAD_SECONDS = 10.0
 _BODY_SECONDS = 30.0
 _IDLE_SECONDS = 300.0
@@ -124,6 +128,7 @@ _REASONS = {
     413: "Content Too Large",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
+    503: "Service Unavailable",
 }
 
 
@@ -202,6 +207,8 @@ class HttpServer:
         self.port = int(self._socket.getsockname()[1])
         self.strangers: OrderedDict[_Call | _Handshake, None] = OrderedDict()
         self.calls: set[_Call | _Handshake] = set()
+        self.unfinished = 0
+        """Announced bytes of bodies that have not come whole."""
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(self._failed)
         self._server: asyncio.Server | None = None
@@ -335,6 +342,8 @@ class _Call(asyncio.Protocol):
         self._caller: Caller | None = None
         self._missing = 0
         """Bytes of the body that have not come; meaningful while `_caller` is set."""
+        self._reserved = 0
+        """Its part of `HttpServer.unfinished`."""
         self._discard = -1
         """Bytes that may still be thrown away before the connection is cut; -1 = it is not about to be."""
         self._busy = False
@@ -357,6 +366,7 @@ class _Call(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._stop_timer()
         self._shell.dismiss(self)
+        self._reserve(0)
         self._transport = None
         self._buffer.clear()
 
@@ -366,6 +376,10 @@ class _Call(asyncio.Protocol):
             if self._discard < 0:
                 self.abort()
             return
+        if self._caller is None and not self._buffer:
+            self._abort_after(
+                _HEAD_SECONDS
+            )  # a head that has begun comes whole, also on a kept connection
         self._buffer += data
         self.go_on()
 
@@ -383,6 +397,8 @@ class _Call(asyncio.Protocol):
     def abort(self) -> None:
         self._stop_timer()
         self._shell.dismiss(self)
+        self._reserve(0)
+        self._buffer.clear()
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
@@ -399,6 +415,7 @@ class _Call(asyncio.Protocol):
             return
         body, self._buffer = bytes(self._buffer[: self._missing]), self._buffer[self._missing :]
         self._busy = True
+        self._reserve(0)
         self._stop_timer()
         # Nothing more is read while the request is carried out: a caller asks one thing at a time.
         self._transport.pause_reading()
@@ -439,14 +456,23 @@ class _Call(asyncio.Protocol):
         if reads and int(length):
             self._refuse(400, "a GET has no body")
             return False
-        if int(length) > wire.LARGEST_BODY:
-            self._refuse(413, f"a body has at most {wire.LARGEST_BODY} bytes")
+        most = wire.LARGEST_BODY if scope == SERVICE_SCOPE else _BODY_OF_SCOPE
+        if int(length) > most:
+            self._refuse(413, f"a body with this token has at most {most} bytes")
             return False
+        if self._shell.unfinished + int(length) > _MOST_UNFINISHED:
+            self._refuse(503, "the service is busy: too many requests have not come whole")
+            return False
+        self._reserve(int(length))
         self._closes = headers.get("connection", "").lower() == "close"
         self._action, self._caller, self._missing = action, Caller(scope, self._peer), int(length)
         self._query = query.encode()
         self._abort_after(_BODY_SECONDS)
         return True
+
+    def _reserve(self, count: int) -> None:
+        self._shell.unfinished += count - self._reserved
+        self._reserved = count
 
     def _perform(self, action: str, body: bytes, caller: Caller) -> None:
         endpoint = self._shell.endpoints.get(action)
@@ -544,7 +570,7 @@ class _Call(asyncio.Protocol):
         self._busy, self._caller, self._missing = False, None, 0
         if self._transport is None:
             return
-        self._abort_after(_HEAD_SECONDS if is_stranger else _IDLE_SECONDS)
+        self._abort_after(_HEAD_SECONDS if is_stranger or self._buffer else _IDLE_SECONDS)
         if self._closes:
             self._transport.close()
         elif not self._full:

@@ -333,6 +333,7 @@ def test_a_caller_who_resets_the_connection_before_the_refusal_is_no_fault_of_ou
         strangers=OrderedDict(),
         refusals=http_server._RejectionLog(),
         tokens=Tokens(),
+        unfinished=0,
         _tls=None,
     )
     for name in ("admit", "dismiss"):

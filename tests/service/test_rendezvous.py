@@ -167,7 +167,10 @@ def test_a_directory_that_is_not_ours_alone_is_refused(runtime_directory: Path, 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
-def test_a_directory_of_another_user_is_refused(runtime_directory: Path) -> None:
+def test_a_directory_of_another_user_is_refused_where_there_is_no_home(
+    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/dev/null")
     path = runtime_directory / "spark-channel"
     path.mkdir(mode=0o700)
     os.chown(path, 12345, 12345)

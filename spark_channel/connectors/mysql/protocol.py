@@ -6,9 +6,9 @@ https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_respon
 """
 
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,12 @@ _WIDE = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 """The first byte of a field whose length follows -> the bytes of that length."""
 _COM_QUERY = 0x03
 
+_MOST_COLUMNS, _MOST_BYTES = 4096, (1 << 30) + _LARGEST_PACKET
+"""Of a row: what a table may have, and what max_allowed_packet may be."""
+_MALFORMED = 2027
+_DAMAGE = (struct.error, LookupError, TypeError, ValueError, OverflowError)
+"""What reading bytes raises that are something else than they should be; Arrow's errors are among these."""
+
 Fields = list[pa.LargeBinaryArray]
 Places = npt.NDArray[np.int64]
 
@@ -40,15 +46,28 @@ def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) 
     """The result of `sql` as fields, an array for each of its columns; null is NULL.
 
     A batch has at most `batch_rows` rows and about `batch_bytes` bytes. What the server refuses, also in the
-    middle of the result, is raised as PyMySQL does; after an early end the connection is good for nothing but to
-    be abandoned. After the last batch, `connection.warnings_left` says how many warnings the statement left.
+    middle of the result, is raised as PyMySQL does, and so is a packet that is not as the protocol has it. After an
+    early end the connection is good for nothing but to be abandoned. After the last batch, `connection.warnings_left`
+    says how many warnings the statement left.
     """
+    try:
+        yield from _batches(connection, sql, batch_rows, batch_bytes)
+    except _DAMAGE as error:
+        raise pymysql.err.OperationalError(
+            _MALFORMED,
+            f"a packet of the result is not as MySQL's protocol has it ({type(error).__name__})",
+        ) from error
+
+
+def _batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) -> Iterator[Fields]:
     # PyMySQL has no public way below its cursors.
     connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001 - PyMySQL has no public way
     first = connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
     if first.is_load_local_packet():
         connection.refuse_file(first)
     width = int(first.read_length_encoded_integer())
+    if not 0 < width <= _MOST_COLUMNS:
+        raise ValueError("the number of columns")
     for _ in range(width):
         connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
     connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
@@ -90,7 +109,7 @@ class _Rows:
 
     def _find(self, begins: list[int], begin: int, most_rows: int) -> int:
         """Add the rows behind `begin` that have come whole; returns the end of the last."""
-        buffer, size, head = self._buffer, len(self._buffer), Struct("<I").unpack_from
+        buffer, size, head = self._buffer, len(self._buffer), struct.Struct("<I").unpack_from
         while len(begins) < most_rows and begin + _HEAD < size:
             length = head(buffer, begin)[0] & _LARGEST_PACKET
             end = begin + _HEAD + length
@@ -118,17 +137,19 @@ class _Rows:
 
     def _long(self, begin: int) -> tuple[bytes, int] | None:
         """A row of more than 16 MiB, which comes in several packets: (its bytes, where it ends)."""
-        parts, length = [], _LARGEST_PACKET
+        packets, length, first = list[tuple[int, int]](), _LARGEST_PACKET, begin
         while length == _LARGEST_PACKET:
+            if begin - first > _MOST_BYTES:
+                raise ValueError("a row of more than 1 GiB")
             if begin + _HEAD > len(self._buffer):
                 return None
             length = int.from_bytes(self._buffer[begin : begin + 3], "little")
             end = begin + _HEAD + length
-            if end > len(self._buffer):
-                return None
-            parts.append(self._buffer[begin + _HEAD : end])
+            packets.append((begin + _HEAD, end))
             begin = end
-        return b"".join(parts), begin
+        if begin > len(self._buffer):
+            return None
+        return b"".join(self._buffer[start:end] for start, end in packets), begin
 
     def _finish(self, packet: bytes, mark: int) -> None:
         self.ended = True
@@ -143,9 +164,12 @@ def _columns(data: bytes | bytearray, begins: Places, ends: Places, width: int) 
     memory, at, fields = np.frombuffer(data, np.uint8), begins, []
     for _ in range(width):
         start, end, null = _field(memory, at)
+        if np.any(start > end) or np.any(end > ends):
+            raise ValueError("a field that ends behind its row")
         fields.append(_cut(data, start, end, null))
         at = end
-    assert np.array_equal(at, ends), "the fields of a row end elsewhere than the row"
+    if not np.array_equal(at, ends):
+        raise ValueError("the fields of a row end elsewhere than the row")
     return fields
 
 

@@ -139,9 +139,12 @@ _EPOCH_MICROSECONDS = 946_684_800_000_000
 """2000-01-01, where PostgreSQL's times begin."""
 _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
+_SIZE = struct.Struct(">I").unpack_from
 _BEGIN = struct.Struct(">Qqi").unpack_from
 _RELATION = struct.Struct(">I").unpack_from
 _UNCHANGED = object()
+_DAMAGE = (struct.error, LookupError, ValueError, OverflowError)
+"""What reading bytes raises that are not as pgoutput writes them; Arrow's errors of values are ValueErrors."""
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = "insert", "update", "delete", "truncate"
 
 
@@ -230,6 +233,19 @@ class ChangeDecoder:
             SchemaError: the table has other columns than the stream began with; names the column.
             SourceError: an update without a value that is stored out of line, or a broken message.
         """
+        try:
+            yield from self._fed(messages)
+        except _DAMAGE as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> SourceError:
+        return SourceError(
+            f"the log of {self._shape.label} has a message at {lsn_text(self._lsn)} that is not as pgoutput writes it "
+            f"({type(error).__name__}): what answers is not PostgreSQL, or it is damaged; see 'url', and the log files "
+            "of the server"
+        )
+
+    def _fed(self, messages: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         relation = self._shape.oid
         for message in messages:
             kind = message[0]
@@ -270,7 +286,10 @@ class ChangeDecoder:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """The remaining rows."""
         if self._rows.lsns:
-            yield self._take()
+            try:
+                yield self._take()
+            except _DAMAGE as error:
+                raise self._damaged(error) from error
 
     def _change(self, kind: int, message: bytes) -> None:
         if kind != 73 and self._unnamed and self._wanted:
@@ -285,7 +304,8 @@ class ChangeDecoder:
         if part == 75 or part == 79:  # K, O: the key, or all, before the change
             old, place = self._tuple(message, place + 1)
         if kind == 68:
-            assert old is not None
+            if old is None:
+                raise ValueError("a delete without a row")
             self._add(_DELETE, old)
             return
         new, _ = self._tuple(message, place + 1)
@@ -325,6 +345,8 @@ class ChangeDecoder:
 
     def _tuple(self, message: bytes, place: int) -> tuple[list[Any], int]:
         (count,) = _INT16(message, place)
+        if count != len(self._names):
+            raise ValueError("a row of another width than its table")
         place += 2
         values: list[Any] = []
         append = values.append
@@ -332,12 +354,16 @@ class ChangeDecoder:
             kind = message[place]
             place += 1
             if kind == 116:  # t
-                (size,) = _INT32(message, place)
+                (size,) = _SIZE(message, place)
                 place += 4
                 append(message[place : place + size])
                 place += size
-            else:
+            elif kind == 110 or kind == 117:  # n, u
                 append(None if kind == 110 else _UNCHANGED)
+            else:
+                raise ValueError("a value of another kind than t, n and u")
+        if place > len(message):
+            raise ValueError("a row that is cut off")
         if self._is_other:
             append(None)
         return values, place
@@ -517,6 +543,21 @@ class TablesDecoder:
 
     def feed(self, messages: Sequence[bytes]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Decode messages in the order in which the server gave them. It raises what `ChangeDecoder.feed` raises."""
+        try:
+            self._sort(messages)
+        except _DAMAGE as error:
+            raise SourceError(
+                f"the log has a message that is not as pgoutput writes it ({type(error).__name__}): what answers is "
+                "not PostgreSQL, or it is damaged; see 'url' and the server's log"
+            ) from error
+        for each in self._tables.values():
+            if each.messages:
+                taken, each.messages = each.messages, []
+                for batch in _decoded(each.name, each.decoder.feed(taken)):
+                    yield each.name, batch
+
+    def _sort(self, messages: Sequence[bytes]) -> None:
+        """Give each table its messages."""
         tables, begun = self._tables, self._begun
         for message in messages:
             kind = message[0]
@@ -542,11 +583,6 @@ class TablesDecoder:
                     (oid,) = _RELATION(message, 6 + 4 * number)
                     if oid in tables:
                         self._open(oid, message)
-        for each in tables.values():
-            if each.messages:
-                taken, each.messages = each.messages, []
-                for batch in _decoded(each.name, each.decoder.feed(taken)):
-                    yield each.name, batch
 
     def finish(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The remaining rows."""
