@@ -1,6 +1,5 @@
 """The public functions that run with a Spark session or without one; they import pyspark only for a session."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from spark_channel.datax import load_job
 from spark_channel.datax.load import Source
 from spark_channel.errors import OptionError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
 from spark_channel.progress import TransferReport
@@ -28,7 +28,7 @@ __all__ = [
     "verify",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 def transfer(

@@ -33,6 +33,7 @@ ChannelError
 from typing import Any
 
 from spark_channel.masking import mask_statement as _mask_statement
+from spark_channel.plain_text import one_line as _one_line
 
 __all__ = [
     "BatchRefusedError",
@@ -67,7 +68,9 @@ __all__ = [
 
 
 class ChannelError(Exception):
-    """The base class of every error that spark-channel raises on purpose. Passwords in statements are hidden.
+    """The base class of every error that spark-channel raises on purpose.
+
+    Passwords in statements are hidden, and the message is one line: names and texts of servers are in it.
 
     Attributes:
         tables: those of several tables that the error is about, by their names in the feed, while the others can be
@@ -77,7 +80,9 @@ class ChannelError(Exception):
     tables: tuple[str, ...] = ()
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        shown = (_mask_statement(each) if isinstance(each, str) else each for each in args)
+        shown = (
+            _one_line(_mask_statement(each)) if isinstance(each, str) else each for each in args
+        )
         super().__init__(*shown, **named)
 
 

@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import logging
 import os
 import queue
 import threading
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, JobCancelledError, ServiceUnavailableError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import TaskGroup, TransferSpec
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 # Runs task groups beside each other in this process, a thread for each.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "Backoff",
@@ -22,7 +23,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 # Where a program has set up no logging, each retry would print a bare "stamina.retry_scheduled".
 logging.getLogger("stamina").addHandler(logging.NullHandler())
 

@@ -1,6 +1,5 @@
 """`DataCarrier`: several channels as one, with a partitioner and metrics; modelled on Apache SkyWalking's."""
 
-import logging
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from spark_channel.channel import ChannelStatistics, Limiter, MemoryChannel, Ove
 from spark_channel.channel.batches import measure
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import ChannelClosedError, EndOfChannel, FlowError
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "DataCarrier",
@@ -115,7 +115,7 @@ def sum_statistics(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
     return ChannelStatistics(**totals, throttled_seconds=throttled)
 
 
-logger = logging.getLogger("spark_channel")
+logger = log_of("spark_channel")
 
 _LEAVE_SECONDS = 5.0
 """How long a `with` block that raised waits for its consumers, which may hang in a target."""

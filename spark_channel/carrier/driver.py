@@ -1,6 +1,5 @@
 """Runs the consumer threads of a carrier, and assigns channels to them."""
 
-import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Literal
@@ -15,10 +14,11 @@ from spark_channel.carrier.consumer import (
 from spark_channel.carrier.pool import BulkConsumePool
 from spark_channel.channel import MemoryChannel
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.plain_text import log_of
 
 __all__ = ["ConsumerDriver"]
 
-logger = logging.getLogger("spark_channel")
+logger = log_of("spark_channel")
 
 
 class ConsumerDriver:

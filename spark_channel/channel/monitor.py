@@ -13,7 +13,6 @@ Every shared field is read and written under `_lock`. Never under it: measuring 
 while it holds none itself.
 """
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -26,10 +25,11 @@ from spark_channel.channel.batches import Counters, SizedBatch
 from spark_channel.channel.capacity import Capacity, CapacityRequest, Payment, Reservation, Wait
 from spark_channel.clock import Clock
 from spark_channel.errors import ChannelClosedError, EndOfChannel
+from spark_channel.plain_text import log_of
 
 __all__ = ["Callback", "ChannelMonitor", "WaitingPayment", "is_paid"]
 
-logger = logging.getLogger("spark_channel")
+logger = log_of("spark_channel")
 
 Callback = Callable[[], None]
 T = TypeVar("T")

@@ -60,5 +60,7 @@ def _no_trace_of_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _end(why: object, code: int) -> None:
-    print(f"spark-channel: {why}", file=sys.stderr)  # noqa: T201 - the command line talks
+    from spark_channel.plain_text import one_line
+
+    print(f"spark-channel: {one_line(why)}", file=sys.stderr)  # noqa: T201 - the command line talks
     sys.exit(code)

@@ -25,6 +25,7 @@ from spark_channel.cli.arguments import (
 from spark_channel.cli.run import EngineName
 from spark_channel.cli.table_commands import convert, copy, replicate, verify
 from spark_channel.errors import OptionError
+from spark_channel.plain_text import log_in_lines
 
 __all__ = ["app", "complete"]
 
@@ -358,6 +359,4 @@ def set_log_level(level: str | None) -> None:
         raise OptionError(
             f"option '--loglevel' got {level!r}; it takes {takes}", option="--loglevel", takes=takes
         )
-    logging.basicConfig(
-        level=_LEVELS[level.lower()], format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_in_lines(_LEVELS[level.lower()])

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from spark_channel.cli.text import cell
 from spark_channel.errors import OptionError
 from spark_channel.limits import LimitStatus, UnreachablePolicy
 from spark_channel.options import CommonOptions, parse_amount
@@ -190,7 +191,7 @@ def list_() -> None:
     for kept in LimitControl().all():
         status = kept.status
         table.add_row(
-            kept.name,
+            cell(kept.name),
             _speed(status.rows_per_second),
             _speed(status.bytes_per_second),
             _speed(status.granted_rows_per_second),
@@ -324,11 +325,11 @@ def _print(status: LimitStatus) -> None:
         table = Table("client", "job", "rows/s", "bytes/s", "waits for")
         for client in status.clients:
             table.add_row(
-                client.name,
-                client.job,
+                cell(client.name),
+                cell(client.job),
                 _speed(None if status.rows_per_second is None else client.rows_per_second),
                 _speed(None if status.bytes_per_second is None else client.bytes_per_second),
-                client.waiting or "-",
+                cell(client.waiting or "-"),
             )
         console.print(table)
 

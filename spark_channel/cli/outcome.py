@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from spark_channel.cli.text import cell
 from spark_channel.errors import (
     BatchRefusedError,
     DirtyRowsError,
@@ -16,6 +17,7 @@ from spark_channel.errors import (
     SchemaError,
     UnsupportedError,
 )
+from spark_channel.plain_text import one_line
 from spark_channel.progress import Phase, TransferReport
 from spark_channel.progress.speed import svg
 from spark_channel.signals import TERMINATED
@@ -273,7 +275,7 @@ def show_report(file: Path, picture: Path | None) -> None:
 
 
 def _refuse(why: str) -> NoReturn:
-    typer.echo(f"spark-channel: {why}", err=True)
+    typer.echo(f"spark-channel: {one_line(why)}", err=True)
     raise typer.Exit(_BAD_INPUT)
 
 
@@ -282,7 +284,6 @@ _COLORS = {"done": "green", "failed": "red", "not run": "yellow"}
 
 def print_summary(run: RunOutcome) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table()
@@ -292,12 +293,12 @@ def print_summary(run: RunOutcome) -> None:
     table.add_column("why", overflow="fold")
     for job in run.jobs:
         table.add_row(
-            escape(job.file),
+            cell(job.file),
             f"[{_COLORS[job.state]}]{job.state}[/]",
             str(job.rows_written),
             str(job.rows_refused),
             f"{job.seconds:.1f}",
-            escape(job.error.splitlines()[0] if job.error else ""),
+            cell(job.error),
         )
     console = Console(highlight=False)
     console.print(table)

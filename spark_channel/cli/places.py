@@ -37,6 +37,7 @@ from spark_channel.datax.place import parse_transaction
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.masking import is_clear, mask_text, scheme_of
 from spark_channel.option_types import ColumnList
+from spark_channel.plain_text import one_line
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
 from spark_channel.verification.report import (
@@ -357,7 +358,7 @@ def verify(options: VerifyOptions) -> int:
         try:
             report.save(options.report)
         except OptionError as error:  # the exit code is about the rows
-            print(f"warning: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
+            print(one_line(f"warning: {error}"), file=sys.stderr)  # noqa: T201 - the command line talks
     print(report.to_json() if options.json_output else report, flush=True)  # noqa: T201 - the command line talks
     return report.exit_code
 

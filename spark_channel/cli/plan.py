@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -14,12 +15,14 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_channel.cli.text import cell
 from spark_channel.connectors import find_connector, load_reader, load_writer
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.datax import LoadedJob, load_job, parse_parameters
 from spark_channel.datax.load import check_job_file
 from spark_channel.errors import ChannelError, MissingPackageError, OptionError
 from spark_channel.option_types import has_reference, without_references
+from spark_channel.plain_text import one_line
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress.report import short
 from spark_channel.transfers.options import take_schema
@@ -109,7 +112,7 @@ def load(
         transaction=transaction,
     )
     for warning in loaded.warnings:
-        print(f"{f'{job}: ' if named else ''}warning: {warning}", file=sys.stderr)  # noqa: T201 - the command line talks
+        print(one_line(f"{f'{job}: ' if named else ''}warning: {warning}"), file=sys.stderr)  # noqa: T201 - the command line talks
     return loaded
 
 
@@ -143,14 +146,15 @@ def publish_text(path: Path, text: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        name = path.parent / f".{path.name}-{secrets.token_hex(8)}"
+        # Not by `tempfile`, whose files are of this user alone: a report has the mode that the umask says.
+        number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(number, "w", encoding="utf-8") as file:
                 file.write(text)
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
+            name.replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            name.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -186,9 +190,9 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
     if spec.reader.spark_format or spec.writer.spark_format:
         ends = (spec.reader, spec.writer)
         names = ", ".join(end.name for end in ends if end.spark_format)
-        console.print(f"runs as a DataFrame: {names} is a Spark format, and Spark plans it")
+        console.print(f"runs as a DataFrame: {cell(names)} is a Spark format, and Spark plans it")
         for half, end in zip(("reader", "writer"), ends, strict=True):
-            console.print(f"{half}: {end!r}", markup=False)
+            console.print(one_line(f"{half}: {end!r}"), markup=False)
         return
     with ExitStack() as held:  # no row is read, so the state that splits share is freed early
         every = rehearse(spec, parallelism, held)
@@ -197,16 +201,16 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
         f"replaces {what} in {one.target}"
         for one in every
         if one.spec.save_mode == "overwrite"
-        for what in (writer.replaces(one.schema) for writer in one.writers)
+        for what in (writer.foreign_content(one.schema) for writer in one.writers)
         if what
     ]
     options, made = opened.options, opened.plan
     others = [f" and {each.writer.name or 'another target'}" for each in spec.targets[1:]]
-    console.print(f"{opened.source} -> {opened.target}{''.join(others)}", markup=False)
+    console.print(one_line(f"{opened.source} -> {opened.target}{''.join(others)}"), markup=False)
     steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
     console.print(f"mode {spec.save_mode}, transformers: {steps or 'none'}", markup=False)
     for line in replaced:
-        console.print(line, markup=False)
+        console.print(one_line(line), markup=False)
     limits = [
         f"{short(value)}{unit}"
         for value, unit in (
@@ -217,7 +221,7 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
     ]
     console.print(f"limit: {' and '.join(limits) or 'none'}; dirty rows: {_dirty(spec)}")
     columns = ", ".join(f"{field.name} {field.type}" for field in opened.schema)
-    console.print(f"columns: {columns}", markup=False)
+    console.print(one_line(f"columns: {columns}"), markup=False)
     table = Table("task group", "channels", "tasks", "rows", "bytes")
     for group in made.groups:
         splits = [task.split for task in group.tasks]
@@ -395,7 +399,6 @@ def _driver(end: Endpoint) -> str:
 
 def _print(results: dict[Path, CheckResult], states: Counter[str], missing: Counter[str]) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table()
@@ -404,8 +407,8 @@ def _print(results: dict[Path, CheckResult], states: Counter[str], missing: Coun
     table.add_column("why", overflow="fold", ratio=3)
     for path, result in results.items():
         color = {_RUNS: "green", _NEEDS: "yellow"}.get(result.state, "red")
-        why = "\n".join((*result.faults, *(f"note: {note}" for note in result.notes)))
-        table.add_row(escape(str(path)), f"[{color}]{result.state}[/]", escape(why))
+        why = "\n".join(map(cell, (*result.faults, *(f"note: {note}" for note in result.notes))))
+        table.add_row(cell(path), f"[{color}]{result.state}[/]", why)
     console = Console(highlight=False, width=shutil.get_terminal_size((_WIDTH, 24)).columns)
     console.print(table)
     console.print(
@@ -414,4 +417,4 @@ def _print(results: dict[Path, CheckResult], states: Counter[str], missing: Coun
     )
     if missing:
         listed = ", ".join(f"{name} ({count})" for name, count in missing.most_common())
-        console.print(f"plugins that are not here: {listed}", markup=False)
+        console.print(one_line(f"plugins that are not here: {listed}"), markup=False)

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from rich.markup import escape
 
 from spark_channel.cli.plan import check_place, job_files, load, publish_text, without_pandas
 from spark_channel.cli.run import EngineName, chosen_engine, open_engine, parse_conf
+from spark_channel.cli.text import cell
 from spark_channel.connectors.base.registry import all_connectors, has_third_parties
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.errors import JobFileError, OptionError
 from spark_channel.local import cores
 from spark_channel.masking import is_secret_name, without_login
+from spark_channel.plain_text import one_line
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress.report import short
 from spark_channel.replication.config import json_schema, load_replication
@@ -126,7 +127,7 @@ def _status(file: Path, options: ReplicateOptions) -> int:
     )
     for each in found:
         table.add_row(
-            *map(escape, (each.stream, each.object, each.mode, each.state)),
+            *map(cell, (each.stream, each.object, each.mode, each.state)),
             "" if each.rows is None else str(each.rows),
             "" if each.position is None else str(each.position),
             _lag(each),
@@ -156,11 +157,11 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
     )
     for each in made.tables:
         table.add_row(
-            *map(escape, (each.stream, each.object, each.mode)),
+            *map(cell, (each.stream, each.object, each.mode)),
             _rows(each),
             "?" if each.nbytes is None else f"{short(each.nbytes)}B",
             str(each.connections or ""),
-            "[red]parked[/]" if each.fault else escape(each.does),
+            "[red]parked[/]" if each.fault else cell(each.does),
         )
     unknown = sum(1 for each in made.tables if each.rows is None and not each.fault)
     without = f", without {unknown} tables that it knows no number of" if unknown else ""
@@ -253,14 +254,14 @@ def _run(file: Path, options: ReplicateOptions) -> int:
 
 def _say(line: str) -> None:
     # In one piece: tables end side by side.
-    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # noqa: T201 - the command line talks
+    print(f"{one_line(line)}\n", end="", file=sys.stderr, flush=True)  # noqa: T201 - the command line talks
 
 
 def _show(report: ReplicationReport) -> None:
     table = _table(("table", "object", "mode", "state", "rows", "seconds"), {"rows", "seconds"})
     for each in report.tables:
         table.add_row(
-            *map(escape, (each.stream, each.object, each.mode)),
+            *map(cell, (each.stream, each.object, each.mode)),
             f"[{_COLORS[each.state]}]{each.state}[/]",
             str(each.rows),
             f"{each.seconds:.1f}",
@@ -297,7 +298,7 @@ def _print(table: "Table", *lines: str) -> None:
     console = Console(highlight=False)
     console.print(table)
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(one_line(line), markup=False, soft_wrap=True)
 
 
 # The jobs of DataX as a replication's file.

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import os
 import queue
 import sys
@@ -19,6 +18,7 @@ from spark_channel.clock import utc_now
 from spark_channel.datax import LoadedJob
 from spark_channel.datax.plugins.connectors import is_database
 from spark_channel.errors import ChannelError, JobFileError, OptionError
+from spark_channel.plain_text import log_of, one_line
 from spark_channel.planning import TransferSpec
 from spark_channel.progress import TransferReport
 from spark_channel.signals import raise_if_ended
@@ -98,7 +98,7 @@ def parse_conf(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _AT_LEAST_ONCE = (
     "delivery is at least once, as with DataX: a rerun after a failure can add rows twice. "
@@ -154,7 +154,7 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     """
     jobs = _loaded(job_files(given), options)
     for note in _notes(_specs(jobs), options):
-        print(f"note: {note}", file=sys.stderr)  # noqa: T201 - the command line talks
+        print(one_line(f"note: {note}"), file=sys.stderr)  # noqa: T201 - the command line talks
     return carry_out_jobs(jobs, options)
 
 
@@ -291,7 +291,7 @@ class _Run:
                 raise
             self.error = error
             if len(self._jobs) > 1:
-                print(f"{job.file}: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
+                print(one_line(f"{job.file}: {error}"), file=sys.stderr)  # noqa: T201 - the command line talks
         finally:
             outcome.seconds = time.monotonic() - began
             outcome.reports = tuple(reports)
@@ -316,7 +316,7 @@ def _loaded(files: Sequence[Path], options: RunOptions) -> list[JobRun]:
         except JobFileError as error:
             job.error = error
             if len(files) > 1:
-                print(f"{file}: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
+                print(one_line(f"{file}: {error}"), file=sys.stderr)  # noqa: T201 - the command line talks
         jobs.append(job)
     return jobs
 
@@ -450,7 +450,7 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
                 options.report, json.dumps(run.to_plain(), ensure_ascii=False, indent=1) + "\n"
             )
         except OptionError as error:  # the rows are written: the exit code is about them
-            print(f"warning: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
+            print(one_line(f"warning: {error}"), file=sys.stderr)  # noqa: T201 - the command line talks
     if options.json_output:
         print(json.dumps(run.to_plain(), ensure_ascii=False))  # noqa: T201 - the command line talks
         return

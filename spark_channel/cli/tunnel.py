@@ -10,9 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from spark_channel.cli.text import cell
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag, TableLag
 from spark_channel.masking import mask_text
+from spark_channel.plain_text import one_line
 from spark_channel.processes import has_ended
 from spark_channel.serialization import dump_tagged
 from spark_channel.tunnel.positions import base_words, grouped, in_flight_words, kept_words
@@ -31,26 +33,30 @@ def print_view(view: TunnelView) -> None:
     """Tables of channels, of the tables of those that have several, and of clients; and what else is known in lines."""
     record = view.record
     wide = Console(file=sys.stdout)
-    wide.print(f"{record.name}: {record.type} of {record.source}", highlight=False)
+    wide.print(cell(f"{record.name}: {record.type} of {record.source}"), highlight=False)
     wide.print(_channels(view))
     for each in view.channels:
         for about, words in _remarks(each):
-            wide.print(f"{each.channel.id} ({about}) {words}", markup=False, highlight=False)
+            wide.print(
+                one_line(f"{each.channel.id} ({about}) {words}"), markup=False, highlight=False
+            )
     tables = _tables(view)
     if tables.row_count:
         wide.print(tables)
     for each in view.channels:
         if each.channel.parked:
             wide.print(
-                f"parked {each.channel.id}: {each.channel.parked}", markup=False, highlight=False
+                one_line(f"parked {each.channel.id}: {each.channel.parked}"),
+                markup=False,
+                highlight=False,
             )
     if view.clients:
         clients = Table("client", "tag", "host", "timeout", "last heartbeat")
         for client in view.clients:
             clients.add_row(
-                client.id,
-                client.tag,
-                client.host.partition("/")[0],
+                cell(client.id),
+                cell(client.tag),
+                cell(client.host.partition("/")[0]),
                 f"{client.timeout:g} s",
                 _heard(view, client),
             )
@@ -97,10 +103,10 @@ def _channels(view: TunnelView) -> Table:
     for each in view.channels:
         channel, lag = each.channel, each.lag or FeedLag()
         found.add_row(
-            channel.id,
+            cell(channel.id),
             str(channel.state),
             str(channel.version),
-            channel.client or "-",
+            cell(channel.client or "-"),
             str(channel.sequence),
             grouped(lag.rows),
             grouped(lag.nbytes),
@@ -156,8 +162,8 @@ def _tables(view: TunnelView) -> Table:
     for each in view.channels:
         for lag, in_flight in _by_table(each):
             found.add_row(
-                each.channel.id,
-                lag.name,
+                cell(each.channel.id),
+                cell(lag.name),
                 _existing(lag),
                 _chunks(lag),
                 grouped(lag.changes),
@@ -361,9 +367,9 @@ def list_(
         state = place.state(record.name)
         done = sum(channel.state == "terminated" for channel in state.channels.values())
         table.add_row(
-            record.name,
+            cell(record.name),
             str(record.type),
-            record.source,
+            cell(record.source),
             str(len(state.channels)),
             str(done),
             str(len(state.clients)),
@@ -565,7 +571,7 @@ def _print_orphans(tunnel: Tunnel) -> None:
         return
     slots = Table("slot", "active", "bytes of WAL kept")
     for each in found:
-        slots.add_row(each.slot, "yes" if each.is_active else "no", grouped(each.kept))
+        slots.add_row(cell(each.slot), "yes" if each.is_active else "no", grouped(each.kept))
     Console(file=sys.stdout).print(slots)
     for each in found:
         if each.named_by:

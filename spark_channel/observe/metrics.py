@@ -3,7 +3,6 @@
 Prometheus scrapes them as text. OpenTelemetry's protocol pushes them where its standard variables name an endpoint.
 """
 
-import logging
 import os
 import re
 import threading
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.limits import LimitStatus
+from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, JobStatus, Phase
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "prometheus_text",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

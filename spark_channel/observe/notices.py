@@ -2,7 +2,6 @@
 
 import base64
 import http.client
-import logging
 import queue
 import shlex
 import subprocess
@@ -13,11 +12,12 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import OptionError
 from spark_channel.observe.metrics import Family
+from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, Phase
 
 __all__ = ["VARIABLE", "FinishNotice", "Outbox"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _MOST = 1_000
 _END_SECONDS = 5.0

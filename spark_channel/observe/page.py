@@ -1,7 +1,6 @@
 """The page in a browser: its files, its live events, and changes of limits, on an address of this machine."""
 
 import json
-import logging
 import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -13,6 +12,7 @@ from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ChannelError, ServiceUnavailableError
 from spark_channel.limits import Request
 from spark_channel.observe.view import View, limit_request
+from spark_channel.plain_text import log_of
 from spark_channel.service.discovery import ServiceDirectory
 from spark_channel.service.http_server import Caller, Document, Endpoint, HttpServer
 from spark_channel.service.launch import ServiceControl, ask_limit
@@ -30,7 +30,7 @@ from spark_channel.service.protocol import (
 
 __all__ = ["PageServer", "RemoteView"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _EVERY = 1.0
 _MOST_VIEWERS = 32

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from spark_channel.connectors import (
 from spark_channel.connectors.base.contract import DirtyRow
 from spark_channel.errors import DirtyRowsError
 from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
 from spark_channel.progress import DirtyLimit
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _LONGEST_SAMPLE = 2_000
 _KEPT_BACK = 1_000
 _TOLD = 10
 """Refused rows that the log shows."""
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 def dirty_limit_of(options: WriteOptions) -> DirtyLimit:

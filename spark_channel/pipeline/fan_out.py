@@ -1,7 +1,6 @@
 """Runs one task group of a transfer to several targets: each split is read once, and every target gets its rows."""
 
 import contextlib
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -22,6 +21,7 @@ from spark_channel.pipeline.read import ReadCancelledError
 from spark_channel.pipeline.threads import HandoffSlot, Pay, StallWatch, join
 from spark_channel.pipeline.transfer import GroupOutcome, TaskOutcome, TransferSource
 from spark_channel.pipeline.write import drain, end_phase, roll_back
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.planning.transfer import OnFailure
 from spark_channel.progress import Counters, Phase
@@ -29,7 +29,7 @@ from spark_channel.transform import Pipeline
 
 __all__ = ["FanOutOutcome", "FanOutTarget", "FanOutTargetRun", "FanOutWork", "GroupFanOut"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ Without a limit there is nothing to pay, and the reader thread pushes itself.
 """
 
 import contextlib
-import logging
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -23,6 +22,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors import SplitReader
 from spark_channel.errors import FlowError
 from spark_channel.pipeline.threads import Pay, pushing
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, Phase
 from spark_channel.progress.counters import PhaseTimes
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _JOIN_SECONDS = 5.0
 """How long the end of a read waits for its threads: one that hangs in the source must not hang Spark."""

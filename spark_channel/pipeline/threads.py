@@ -1,6 +1,5 @@
 """Helper threads of a pipeline: pay for a batch during the next fetch, hand over objects, watch for stalls."""
 
-import logging
 import math
 import threading
 from collections import deque
@@ -15,6 +14,7 @@ import pyarrow as pa
 from spark_channel.channel import Limiter
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import StalledError
+from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters
 from spark_channel.progress.tasks import LastProgress
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _JOIN_SECONDS = 5.0
 
 

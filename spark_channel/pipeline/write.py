@@ -1,6 +1,5 @@
 """Writes one task: the caller's thread pushes into the channel, a writer thread takes from it."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterable
 
@@ -14,12 +13,13 @@ from spark_channel.connectors.base.contract import bisect_refused
 from spark_channel.errors import DirtyRowsError, EndOfChannel
 from spark_channel.pipeline.dirty import DirtyLog, TaskDirtyRows
 from spark_channel.pipeline.threads import pushing
+from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, Phase
 from spark_channel.transform import Pipeline
 
 __all__ = ["TaskWrite", "drain", "end_phase", "roll_back", "writing"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class TaskWrite:

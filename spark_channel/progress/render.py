@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from spark_channel.plain_text import one_line
 from spark_channel.progress.counters import Phase
 from spark_channel.progress.job import JobProgress, JobStatus
 from spark_channel.progress.report import (
@@ -61,7 +62,7 @@ def progress_line(status: JobStatus) -> str:
     parts.append(f"dirty {short(status.dirty_rows)}")
     if status.eta_seconds is not None and status.phase is Phase.RUNNING and not all_read:
         parts.append(f"ETA {clock_time(status.eta_seconds)}")
-    return " - ".join(parts)
+    return one_line(" - ".join(parts))
 
 
 def before_lines(job: str, spec: JobSpec) -> list[str]:
@@ -88,11 +89,12 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
         if spec.batch is not None
         else f"{spec.kind} {spec.name or job}"
     )
-    return [
+    lines = (
         f"{name}: {ends}",
         ", ".join(plan) or "size unknown before it runs",
         _protected(_limit_line(limit, spec.limit_scope), spec),
-    ]
+    )
+    return [one_line(line) for line in lines]
 
 
 def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, rows: int) -> str:
@@ -126,7 +128,7 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
         f"{grouped(rows)} rows in {grouped(batches)} batch" + ("" if batches == 1 else "es")
     )
     name = spec.name or spec.source or spec.target
-    return " - ".join([name, *parts] if name else parts)
+    return one_line(" - ".join([name, *parts] if name else parts))
 
 
 def lag_text(rows: int | None, nbytes: int | None, seconds: float | None) -> str:

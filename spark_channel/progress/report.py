@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import ConfigDict
 
 from spark_channel.errors import UnsupportedError
+from spark_channel.plain_text import one_line
 from spark_channel.progress.counters import PHASES, Phase, TaskTrace, added, as_frame
 from spark_channel.progress.speed import SIDES, LimitChange, Sample
 from spark_channel.serialization import Strict, from_plain, to_plain
@@ -336,7 +337,7 @@ def summary_lines(report: TransferReport) -> list[str]:
         lines.append(f"at its end: {report.behind}")
     if report.rerun:
         lines.append(f"run it again: {report.rerun}")
-    return lines
+    return [one_line(line) for line in lines]
 
 
 def _achieved(report: TransferReport) -> str:

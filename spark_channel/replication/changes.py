@@ -1,7 +1,6 @@
 """Tables that are followed by the source's log: one tunnel reads all of them, and each delivery is published once."""
 
 import json
-import logging
 import re
 import threading
 import uuid
@@ -28,6 +27,7 @@ from spark_channel.errors import (
     TunnelStoreError,
 )
 from spark_channel.limits import RateLimiter
+from spark_channel.plain_text import log_of
 from spark_channel.replication.config import Replication
 from spark_channel.replication.deletes import (
     changed,
@@ -81,7 +81,7 @@ _COMMANDS = re.compile(
 """What an error says of a tunnel's commands. A replication has its own, `resume`."""
 _TRIES = 3
 """A table that an end refuses so often, while that end answers, is parked."""
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class Follower(ChangePublisher):

@@ -3,19 +3,19 @@
 A group that fails as a whole, or a table that does not fit into it, is copied table by table: each meets its own error.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
 from spark_channel.errors import ChannelError
+from spark_channel.plain_text import log_of
 from spark_channel.progress import TransferReport
 from spark_channel.replication.table_run import TableRun, reader_of, together_of, writer_of
 from spark_channel.replication.tables import TableCopy
 
 __all__ = ["JoinedMove", "copy_group", "groups_of"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _MOST_TABLES = 32
 _MOST_GROUP_BYTES = 1 << 20

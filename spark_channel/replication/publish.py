@@ -1,7 +1,6 @@
 """The changes of followed tables as the target gets them, by the contract of each."""
 
 import json
-import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from spark_channel.errors import (
     TargetError,
 )
 from spark_channel.option_types import resolve_references
+from spark_channel.plain_text import log_of
 from spark_channel.replication.config import Replication
 from spark_channel.replication.deletes import (
     AT,
@@ -58,7 +58,7 @@ __all__ = ["ChangePublisher", "why_filled"]
 TIMES = "#times "
 """Before a stream's name: the note of the latest time in its versions."""
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class ChangePublisher:

@@ -1,7 +1,6 @@
 """The progress of a replication's tables while they run, and what became of each."""
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.progress.report import short
 
@@ -19,7 +19,7 @@ PARKED = 3
 """The exit code of a run in which a table was parked."""
 
 State = Literal["done", "unchanged", "parked", "not run"]
-_log = logging.getLogger("spark_channel.progress")
+_log = log_of("spark_channel.progress")
 _SECONDS = 10.0
 
 

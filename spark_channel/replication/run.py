@@ -1,7 +1,6 @@
 """Runs a replication: tables side by side, under one limit, each published in one step."""
 
 import contextlib
-import logging
 import math
 import os
 import queue
@@ -17,6 +16,7 @@ from spark_channel.errors import (
     JobCancelledError,
     OptionError,
 )
+from spark_channel.plain_text import log_of
 from spark_channel.planning import TransferSpec
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import Replication
@@ -39,7 +39,7 @@ from spark_channel.service.windows import (
 
 __all__ = ["Move", "RunSettings", "TableRun", "limited", "replicate_on"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _DEFAULTS = RunSettings()
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0

@@ -1,6 +1,5 @@
 """One table of a replication: which rows a run copies, and under which position they are published."""
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from spark_channel.errors import (
     TargetError,
 )
 from spark_channel.option_types import resolve_references
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import StreamBatch
 from spark_channel.progress import TransferReport
@@ -44,7 +44,7 @@ __all__ = [
     "writer_of",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 Move = Callable[[TransferSpec, Mapping[str, Any]], TransferReport]
 """Carries out a transfer on an engine, with options of the whole job."""

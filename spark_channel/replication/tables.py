@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from spark_channel.connectors.base.stored import Overlap, most_overlap
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, JobFileError, OptionError, SourceError
 from spark_channel.option_types import resolve_references
+from spark_channel.plain_text import log_of
 from spark_channel.replication.config import Contract, Place, Replication, StreamOptions, over
 from spark_channel.replication.deletes import Deletes
 from spark_channel.replication.masks import mask_of, state_of_masks
@@ -38,7 +38,7 @@ __all__ = [
     "target_schema",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LOGS = ("postgresql", "mysql")
 _APPLIES = ("postgresql", "mysql", "sqlite", "duckdb")

@@ -8,6 +8,7 @@ import sys
 from typing import Any, NoReturn
 
 from spark_channel.errors import ChannelError
+from spark_channel.plain_text import log_in_lines, log_of
 from spark_channel.processes import wait_until_gone
 from spark_channel.progress import JobProgress, summary_lines
 from spark_channel.service.discovery import ServiceDirectory, ServiceRecord, advert_name
@@ -16,7 +17,7 @@ from spark_channel.service.server import ServiceServer
 
 __all__ = ["main"]
 
-_log = logging.getLogger("spark_channel.service")
+_log = log_of("spark_channel.service")
 
 _LARGEST_REQUEST = 64 << 10
 
@@ -37,9 +38,7 @@ def main() -> NoReturn:
     request = json.loads(sys.stdin.buffer.read(_LARGEST_REQUEST))
     os.umask(0o077)
     os.chdir("/")
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_in_lines(logging.INFO)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _serve(request, _end_of_process())

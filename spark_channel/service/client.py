@@ -1,6 +1,5 @@
 """`ServiceClient`: a Spark task's connection to the service, with its counters, limits and permits."""
 
-import logging
 import os
 import secrets
 import threading
@@ -28,6 +27,7 @@ from spark_channel.limits import (
     decode_reply,
     encode,
 )
+from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service.connection import (
     Connection,
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _FLUSH_SECONDS = 2.0
 _GRACE_SECONDS = 0.5

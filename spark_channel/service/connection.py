@@ -1,6 +1,5 @@
 """One HTTP connection to a service with deadlines, and a note of the services that did not answer lately."""
 
-import logging
 import os
 import socket
 import threading
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ServiceDeniedError, ServiceUnavailableError
+from spark_channel.plain_text import log_of
 from spark_channel.service import protocol
 from spark_channel.service.protocol import ServiceAddress
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LARGEST_HEAD = 16 << 10
 _LARGEST_PART = protocol.LARGEST_BODY

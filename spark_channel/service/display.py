@@ -1,7 +1,6 @@
 """Shows running jobs: a live line on a terminal, an output in a notebook, or log lines."""
 
 import contextlib
-import logging
 import sys
 import threading
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.plain_text import log_of, one_line
 from spark_channel.progress import (
     JobProgress,
     JobStatus,
@@ -48,7 +48,7 @@ def live_line(status: JobStatus, name: str = "") -> LiveLine:
     return LiveLine(name + progress_line(status), None if all_read else status.percent)
 
 
-_log = logging.getLogger("spark_channel.progress")
+_log = log_of("spark_channel.progress")
 
 DisplayMode = Literal["auto", "terminal", "notebook", "log", "off"]
 
@@ -251,7 +251,8 @@ class ProgressDisplay:
         several = len(shown) + len(last) > 1
         lines = [
             live_line(
-                progress.status(), f"{progress.spec.name or progress.job}: " if several else ""
+                progress.status(),
+                f"{one_line(progress.spec.name or progress.job)}: " if several else "",
             )
             for progress in shown
         ]

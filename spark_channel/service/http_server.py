@@ -7,7 +7,6 @@ what a handshake needs, which counts from the moment that a connection is there.
 
 import asyncio
 import errno
-import logging
 import queue
 import socket
 import ssl
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.plain_text import log_of
 from spark_channel.service import protocol as wire
 from spark_channel.service.protocol import NO_SCOPE, SERVICE_SCOPE, ServiceAddress, Tokens
 
@@ -103,7 +103,7 @@ class CallPool:
                 return None
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LARGEST_HEAD = 16 << 10
 _MOST_STRANGERS = 512

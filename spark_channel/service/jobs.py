@@ -1,6 +1,5 @@
 """The jobs that a service knows: opened, reported on, closed. No I/O; takes a clock."""
 
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -8,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
 from spark_channel.service.protocol import new_job_id
 
 __all__ = ["JobRegistry"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _REPORT_EVERY = 0.5
 _REPORTS_PER_SECOND = 150

@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import json
-import logging
 import os
 import select
 import subprocess
@@ -32,6 +31,7 @@ from spark_channel.limits import (
     decode_reply,
     encode,
 )
+from spark_channel.plain_text import log_of
 from spark_channel.processes import driver_pid, started
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service.discovery import (
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class ServiceControl:

@@ -1,6 +1,5 @@
 """Threads of a task that send its counters and health samples to the service."""
 
-import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import ChannelError, ServiceDeniedError, ServiceUnavailableError
 from spark_channel.limits import HealthSample, LimitStatus, StatusRequest, decode_reply, encode
+from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, JobSpec, Snapshot
 from spark_channel.service.connection import Connection
 from spark_channel.service.protocol import ServiceAddress, sample_to_json
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _FIRST_REPORT_AFTER = 0.2
 _TIMEOUT = 2.0

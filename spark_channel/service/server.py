@@ -1,7 +1,6 @@
 """`ServiceServer`: serves jobs, counters and limits on one port."""
 
 import atexit
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from spark_channel.errors import ServiceUnavailableError
 from spark_channel.observe import close_together, observers, pushed
 from spark_channel.observe.metrics import CONTENT_TYPE, JobMetrics, prometheus_text
 from spark_channel.observe.view import LocalView
+from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
 from spark_channel.service import protocol
 from spark_channel.service.connection import answered_here
@@ -41,7 +41,7 @@ __all__ = [
     "ServiceServer",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 PROTOCOL = 1
 """The version of the actions and their bodies; `hello` returns it."""

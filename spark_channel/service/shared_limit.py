@@ -1,6 +1,5 @@
 """`SharedLimit`: one limit for several applications; `Probe`: lowers it while a database is overloaded."""
 
-import logging
 import math
 import os
 import re
@@ -25,6 +24,7 @@ from spark_channel.limits import (
 )
 from spark_channel.limits.health import WORK
 from spark_channel.options import parse_amount
+from spark_channel.plain_text import log_of
 from spark_channel.processes import pid_namespace, started
 from spark_channel.service.client import SharedLimitAddress
 from spark_channel.service.discovery import ServiceDirectory, ServiceRecord
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _STOP_SECONDS = 5.0
 

@@ -1,6 +1,5 @@
 """Windows of a limit: which speed holds at which time of the week, and what applies it."""
 
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.errors import OptionError
 from spark_channel.limits import RateLimiter
 from spark_channel.option_types import parse_amount
+from spark_channel.plain_text import log_of
 from spark_channel.service.shared_limit import MOST_JOBS, SharedLimit, parse_rates
 
 __all__ = [
@@ -36,7 +36,7 @@ _UNLIMITED = 10**12
 """Rows per second of a shared limit that holds nothing up: it always has a speed."""
 _NOTHING = 1e-6
 """Rows per second of a limiter that is paused: one row in eleven days."""
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _TAKES = "days, times and a limit, such as 'Mon-Fri 08:00-18:00 5k', '22:00-06:00 64MB' or 'Sat-Sun unlimited'"

@@ -4,12 +4,12 @@ Spark runs a task for each partition all the same. What its tasks unpickle impor
 """
 
 import json
-import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from spark_channel.plain_text import log_of
 from spark_channel.spark.worker import portable, without_traceback
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = [
     "AlreadyPublishedWriter",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class NothingWritten(WriterCommitMessage):

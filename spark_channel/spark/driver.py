@@ -2,7 +2,6 @@
 
 import ipaddress
 import json
-import logging
 import os
 import re
 import socket
@@ -17,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from spark_channel.errors import LimitError, OptionError, ServiceUnavailableError
 from spark_channel.options import CommonOptions, WriteOptions
+from spark_channel.plain_text import log_of
 from spark_channel.processes import driver_pid
 from spark_channel.service import (
     ServiceAddress,
@@ -155,7 +155,7 @@ def _address(text: str) -> str:
     return str(mapped or address)
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LOCAL_MASTER = re.compile(r"(?:spark\.master=|--master[= ])local(?:\[(\d+|\*)|-cluster|\b)")
 _DEFAULT_FS = re.compile(r"spark\.hadoop\.fs\.(?:defaultFS|default\.name)=(\S+)")

@@ -1,6 +1,5 @@
 """SparkEngine: task groups as Spark tasks."""
 
-import logging
 import os
 import pickle
 import threading
@@ -14,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_channel.errors import ChannelError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import TaskGroup
 from spark_channel.service import ServiceAddress
 from spark_channel.signals import ending_on_signals, raise_if_ended
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _DESCRIPTION = "spark.job.description"
 
 

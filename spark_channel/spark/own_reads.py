@@ -12,7 +12,6 @@ which Spark removes with the executor. No other user can put a file or a link in
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import secrets
 import stat
@@ -25,6 +24,7 @@ from pyspark import TaskContext
 
 from spark_channel.connectors.base.stored import Stored
 from spark_channel.errors import ServiceUnavailableError, SourceError
+from spark_channel.plain_text import log_of
 from spark_channel.processes import alive, driver_pid, pid_namespace, started
 from spark_channel.service.discovery import private_directory, read_private, write_private
 
@@ -38,7 +38,7 @@ __all__ = [
     "reads_of_task",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 16 << 20

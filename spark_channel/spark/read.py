@@ -1,7 +1,6 @@
 """The batch read: planned on the driver's host, run by reader threads in each Spark task."""
 
 import contextlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from spark_channel.connectors import FetchSize, find_connector
 from spark_channel.connectors.base.registry import experiment_remark
 from spark_channel.errors import ChannelError
 from spark_channel.options import ReadOptions
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split, TaskGroup, assign_fairly
 from spark_channel.processes import keep_loaded
 from spark_channel.progress import JobColumn, JobSpec
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _READS = 2
 """A DataFrame may be joined with itself: two stages then read at the same time, and spend one limit."""

@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import logging
 import os
 import queue
 import re
@@ -24,6 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_channel.errors import ChannelError, UnsupportedError
+from spark_channel.plain_text import log_of
 from spark_channel.signals import TERMINATED, wake_on_signals
 from spark_channel.spark.source import ChannelDataSource
 from spark_channel.working_directory import WorkingDirectory
@@ -82,7 +82,7 @@ class BatchLags:
         return replace(report, behind=read.behind, lag=read.lag)
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 

@@ -8,7 +8,6 @@ dependencies.
 """
 
 import importlib.util
-import logging
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.datasource import DataSource
 
 from spark_channel.errors import UnsupportedError
+from spark_channel.plain_text import log_of
 from spark_channel.spark.worker import SessionFacts, portable, without_traceback
 from spark_channel.working_directory import WorkingDirectory, relative_to
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["ChannelDataSource", "explain", "scan_lines"]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 @portable

@@ -1,7 +1,6 @@
 """`readStream`: offsets in one process on the driver's host, rows in executors as in a batch read."""
 
 import contextlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from spark_channel.errors import (
     UnsupportedError,
 )
 from spark_channel.options import ReadOptions
+from spark_channel.plain_text import log_of
 from spark_channel.planning import (
     Split,
     TaskGroup,
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _BATCH_SECONDS = 60
 """Under a speed limit and no other, a micro-batch contains about what the limit lets through in this time."""

@@ -9,7 +9,6 @@ So each task prepares the write (the same job gives the same plan), and sends th
 """
 
 import itertools
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +23,7 @@ from spark_channel.connectors import Receipt, WriteContext, WritePlan, find_conn
 from spark_channel.connectors.base.registry import describe, experiment_remark
 from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError
 from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
 from spark_channel.progress import JobColumn, JobSpec, Phase
 from spark_channel.spark.driver import (
     JobReporter,
@@ -42,7 +42,7 @@ from spark_channel.transfers.limits import JobLimits, permit_option, static_of_s
 
 __all__ = ["ChannelStreamWriter", "stream_writer"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _ArrowWriter: Any = getattr(datasource_api, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
 """Since 4.1 a streaming writer is given Arrow batches; before, rows."""

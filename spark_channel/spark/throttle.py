@@ -1,6 +1,5 @@
 """`throttle`: the limit for any DataFrame, whatever source it comes from and sink it goes to."""
 
-import logging
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from spark_channel.errors import LimitError, OptionError, SchemaError
 from spark_channel.limits import StaticShare
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline.read import BatchRateLimiter
+from spark_channel.plain_text import log_of
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
 from spark_channel.spark.schema import types_inside
@@ -26,7 +26,7 @@ from spark_channel.transfers.task import TaskServiceClient
 
 __all__ = ["by_number", "throttle"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _NOT_CARRIED = ("YearMonthIntervalType", "CalendarIntervalType")
 """Types of Spark that `mapInArrow` refuses."""

@@ -1,7 +1,6 @@
 """Runs a transfer on a Spark session: by task groups, or by DataFrames where a Spark format is on one side."""
 
 import contextlib
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -19,6 +18,7 @@ from spark_channel.errors import DirtyRowsError, LimitError, OptionError, Target
 from spark_channel.masking import mask_text, mask_url, without_login
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import DirtyBudget, DirtyLog, dirty_limit_of
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl, new_job_id
@@ -41,7 +41,7 @@ from spark_channel.working_directory import relative_to
 
 __all__ = ["carry_out", "verify"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _STRICT = "hive.exec.dynamic.partition.mode"
 _JAVA = re.compile(r"^(?:: )?(?:\w+\.)+[\w$]*(?:Exception|Error): (?P<text>.+)$", re.MULTILINE)
 """An exception of Java's in the text of one of py4j's."""

@@ -1,7 +1,6 @@
 """Code for Spark's Python workers: session facts, short errors, cancelled reads noticed, rows sent promptly."""
 
 import contextlib
-import logging
 import os
 import re
 import select
@@ -19,6 +18,7 @@ from typing import IO, Any, TypeVar
 from spark_channel import errors
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import ChannelError, JobCancelledError, MissingPackageError
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "HangupWatch",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _OURS = re.compile(
     r"(?:^(?:E\s+)?|: )spark_channel\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)",
     re.DOTALL | re.MULTILINE,

@@ -1,6 +1,5 @@
 """The batch write: staged by a writer thread in each Spark task, published once on the driver's host."""
 
-import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from spark_channel.errors import ChannelError, DirtyRowsError, OptionError, Targ
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TaskDirtyRows
 from spark_channel.pipeline.dirty import dirty_row_totals, prepare_write, too_many
+from spark_channel.plain_text import log_of
 from spark_channel.progress import JobColumn, JobSpec, Phase
 from spark_channel.spark.already_published import AlreadyPublishedWriter
 from spark_channel.spark.driver import (
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 def refuse_on_stall(options: WriteOptions) -> None:
@@ -116,7 +116,7 @@ class ChannelWriter(DataSourceArrowWriter):
         arriving = as_arrow(schema)
         self._steps = conversion_to(self._writer, connector.name, arriving)
         wanted = arriving if self._steps is None else self._steps.output_schema
-        if context.overwrite and (replaced := self._writer.replaces(wanted)):
+        if context.overwrite and (replaced := self._writer.foreign_content(wanted)):
             _log.warning("job %s will replace %s in %s", context.job, replaced, target)
         self._plan, self._dirty_store = prepare_write(self._writer, context, wanted, target)
         falls_back = limits.static(1) is not None

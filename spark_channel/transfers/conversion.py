@@ -1,6 +1,5 @@
 """The step that converts values to the types of the target's columns, for `convert=lenient`."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ import pyarrow as pa
 from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.options import CommonOptions, WriteOptions
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, TransferSpec
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = [
     "with_conversion",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 def is_lenient(writer: Writer) -> bool:

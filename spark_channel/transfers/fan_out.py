@@ -1,12 +1,12 @@
 """Carries out a transfer: to one target, or fanned out to several."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from spark_channel.errors import CommitError, OptionError
 from spark_channel.pipeline import FanOutOutcome, FanOutTarget, FanOutWork
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Target, TransferSpec
 from spark_channel.progress import JobSpec, TransferReport
 from spark_channel.progress.report import combined_report
@@ -25,7 +25,7 @@ from spark_channel.transform import prepare
 
 __all__ = ["carry_out", "fan_out"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 def carry_out(

@@ -1,6 +1,5 @@
 """Resolves a job's own limit and its shared limit, and the static shares of tasks that cannot reach the service."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from spark_channel.connectors import FetchSize
 from spark_channel.option_types import protection_aims
 from spark_channel.options import CommonOptions
+from spark_channel.plain_text import log_of
 from spark_channel.planning import TaskGroup
 from spark_channel.progress import tighter
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _UNKNOWN_ROWS, _UNKNOWN_BYTES = 50_000, 16 << 20
 """The largest fetch while the speed is not known yet: half a second at a high speed."""

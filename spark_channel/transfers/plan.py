@@ -1,7 +1,6 @@
 """Opens, checks and plans the source and target of a transfer, also for a rehearsal."""
 
 import json
-import logging
 import math
 import re
 import socket
@@ -35,6 +34,7 @@ from spark_channel.errors import OptionError, SchemaError, SourceError, TargetEr
 from spark_channel.masking import MASK, mask_url, without_login
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TransferSource
+from spark_channel.plain_text import log_of
 from spark_channel.planning import (
     Endpoint,
     Split,
@@ -117,7 +117,7 @@ def first_reachable(urls: Sequence[str]) -> str:
     raise SourceError("no server answers: " + "; ".join(reasons))
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _MOST_SPLITS = 2_000
 """However long the job: the driver plans them, and the target notes each."""

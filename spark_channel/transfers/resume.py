@@ -5,7 +5,6 @@ Another cut of the source would give other rows to the tasks that have committed
 
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,12 @@ from spark_channel.errors import TargetError
 from spark_channel.masking import MASK
 from spark_channel.options import Options, Trait, WriteOptions
 from spark_channel.pipeline import TransferSource
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, Split, Task, TransferSpec
 
 __all__ = ["PartialTransfer", "find_partial_transfer", "job_of", "plan_text", "transaction_of"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _VERSION: Literal[2] = 2
 _PASSWORD = re.compile(r"(?<=//)([^/@\s:]*):([^/\s]*)@")

@@ -1,6 +1,5 @@
 """Runs one transfer from the prepared target to the report, with any engine."""
 
-import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, Limi
 from spark_channel.limits import StaticShare
 from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
 from spark_channel.pipeline.dirty import dirty_row_totals, tell_refused, too_many
+from spark_channel.plain_text import log_of
 from spark_channel.progress import JobColumn, JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl
 from spark_channel.service.launch import JobReporter, reason_of
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class Transfer:
@@ -202,7 +202,7 @@ class Transfer:
                 reads=reads,
                 alone=len(opened.plan.tasks) == 1,
             )
-            if context.overwrite and (replaced := writer.replaces(opened.schema)):
+            if context.overwrite and (replaced := writer.foreign_content(opened.schema)):
                 _log.warning("job %s will replace %s in %s", self.job, replaced, opened.target)
             self._plans.append(writer.prepare(context, opened.schema))
         for source in opened.sources:

@@ -1,7 +1,6 @@
 """The interface of an engine, and the code that each task group runs in it."""
 
 import contextlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from spark_channel.pipeline import (
 )
 from spark_channel.pipeline.dirty import DirtyBudget, dirty_limit_of
 from spark_channel.pipeline.threads import StallWatch
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.processes import keep_loaded
 from spark_channel.progress import Counters, JobSpec
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 _T = TypeVar("_T")

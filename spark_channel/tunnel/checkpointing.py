@@ -7,7 +7,6 @@ Nothing of a range is processed before its end is in the store, and its checkpoi
 tables, in order.
 """
 
-import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from spark_channel.errors import (
 )
 from spark_channel.limits import RateLimiter
 from spark_channel.pipeline import ReadCancelledError
+from spark_channel.plain_text import log_of
 from spark_channel.tunnel.channel import (
     ChannelRun,
     Delivery,
@@ -41,7 +41,7 @@ from spark_channel.tunnel.source import READ, StreamSource, base_split
 
 __all__ = ["ChannelTurns"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _TOLD_SECONDS = 1.0
 """The shortest wait for late rows that is logged."""

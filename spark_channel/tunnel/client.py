@@ -3,7 +3,6 @@
 READY -> STARTED (`start`) -> ENDED (`close`, or a fatal error).
 """
 
-import logging
 import random
 import threading
 import uuid
@@ -14,6 +13,7 @@ from typing import Protocol
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Token
 from spark_channel.errors import ChannelError, ClientExpiredError, TunnelError, TunnelStoreError
+from spark_channel.plain_text import log_of
 from spark_channel.processes import host_name, process_name
 from spark_channel.retry import reconnect_delay
 from spark_channel.tunnel.records import (
@@ -201,7 +201,7 @@ class ChannelConnects:
         return []
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class ChannelHost(Protocol):

@@ -1,7 +1,6 @@
 """A consumer of a tunnel as one job, which the page, the metrics and the lineage of this process's service show."""
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from spark_channel.connectors.base.feed import FeedLag
 from spark_channel.errors import ChannelError
 from spark_channel.limits import LimitStatus, RateLimiter, StatusRequest
 from spark_channel.observe import is_wanted
+from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, JobColumn, JobSpec, Phase
 from spark_channel.service.discovery import running_service
 from spark_channel.service.launch import serve_here
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConsumerJob", "lag_of"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _FIRST_LAG_SECONDS = 10.0
 """A consumer that ends sooner does not measure its lag."""

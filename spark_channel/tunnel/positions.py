@@ -7,7 +7,6 @@ is one of its clients.
 """
 
 import json
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag, FeedLimit, has_base
 from spark_channel.errors import OptionError, SourceError, TunnelError, UnsupportedError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 from spark_channel.progress.render import lag_text
 from spark_channel.progress.report import short
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 Offset = dict[str, Any]
 _VERSION = 1

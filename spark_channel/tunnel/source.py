@@ -1,6 +1,5 @@
 """The source of a tunnel: its change feed, and the channels that it is divided into."""
 
-import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FollowsTables
 from spark_channel.connectors.base.registry import describe, experiment_remark
 from spark_channel.errors import OptionError, TunnelError, UnsupportedError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 from spark_channel.tunnel.options import split_options
 from spark_channel.tunnel.records import UNTIL, Channel, TunnelRecord, TunnelType
@@ -27,7 +27,7 @@ __all__ = [
     "slot_of",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 NOT_READ: Token = {"done": False}
 READ: Token = {"done": True}

@@ -1,6 +1,5 @@
 """`Tunnel`: a named, checkpointed subscription to a source, for programs."""
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, RetainedLog,
 from spark_channel.connectors.base.registry import describe
 from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
 from spark_channel.limits import RateLimiter
+from spark_channel.plain_text import log_of
 from spark_channel.processes import has_ended
 from spark_channel.retry import RetryingCalls
 from spark_channel.tunnel.options import split_options
@@ -23,7 +23,7 @@ from spark_channel.tunnel.worker import Delivery, Processor, TunnelWorker
 
 __all__ = ["ChannelView", "Tunnel", "TunnelView"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _ADVICE = 8
 _RELEASE_SECONDS = 30.0

@@ -1,6 +1,5 @@
 """The life of a consuming process: its client, its threads, and the runs of its channels, without Spark."""
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from spark_channel.errors import (
     TunnelStoreError,
 )
 from spark_channel.limits import RateLimiter
+from spark_channel.plain_text import log_of
 from spark_channel.signals import TERMINATED, SigtermHandler
 from spark_channel.tunnel import state_machine
 from spark_channel.tunnel.channel import (
@@ -37,7 +37,7 @@ from spark_channel.tunnel.source import StreamSource, held_base, paused_base
 
 __all__ = ["Delivery", "Processor", "TunnelWorker"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LEAVE_SECONDS = 5.0
 """How long the end waits for reads that hang in the source: they are daemons, and left behind."""

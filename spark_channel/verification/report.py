@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError
+from spark_channel.plain_text import one_line
 
 __all__ = [
     "Difference",
@@ -231,7 +232,7 @@ class VerifyReport:
         )
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(one_line(line) for line in self._lines())
 
     def _lines(self) -> list[str]:
         counts = [f"{self.equal} equal", f"{self.missing} missing", f"{self.extra} extra"]
@@ -329,8 +330,12 @@ class TablesReport:
     def __str__(self) -> str:
         parts = []
         for each in self.tables:
-            said = f"  not compared: {each.why}" if each.report is None else _indented(each.report)
-            parts.append(f"{each.name}\n{said}")
+            said = (
+                f"  not compared: {one_line(each.why)}"
+                if each.report is None
+                else _indented(each.report)
+            )
+            parts.append(f"{one_line(each.name)}\n{said}")
         counts = Counter(each.outcome for each in self.tables)
         said = ", ".join(f"{counts[name]} {what}" for name, what in _OUTCOMES if counts[name])
         return "\n".join([*parts, f"{len(self.tables)} tables: {said}"])

@@ -1,6 +1,5 @@
 """One verification: checksums of all rows, the rows of buckets that differ, and looks at them again."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from spark_channel.clock import utc_now
 from spark_channel.errors import ChannelError, LimitError, SourceError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, Split, Task, TaskGroup, TransferSpec, advise
 from spark_channel.planning.tasks import assign_fairly
 from spark_channel.progress import JobSpec, Phase
@@ -64,7 +64,7 @@ from spark_channel.verification.tasks import (
 
 __all__ = ["Verification"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _ROWS_PER_BUCKET = 128
 _MOST_RANGES, _MOST_BITS = 65_536, 18

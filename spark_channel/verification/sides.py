@@ -1,6 +1,5 @@
 """The two sides of a verification: their readers, the columns that are compared, the key, and what a task reads."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -17,6 +16,7 @@ from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.splits import split_conditions
 from spark_channel.errors import OptionError, SchemaError, SourceError, UnsupportedError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, Split
 from spark_channel.transfers.plan import first_reachable, open_reader
 from spark_channel.transform import Pipeline, prepare
@@ -38,7 +38,7 @@ __all__ = [
     "open_sides",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _KEYS_PER_STATEMENT = 500
 MOST_KEYS, ROWS_PER_KEY = 20_000, 10

@@ -1,6 +1,5 @@
 """Reads and writes tables through an ADBC driver."""
 
-import logging
 import re
 import secrets
 import uuid
@@ -50,6 +49,7 @@ from spark_channel.errors import (
     TargetError,
 )
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
+from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -201,7 +201,7 @@ class AdbcReader(SqlReader):
         return AdbcSession(self.options, SourceError)
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _STAGE = re.compile(r"spark_channel_stage_[0-9a-f]{16}_\d+_")
 _FIND = """
 SELECT n.nspname::text, c.relname::text

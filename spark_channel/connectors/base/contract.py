@@ -514,7 +514,7 @@ class Writer(ABC):
         """Whether a row is the matter of what a writing call raised, and not the target as a whole."""
         return isinstance(error, BatchRefusedError)
 
-    def replaces(self, schema: pa.Schema) -> str:
+    def foreign_content(self, schema: pa.Schema) -> str:
         """Driver, before `prepare` of an overwrite. What of others goes with it, for people; "" = nothing, or unknown.
 
         What a write of spark-channel made is not of others. `schema` is that of the rows.

@@ -5,7 +5,6 @@ are taken. The order is that of the paths, so that every listing of the same fil
 """
 
 import fnmatch
-import logging
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from spark_channel.connectors.files.log import (
     newest_entry,
 )
 from spark_channel.errors import SourceError, TargetError
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "OURS",
@@ -182,7 +182,7 @@ def data_files(place: Location, directory: str) -> dict[str, pafs.FileInfo]:
 UNCHANGING = -1
 """In place of a file's time of change, where a log says that the file is never written again."""
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _GLOB = re.compile(r"[*?\[{]")
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"

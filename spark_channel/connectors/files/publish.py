@@ -6,7 +6,6 @@ readers of spark-channel see the state before or the state after; the next job f
 
 import hashlib
 import json
-import logging
 import os
 import posixpath
 import uuid
@@ -52,10 +51,11 @@ from spark_channel.connectors.files.log import (
 )
 from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
 from spark_channel.errors import ChannelError, CommitError, TargetError
+from spark_channel.plain_text import log_of
 
 __all__ = ["Output", "StagedFile", "TargetDirectory"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _FEW, _MOST = 100, 1000
 """Files that another job replaced: so many are removed at once, and so many by one job that only adds."""

@@ -76,7 +76,7 @@ class RemoteTarget:
         with self.connected() as remote:
             return bool(self.names(remote))
 
-    def replaces(self) -> str:
+    def foreign_content(self) -> str:
         with self.connected() as remote:
             paths = foreign(self.names(remote))
         return counted(paths)

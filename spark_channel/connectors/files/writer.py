@@ -5,7 +5,6 @@ their own, with the task's receipt; rows come as tasks end, and each task counts
 """
 
 import hashlib
-import logging
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -59,6 +58,7 @@ from spark_channel.connectors.files.store import Store, store_of
 from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import CommitError, OptionError, SupersededError, TargetError
 from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "ArrowWriter",
@@ -70,7 +70,7 @@ __all__ = [
     "ParquetWriter",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 
@@ -117,9 +117,9 @@ class FilesWriter(Writer):
                 return has_files(place)
             return bool(files_of_prefix(place, place.path, self.names.prefix))
 
-    def replaces(self, schema: pa.Schema) -> str:
+    def foreign_content(self, schema: pa.Schema) -> str:
         if is_remote(self.options.path):
-            return self._remote().replaces()
+            return self._remote().foreign_content()
         place = locate(self.options.path, login=self.options.login)
         with writing(place.show()):
             paths = foreign(self._target(store_of(place), place.path).paths())

@@ -1,7 +1,6 @@
 """Makes clients of librdkafka, turns their errors into spark-channel's, and asks the brokers for ranges of offsets."""
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from spark_channel.connectors.kafka.options import (
     Offsets,
 )
 from spark_channel.errors import ChannelError, OptionError, SourceError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
     "topic_of",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _T = TypeVar("_T")
 _FIRST, _LONGEST = 0.5, 5.0
 """Seconds of a request. One that waits does not notice what its client meets, such as a login that is refused."""

@@ -1,7 +1,6 @@
 """Writes rows as records. A row counts as written when all in-sync replicas have confirmed its delivery."""
 
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from spark_channel.connectors.kafka.serialization import Record, record_maker
 from spark_channel.connectors.records.direct_writer import DirectTask, DirectWriter, Rejected, Sink
 from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError
 from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "Deliveries",
@@ -71,7 +71,7 @@ def find_receipt(link: BrokerStatus, name: str, topic: str) -> Committed | None:
     return None if found.offset < 0 else Committed(**json.loads(found.metadata or "{}"))
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _STEP = 1.0
 _POLL_EVERY = 1_000
 # What brokers and client say of one record. Brokers say it of all records that came in one batch.

@@ -6,7 +6,6 @@ there has no log: the first driver that creates it publishes, and the others fin
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,11 +45,12 @@ from spark_channel.connectors.lake.task_writer import (
 )
 from spark_channel.errors import CommitError, OptionError, SchemaError, SupersededError, TargetError
 from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
 from spark_channel.retry import commit_pauses
 
 __all__ = ["LakePlan", "LakePublisher"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _PAUSES = 0.005, 1.0
 """Seconds: the first pause after another job was first, at most, and the longest."""

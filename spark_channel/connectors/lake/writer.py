@@ -1,6 +1,5 @@
 """The writer of lakehouse tables: tasks write data files, the driver commits them in one conditional commit."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -32,10 +31,11 @@ from spark_channel.connectors.lake.task_writer import (
     new_run_name,
 )
 from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.plain_text import log_of
 
 __all__ = ["LakeWriter"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class LakeWriter(LakePublisher):

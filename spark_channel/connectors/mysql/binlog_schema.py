@@ -1,6 +1,5 @@
 """Requirements on a server and a table, so that the binary log has every change of the table's rows."""
 
-import logging
 import re
 from collections.abc import Collection, Sequence
 
@@ -12,6 +11,7 @@ from spark_channel.connectors.sql.log_tables import is_pattern
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.errors import ChannelError, OptionError, SourceError
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "charsets",
@@ -23,7 +23,7 @@ __all__ = [
     "named",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _PLAIN = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 

@@ -4,7 +4,6 @@ The log has the statements that change tables. A range ends before a statement a
 and with an ALTER that changes a table's columns. So each row of a range that was handed out can be read.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -68,13 +67,14 @@ from spark_channel.connectors.sql.log_tables import (
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import SchemaError, SourceError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
 __all__ = ["BinlogTablesFeed", "OneTableFeed"]
 
 _INSTEAD = "'dbtable'"
 _ADVICE = f"Run {READ_AGAIN}; or {REMOVE}"
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class OneTableFeed(BinlogFeed):

@@ -1,6 +1,5 @@
 """Staging tables, claims and merge in one transaction."""
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.connectors.sql.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "COMMITTING_WORDS",
@@ -128,7 +128,7 @@ COMMITTING_WORDS = TRANSACTION_WORDS | {
 }
 """First words of statements that commit the transaction in which they run."""
 IGNORING = "INSERT IGNORE"
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _MERGED = "spark_channel_merged"
 _LAST = "spark_channel_last"
 _FIRST_ROWS = 64

@@ -1,6 +1,5 @@
 """One attempt of one task: `commit=job` loads its rows into a staging table, `commit=task` into the table itself."""
 
-import logging
 import os
 import secrets
 import tempfile
@@ -54,6 +53,7 @@ from spark_channel.connectors.sql.task_writer import (
 from spark_channel.connectors.sql.write_protocol import SqlPlan
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
+from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -65,7 +65,7 @@ __all__ = [
     "is_of_rows",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _MOST_PACKET = 4 << 20
 _WAYS = 2
 """A LOAD DATA goes to the server and back twice."""

@@ -1,7 +1,6 @@
 """Writes a table of a MySQL server: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 import hashlib
-import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -48,11 +47,12 @@ from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.plain_text import log_of
 
 __all__ = ["MysqlWriter"]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _T = TypeVar("_T")
 
 

@@ -4,7 +4,6 @@ The format of a row is in https://www.postgresql.org/docs/current/sql-copy.html;
 server's function `<type>_recv` takes. A driver that walks row by row and field by field needs three times as long.
 """
 
-import logging
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from spark_channel.connectors.base.health import RowCost, way_seconds
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.errors import TargetError
 from spark_channel.lazy import compute as pc
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "ELEMENT",
@@ -312,7 +312,7 @@ def _data(array: pa.LargeBinaryArray) -> memoryview:
 # works for no longer than a burst at a time; else they are short ones, too.
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _BURST_SECONDS = 0.001
 _WAYS = 2

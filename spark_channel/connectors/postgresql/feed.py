@@ -6,7 +6,6 @@ transactions behind a slot, and what the consistent point of a new slot says abo
 A feed of one table has a list of one: its subclass says what becomes of its tables, and how their rows are given.
 """
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -80,11 +79,12 @@ from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SourceError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
 __all__ = ["FollowedTable", "ReplicationFeed"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 4 << 20
 _SKIPS_EMPTY = 150000

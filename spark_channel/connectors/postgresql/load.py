@@ -1,6 +1,5 @@
 """COPY into staging or table; unanswered COMMIT settled."""
 
-import logging
 import secrets
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -48,6 +47,7 @@ from spark_channel.connectors.sql.task_writer import (
 )
 from spark_channel.errors import BatchRefusedError, ChannelError, SupersededError, TargetError
 from spark_channel.lazy import compute as pc
+from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str
 # One attempt of one task: rows go by COPY into a staging table, or straight into the table.
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _DIRECT_SECONDS = 0.1
 _CHUNK_SECONDS = 1.0

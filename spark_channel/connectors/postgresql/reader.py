@@ -3,7 +3,6 @@
 As Arrow, or, for a target that is PostgreSQL too, as COPY writes the rows.
 """
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -41,6 +40,7 @@ from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import Key, Quantiles, Splitter, distinct, split_conditions
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.options import ReadOptions
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
@@ -216,7 +216,7 @@ class PostgresSplitter(Splitter):
         return Quantiles(bounds, int(found[0][-2]) if found else 0, 0)
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _PIECE_BYTES = 1 << 20
 _SOCKET_BYTES = 10 << 20

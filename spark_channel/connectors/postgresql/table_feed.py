@@ -1,6 +1,5 @@
 """A feed of one table by its own slot, with the columns that it had when its stream began."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -41,6 +40,7 @@ from spark_channel.connectors.sql.log_feed import as_inserts, base_splits
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import SourceError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OneTableFeed"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LEFT = "Reset the tunnel, or begin with a new checkpoint directory, to read all rows again"
 """What to do with a stream of one table that left its publication."""

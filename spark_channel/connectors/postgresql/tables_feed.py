@@ -3,7 +3,6 @@
 Each batch has rows of one table, with that table's columns, and its name in the last column, `_table`.
 """
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -70,6 +69,7 @@ from spark_channel.connectors.sql.log_tables import (
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import SchemaError, SourceError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TablesFeed"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _INSTEAD = "'dbtable' and its own slot"
 """How one table is followed."""

@@ -10,7 +10,6 @@ before it read the rows, is left out: another run may have published newer rows.
 order, so that two groups do not wait for each other: the claims of streams by their keys, then those of tables.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -54,11 +53,12 @@ from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
 __all__ = ["PostgresTogether", "joined"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LOGIN = frozenset(
     {"url", "dbtable", "user", "password", "sslrootcert", "sslcert", "sslkey", "sslmode"}

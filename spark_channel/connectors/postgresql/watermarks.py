@@ -1,6 +1,5 @@
 """Chunks of existing rows between watermarks in the log."""
 
-import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import cast
@@ -26,6 +25,7 @@ from spark_channel.connectors.sql.log_feed import (
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import SourceError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
@@ -219,7 +219,7 @@ def _size(session: PgReadSession, source: ReadSource) -> tuple[int | None, int]:
 # Warn of the WAL that the server keeps for a slot while a table's base is read before its changes.
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _RATE = """
 SELECT (wal_bytes / greatest(1, extract(epoch FROM now() - stats_reset)) * 3600)::bigint FROM pg_catalog.pg_stat_wal

@@ -1,6 +1,5 @@
 """Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -45,10 +44,11 @@ from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
 
 __all__ = ["PostgresWriter"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _CONFLICTS = frozenset({"23505", "42P07", "42710", "40001", "40P01"})
 _LOCKED = "55P03"
 _DENIED = "42501"

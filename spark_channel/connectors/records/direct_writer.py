@@ -4,7 +4,6 @@ Delivery is at least once: an attempt that fails leaves what it wrote, and the n
 rows have keys and replace one another, that changes nothing.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from spark_channel.connectors.base.contract import (
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import Amount, CommitMode, WriteOptions
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "DirectOptions",
@@ -35,7 +35,7 @@ __all__ = [
     "Sink",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 Rejected = tuple[int, str]
 """A row that the store refused, by its number in the batch, and why."""

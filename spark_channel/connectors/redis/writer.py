@@ -1,7 +1,6 @@
 """Direct writes; commit=job staged, published by script."""
 
 import json
-import logging
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -40,6 +39,7 @@ from spark_channel.connectors.redis.client import (
 from spark_channel.connectors.redis.commands import Command, Commands
 from spark_channel.errors import CommitError, OptionError, TargetError
 from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -57,7 +57,7 @@ __all__ = [
 # claim to be the run's, so that an overtaken run publishes nothing, and a published pair is published once.
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _NAMES = "spark-channel"
 OWN_KEYS = f"{_NAMES}:".encode()

@@ -3,7 +3,6 @@
 `CursorFeed` decides what a range is; a `CursorQuery` asks the table.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -37,6 +36,7 @@ from spark_channel.connectors.sql.source import (
 )
 from spark_channel.connectors.sql.splits import row_bytes
 from spark_channel.errors import OptionError, SourceError, UnsupportedError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
 __all__ = [
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 # Cursor values in tokens, compared without the database; and the value just before a time. Pure.
 

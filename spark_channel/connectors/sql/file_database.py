@@ -6,7 +6,6 @@ published into that file as into any other. A job that fails leaves no file, and
 """
 
 import hashlib
-import logging
 import os
 import secrets
 import shutil
@@ -37,6 +36,7 @@ from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "FilePlan",
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _NOT_TAKEN = 0
 """The epoch of a claim that is taken when the file is made."""
 

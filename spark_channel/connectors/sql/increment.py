@@ -4,7 +4,6 @@ A position is one whole number, so that a target records it as the batch of a st
 or the microseconds since 1970.
 """
 
-import logging
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -17,10 +16,11 @@ from spark_channel.connectors.sql.cursor_feed import CursorFeed, CursorQuery, Fo
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.source import CursorValue, cursor_literal, cursor_type
 from spark_channel.errors import SchemaError
+from spark_channel.plain_text import log_of
 
 __all__ = ["next_increment"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -5,7 +5,6 @@ where the index goes up by one column and down by another, it is two steps: a = 
 range of the index, so that no statement looks at rows that were read before.
 """
 
-import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import conditions_of
 from spark_channel.errors import ChannelError, SourceError
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
@@ -165,7 +165,7 @@ def _lead(params: Mapping[str, Any]) -> str | None:
 # has handed on nothing that the next one reads again.
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _MOST_BYTES = 16 << 20
 """Rows of one statement that are held; wider rows than were expected end it early."""

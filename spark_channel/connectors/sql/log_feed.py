@@ -1,6 +1,5 @@
 """Log feeds: chunks read, table held, schema changes followed."""
 
-import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource, check_same_columns
 from spark_channel.errors import SourceError
 from spark_channel.lazy import compute as pc
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
 __all__ = [
@@ -211,7 +211,7 @@ def chunk_rows(rows: int | None, nbytes: int, most: Callable[[int], int]) -> int
 # Option `onSchemaChange` of a log's feed: with which changes of its table's columns it continues.
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class SchemaRule:

@@ -3,7 +3,6 @@
 Each batch has rows of one table, with that table's columns, and its name in the last column, `_table`.
 """
 
-import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from spark_channel.connectors.sql.log_feed import BaseChunk, SchemaRule
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "CHANGE_BYTES",
@@ -53,7 +53,7 @@ __all__ = [
     "with_name",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 CHANGE_BYTES = 128
 """A change's size, where a limit is given in bytes alone."""

@@ -5,7 +5,6 @@ it cannot do; and the claims of writes.
 """
 
 import ipaddress
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from urllib.parse import parse_qsl
 from spark_channel.connectors.base.network import tls_mode
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
 from spark_channel.connectors.sql.statements import quoted_name, quoted_text
+from spark_channel.plain_text import log_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -37,7 +37,7 @@ __all__ = [
     "verified",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 SETTINGS: Mapping[str, str] = {
     "client_encoding": "UTF8",

@@ -5,7 +5,6 @@ error and outside a transaction, and is lent again only after its server has ans
 closed after `_IDLE_SECONDS`, or when a server has no connection left.
 """
 
-import logging
 import math
 import os
 import threading
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "sessions",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _MOST_IDLE = 16
 _IDLE_SECONDS = 30.0
 """The network may have dropped a session that was idle for longer, which the client does not notice immediately."""

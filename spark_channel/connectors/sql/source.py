@@ -1,6 +1,5 @@
 """Table or query of a read, and its cursor column."""
 
-import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from spark_channel.connectors.sql.statements import (
     pick_columns,
 )
 from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "CursorPosition",
@@ -287,7 +287,7 @@ def _node(source: ReadSource, name: str) -> "exp.Column":
 # commit.
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _NAME = "cursor"
 _KEYS = {"key", "keys", "below"}

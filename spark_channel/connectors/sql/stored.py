@@ -4,7 +4,6 @@ Spelling is not evidence: one server has many addresses, and one table many name
 names, and the catalog for the tables.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -14,10 +13,11 @@ from spark_channel.connectors.base.types import Node, exp, sqlglot
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import ChannelError
+from spark_channel.plain_text import log_of
 
 __all__ = ["stored_query", "stored_table"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _MOST_VIEWS = 100
 """Views behind views that are looked into."""

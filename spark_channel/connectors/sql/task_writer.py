@@ -4,7 +4,6 @@
 fastest way is `WriteSession.load`; one with a faster way overrides single steps.
 """
 
-import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -25,6 +24,7 @@ from spark_channel.connectors.sql.session import S, WriteSession
 from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan
 from spark_channel.errors import BatchRefusedError, TargetError
 from spark_channel.lazy import compute as pc
+from spark_channel.plain_text import log_of
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.writer import SqlWriter
@@ -38,7 +38,7 @@ __all__ = [
     "StagedTaskWriter",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _MOST_BYTES = 16 << 20
 _LIMITED_SECONDS = 0.25
 ATTEMPT = "spark_channel_attempt"

@@ -5,7 +5,6 @@ what follows when they end. An attempt sends one when it begins, when it ends, a
 also while a paused limit or a stalled source brings it no rows.
 """
 
-import logging
 import string
 import threading
 import weakref
@@ -52,11 +51,12 @@ from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.connectors.sql.stored import stored_table
 from spark_channel.errors import OptionError, SupersededError, TargetError
 from spark_channel.options import CommitMode
+from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
 __all__ = ["WAYS", "HeartbeatThread", "SqlPlan", "WriteProtocol", "WriteTarget", "own_plan"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _T = TypeVar("_T")
 _RETRY_SECONDS = 60.0
 _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)

@@ -4,7 +4,6 @@
 the table. Either transaction holds the run's claim, so that a run that was overtaken writes nothing.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -63,11 +62,12 @@ from spark_channel.errors import (
     TargetError,
 )
 from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
 
 __all__ = ["SqlWriter"]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _EXPLAINS_RIGHTS = ("postgres", "mysql")
 """Databases that check the rights of a statement that they only explain."""
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from spark_channel.connectors.stream_load.client import (
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -128,7 +128,7 @@ def _text(array: pa.Array, zone: str) -> pa.Array:
     return array.cast(pa.string())
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _IN_MEMORY = 16 << 20
 
 

@@ -74,7 +74,7 @@ def test_a_plan_refuses_and_counts_the_same_without_a_trace(tmp_path: Path) -> N
     writer = writer_of("parquet", out)
     context = WriteContext("plan", None, overwrite=True)
     writer.rehearse(context, numbers(1).schema)
-    assert writer.replaces(numbers(1).schema) == "2 files of other programs"
+    assert writer.foreign_content(numbers(1).schema) == "2 files of other programs"
     put(out, "letter.txt")
     with pytest.raises(TargetError, match=r"letter\.txt"):
         writer.rehearse(context, numbers(1).schema)

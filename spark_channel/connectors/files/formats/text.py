@@ -7,7 +7,6 @@ record when that is larger.
 
 import bz2
 import codecs
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import TextReadOptions
 from spark_channel.errors import SourceError
 from spark_channel.lazy import compute as pc
+from spark_channel.plain_text import log_of
 from spark_channel.transform.time_patterns import TimePattern
 
 __all__ = [
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LARGEST_RECORD = 256 << 20
 HEAD = 64 << 10
