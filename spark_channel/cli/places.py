@@ -96,7 +96,7 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
         if value is not None:
             add_option(given["reader"], name, value)
     for name, value in options.of_job.items():
-        if value is not None:
+        if value is not None and name != "channels":
             add_option(given["writer"], name, value)
     if options.txn is not None:
         name, version = parse_transaction(options.txn, {}, "--txn")
@@ -114,6 +114,7 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
         parse_place("reader", source, given["reader"]),
         parse_place("writer", target, given["writer"]),
         save_mode=cast(SaveMode, options.mode),
+        channels=options.of_job.get("channels"),
     )
     loaded = LoadedJob((spec,), name="copy")
     if options.dry_run:

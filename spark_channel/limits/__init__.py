@@ -67,7 +67,12 @@ if TYPE_CHECKING:
     )
     from spark_channel.limits.protection import AdaptiveLimit
     from spark_channel.limits.registry import LimitRegistry, Semaphore, marked
-    from spark_channel.limits.token_bucket import CombinedLimiter, RateLimiter, StaticShare
+    from spark_channel.limits.token_bucket import (
+        CombinedLimiter,
+        RateLimiter,
+        StaticShare,
+        TokenBucket,
+    )
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
@@ -105,7 +110,7 @@ else:
             ],
             "protection": ["AdaptiveLimit"],
             "registry": ["LimitRegistry", "Semaphore", "marked"],
-            "token_bucket": ["CombinedLimiter", "RateLimiter", "StaticShare"],
+            "token_bucket": ["CombinedLimiter", "RateLimiter", "StaticShare", "TokenBucket"],
         },
     )
 
@@ -142,6 +147,7 @@ __all__ = [
     "StaticShare",
     "StatusRequest",
     "Subscribe",
+    "TokenBucket",
     "UnreachablePolicy",
     "decode_reply",
     "decode_request",

@@ -623,5 +623,6 @@ class Follower(ChangePublisher):
 
 def _why_rewritten(altered: Collection[str]) -> str:
     return (
-        f"ALTER TABLE has rewritten all rows, and no log has their values in {', '.join(altered)}"
+        "ALTER TABLE or ALTER TYPE has changed existing rows, and no log has their values in "
+        f"{', '.join(altered)}"
     )

@@ -34,6 +34,8 @@ COLUMNS = "#columns "
 """Begins the notes of a tunnel that have the numbers of a table's columns, by which a renamed one is recognised."""
 NAMES = "#names "
 """Begins the notes that have the names of a table's columns, if the source has no numbers of them."""
+TYPES = "#types"
+"""In such a note, what it says of the columns' types."""
 ROWS = "#rows "
 """Begins the notes that have what `ColumnFact` says of the rows that the target gets: where they are, and of which
 columns."""
@@ -146,7 +148,8 @@ def is_made_again(known: Mapping[str, str], facts: Mapping[str, ColumnFact]) -> 
 def rewritten(
     tunnel: Tunnel, copy: TableCopy, facts: Mapping[str, ColumnFact], noted: str | None
 ) -> tuple[str, ...]:
-    """The columns that a statement has altered which rewrote the table: of their values, the log has no change.
+    """The columns that a statement has altered which rewrote the table, or whose type it has: of their values, the log
+    has no change.
 
     `noted`: by `note_rows`. A table that was emptied or vacuumed is elsewhere too, without an altered column.
     """
@@ -154,11 +157,19 @@ def rewritten(
     if not now or noted == now:
         return ()
     was, is_now = ({} if each is None else json.loads(each) for each in (noted, now))
-    altered = [name for name, fact in facts.items() if was.get(fact.number) != fact.altered]
-    if noted is None or not altered or was[ROWS] == is_now[ROWS]:
+    types = was.get(TYPES, {})
+    read_as = {name for name, fact in facts.items() if _differs(types.get(fact.number, {}), fact)}
+    altered = {name for name, fact in facts.items() if was.get(fact.number) != fact.altered}
+    if noted is None or was[ROWS] == is_now[ROWS]:
+        altered = set()
+    if not altered | read_as:
         note_rows(tunnel, copy, facts)
-        return ()
-    return tuple(altered)
+    return tuple(name for name in facts if name in altered | read_as)
+
+
+def _differs(was: Mapping[str, str], fact: ColumnFact) -> bool:
+    """Whether a part of the column's type was another one: values of before are read otherwise now."""
+    return any(was.get(part, said) != said for part, said in fact.types.items())
 
 
 def note_rows(tunnel: Tunnel, copy: TableCopy, facts: Mapping[str, ColumnFact]) -> None:
@@ -173,7 +184,9 @@ def _rows_of(facts: Mapping[str, ColumnFact]) -> str:
     places = {fact.rows for fact in facts.values()}
     if not all(places):
         return ""
-    return json.dumps({ROWS: " ".join(places), **{f.number: f.altered for f in facts.values()}})
+    types = {each.number: dict(sorted(each.types.items())) for each in facts.values() if each.types}
+    altered = {each.number: each.altered for each in facts.values()}
+    return json.dumps({ROWS: " ".join(places), TYPES: types, **altered})
 
 
 def other_columns(tunnel: Tunnel, copy: TableCopy, names: Collection[str]) -> tuple[str, ...]:

@@ -236,14 +236,15 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
     copies = []
     for table in tables:
         options = replication.of(table.schema, table.name)
-        if options is not None:
+        if options is not None and (not table.is_elsewhere or _names_schema(replication, table)):
             options = _without_others(options, table.label.casefold(), labels)
             copies.append(_copy(replication, table, options, source, digest, target))
     # Of all tables: two that go to one object replace each other's rows also when they are selected one by one.
     with keeping_sessions():
         writes = connector_of(replication.target, "writer")
-        copies = _not_their_sources(_apart(copies), source, writes)
-    notes = _notes(replication, select, tables, [each.stream for each in copies])
+        copies, left = _without_targets(replication, copies, source, writes)
+        copies = _apart(copies)
+    notes = left + _notes(replication, select, tables, [each.stream for each in copies])
     copies = [each for each in copies if selected(select, each.stream)]
     copies += _missing(replication, select, tables)
     copies.sort(key=lambda each: (*(-amount for amount in each.size), each.stream))
@@ -458,29 +459,47 @@ def _apart(copies: list[TableCopy]) -> list[TableCopy]:
     return made
 
 
-def _not_their_sources(
-    copies: list[TableCopy], source: Connector, target: Connector
-) -> list[TableCopy]:
-    """A table that another one, or it itself, is copied into does not run: it would be replaced, or copied endlessly.
+def _names_schema(replication: Replication, table: SourceTable) -> bool:
+    """Whether a stream that matches the table says where it is: `*` alone is all of the url's database."""
+    names = (each for each in replication.streams if matches(each, table.label))
+    return any("." in name for name in names)
 
-    Names alone do not say so: the servers are asked, and only where a name is the same.
+
+def _without_targets(
+    replication: Replication, copies: list[TableCopy], source: Connector, target: Connector
+) -> tuple[list[TableCopy], list[str]]:
+    """The copies without tables that others are copied into, and notes about these.
+
+    A pattern finds them where both ends are on one server. One that is named, or copied into itself, does not run: it
+    would be replaced, or copied endlessly. Names alone do not say so: the servers are asked, and only where a name is
+    the same.
     """
     goes: dict[str, list[TableCopy]] = {}
     for each in copies:
         goes.setdefault(each.object.rpartition(".")[2].casefold(), []).append(each)
-    made = []
+    into: dict[str, TableCopy] = {}
     for each in copies:
         assert each.table is not None
-        last = each.table.name.rpartition(".")[2].casefold()
-        into = next(
-            (other for other in goes.get(last, ()) if _is_into(other, each, source, target)), None
-        )
-        if into is each:
+        others = goes.get(each.table.name.rpartition(".")[2].casefold(), [])
+        others = sorted(others, key=lambda other: other is each)
+        found = next((other for other in others if _is_into(other, each, source, target)), None)
+        if found is not None:
+            into[each.stream] = found
+    made, notes = [], []
+    named = {name.casefold() for name in replication.named()}
+    for each in copies:
+        other = into.get(each.stream)
+        if other is None:
+            made.append(each)
+        elif other is each:
             fault = f"the target {each.object!r} is the source's table itself: choose another 'object' or target"
-        elif into is not None:
-            fault = f"{into.stream} goes into this table, {into.object!r}: disable it, so that no copy is copied"
-        made.append(each if into is None else replace(each, fault=each.fault or fault))
-    return made
+            made.append(replace(each, fault=each.fault or fault))
+        elif each.stream.casefold() in named or into.get(other.stream) is each:
+            fault = f"{other.stream} goes into this table, {other.object!r}: disable it, so that no copy is copied"
+            made.append(replace(each, fault=each.fault or fault))
+        else:
+            notes.append(f"{each.stream} is not copied: {other.stream} goes into it")
+    return made, notes
 
 
 def _is_into(copy: TableCopy, read: TableCopy, source: Connector, target: Connector) -> bool:

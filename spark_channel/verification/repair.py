@@ -73,9 +73,10 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
     left_out += outside
     if alike := verification.alike(found.keys[found.source_rows > 0]):
         verification.note(
-            f"nothing was repaired: the target finds {alike} other rows by the keys to write, since the collation of "
-            f"its key ({', '.join(verification.columns.key_names(1))}) ignores case, accents or trailing blanks, and "
-            "an upsert would change them. Give the key a binary collation, or write these rows yourself"
+            f"nothing was repaired: the target finds {alike} other rows by the keys to write, and an upsert would "
+            f"change them: its key ({', '.join(verification.columns.key_names(1))}) takes values for equal that are "
+            "written in different ways, as 1.0 and 1.00, or texts whose collation ignores case, accents or trailing "
+            "blanks. Declare the number's digits, give the text a binary collation, or write these rows yourself"
         )
         return
     if settings.dry_run:

@@ -162,6 +162,8 @@ def test_a_file_goes_to_a_database_and_on_to_files(tmp_path: Path) -> None:
         *part,
         "--rows-per-second",
         "20k",
+        "--channels",
+        "2",
         "--report",
         str(report),
     )

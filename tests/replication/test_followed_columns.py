@@ -148,3 +148,44 @@ def test_rows_that_are_read_again_change_those_without_an_end(
     rows = followed.rows("a", f"id, n, w, {end}")
     assert [row[:3] for row in rows if row[-1] is None] == [(1, 10, 8), (2, 2, 7)]
     assert len(rows) == (4 if deletes == "scd2" else 2)
+
+
+@only_postgres
+@pytest.mark.parametrize(
+    ("change", "rows"),
+    [
+        (
+            "ALTER TYPE fol.mood RENAME VALUE 'ok' TO 'fine'",
+            [(1, "fine", "(fine,1)"), (2, "sad", None)],
+        ),
+        (
+            "ALTER TYPE fol.both ADD ATTRIBUTE more text CASCADE",
+            [(1, "ok", "(ok,1,)"), (2, "sad", None)],
+        ),
+        ("ALTER TYPE fol.mood ADD VALUE 'glad'", None),
+        ("ALTER TYPE fol.both RENAME ATTRIBUTE n TO k CASCADE", None),
+        ("ALTER DOMAIN fol.feeling SET DEFAULT 'ok'", None),
+    ],
+)
+def test_a_type_that_reads_existing_values_otherwise(
+    followed: Followed,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    rows: list[tuple[object, ...]] | None,
+) -> None:
+    """No row is in the log then. A change of the type by which each value stays reads no row again."""
+    followed.sql(
+        "CREATE TYPE fol.mood AS ENUM ('sad', 'ok'); CREATE DOMAIN fol.feeling AS fol.mood;"
+        "CREATE TYPE fol.both AS (m fol.mood, n int);"
+        "ALTER TABLE fol.a DROP n, DROP s, ADD f fol.feeling, ADD c fol.both;"
+        "INSERT INTO fol.a VALUES (1, 'ok', '(ok,1)'), (2, 'sad', NULL)"
+    )
+    followed.run()
+    before = followed.rows("a", "id, f, c")
+    assert before[0][1] == "ok"
+    followed.sql(change)
+    again = read_again(monkeypatch)
+    followed.run()
+    assert len(again) == (rows is not None)
+    assert followed.rows("a", "id, f, c") == (rows or before)
+    assert followed.run().rows == 0

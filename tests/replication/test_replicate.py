@@ -558,6 +558,10 @@ def test_no_table_goes_into_a_table_of_the_source(shop: Shop) -> None:
     assert "the target 'users' is the source's table itself" in why(report)
     for _ in range(2):
         report = shop.replicate({"*users": {"object": "copy_{table}"}}, same)
+    assert states(report) == {"users": "done"}
+    assert report.notes == ("copy_users is not copied: users goes into it",)
+    named = {"*users": {"object": "copy_{table}"}, "copy_users": {}}
+    report = shop.replicate(named, same)
     assert states(report) == {"users": "done", "copy_users": "parked"}
     assert "users goes into this table, 'copy_users': disable it" in why(report)
     with closing(sqlite3.connect(shop.file)) as connection:

@@ -620,3 +620,44 @@ def test_a_plan_has_the_grants_that_mariadb_needs(
 )
 def test_the_names_of_feeds(text: str, parts: tuple[str, str]) -> None:
     assert parts_of(text) == parts
+
+
+def test_a_pattern_leaves_out_the_copies_on_the_server_of_the_source(pg: PostgresServer) -> None:
+    """From the second run on the catalog has them, too."""
+    pg.psql("CREATE SCHEMA rep_copies")
+    try:
+        for object_ in ("rep_copies.{table}", "rep_copies.{schema}_{table}"):
+            streams = {"rep_a.*": None, "rep_c*": None}
+            for number in range(2):
+                report = replicate(
+                    pg.login, pg.login, streams, defaults={"object": object_, "mode": "full"}
+                )
+                copied = {each.stream for each in report.tables}
+                assert copied == {name for name in PG_ROWS if name.startswith("rep_a.")}
+                left = [each for each in report.notes if "is not copied" in each]
+                assert len(left) == (len(copied) if number else 0)
+            pg.psql("DROP SCHEMA rep_copies CASCADE; CREATE SCHEMA rep_copies")
+    finally:
+        pg.psql("DROP SCHEMA rep_copies CASCADE")
+
+
+def test_a_star_is_all_of_the_database_that_a_mysql_url_names(
+    mariadb_server: MariadbServer, tmp_path: Path
+) -> None:
+    mariadb_server.sql(
+        "DROP DATABASE IF EXISTS rep_one; DROP DATABASE IF EXISTS rep_two; CREATE DATABASE rep_one; "
+        "CREATE DATABASE rep_two; CREATE TABLE rep_one.here (id INT); CREATE TABLE rep_two.there (id INT)"
+    )
+    target = {"url": f"sqlite:{tmp_path}/dw.db"}
+    server = f"mysql://127.0.0.1:{mariadb_server.port}"
+    login = {**mariadb_server.login, "url": f"{server}/rep_one"}
+    try:
+        assert [*rows_of(replicate(login, target, {"*": None}))] == ["rep_one.here"]
+        both = replicate(login, target, {"*": None, "rep_two.*": None})
+        assert {*rows_of(both)} == {"rep_one.here", "rep_two.there"}
+        without = replicate(
+            {**login, "url": server}, target, {"*": None, "shop.*": {"disabled": True}}
+        )
+        assert {"rep_one.here", "rep_two.there"} <= {*rows_of(without)}
+    finally:
+        mariadb_server.sql("DROP DATABASE rep_one; DROP DATABASE rep_two")

@@ -115,6 +115,7 @@ class SourceTable:
     """A table of a catalog. `dbtable` is its name as the option takes it; `rows`, `nbytes`: the catalog's estimates.
 
     `own_rows` is the condition of its rows that are not of tables that inherit from it; "" = no table does.
+    `is_elsewhere`: it is in another database than the one that the url names.
     """
 
     schema: str
@@ -123,6 +124,7 @@ class SourceTable:
     rows: int | None = None
     nbytes: int | None = None
     own_rows: str = ""
+    is_elsewhere: bool = False
 
     @property
     def label(self) -> str:
@@ -137,12 +139,15 @@ class ColumnFact:
     `number` stays the same when the column is renamed, and no other column ever has it; "" = the catalog has none.
     `filled`: rows that were there before the column may have a value in it. `altered` is another text after each
     statement that may change its values, and `rows` after each that rewrites all rows of the table; "" = not known.
+    `types` has the parts of its type's definition, such as an enum's labels: one that is another one under its name
+    changes how existing values are read, without a change of their rows.
     """
 
     number: str
     filled: bool
     altered: str = ""
     rows: str = ""
+    types: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

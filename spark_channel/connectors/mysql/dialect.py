@@ -121,7 +121,8 @@ class MysqlDialect(Dialect):
     product = "MySQL"
     sql = "mysql"
     tables_sql = (
-        "SELECT table_schema, table_name, table_rows, data_length FROM information_schema.tables "
+        "SELECT table_schema, table_name, table_rows, data_length, '', COALESCE(table_schema <> DATABASE(), 0) "
+        "FROM information_schema.tables "
         "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') "
         "AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') "
         "AND table_name NOT LIKE 'spark\\_channel\\_%' ORDER BY table_schema, table_name"

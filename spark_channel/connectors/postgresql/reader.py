@@ -3,6 +3,7 @@
 As Arrow, or, for a target that is PostgreSQL too, as COPY writes the rows.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -72,12 +73,33 @@ _MOST_SAMPLED_PAGES = 50_000
 _GENTLE_PAGES, _GENTLE_ROWS = 200, 8
 """Sampled under a limit, where that many rows are found for each split: the rows of a range may vary by a third."""
 _STALE = 0.05
+_OF_TYPES = """
+WITH RECURSIVE part (oid) AS (
+  SELECT atttypid UNION SELECT x.oid FROM part JOIN pg_catalog.pg_type t ON t.oid = part.oid
+  CROSS JOIN LATERAL (
+    SELECT t.typelem UNION ALL SELECT t.typbasetype
+    UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+    UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+      WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
+  ) AS x (oid) WHERE x.oid >= 16384
+)
+SELECT json_object_agg(id, said) FROM (
+  SELECT 'label ' || e.oid AS id, e.enumlabel::text AS said
+  FROM part JOIN pg_catalog.pg_enum e ON e.enumtypid = part.oid
+  UNION ALL
+  SELECT 'attributes ' || t.oid, string_agg(a.attnum || ' ' || a.atttypid, ', ' ORDER BY a.attnum)
+  FROM part JOIN pg_catalog.pg_type t ON t.oid = part.oid AND t.typtype = 'c'
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped GROUP BY t.oid
+) AS parts
+"""
+"""The parts of types that are not the server's own."""
 _COLUMN_FACTS = """
 SELECT attname::text, attnum::int, attnotnull OR atthasdef OR atthasmissing,
   coalesce((SELECT c.oid::text FROM pg_catalog.pg_constraint c
     WHERE c.conrelid = {oid} AND c.contype = 'p' AND attnum = ANY (c.conkey)), xmin::text),
   coalesce(pg_relation_filenode({oid})::text, (
-    SELECT md5(string_agg(pg_relation_filenode(p.relid)::text, ' ' ORDER BY p.relid)) FROM pg_partition_tree({oid}) p))
+    SELECT md5(string_agg(pg_relation_filenode(p.relid)::text, ' ' ORDER BY p.relid)) FROM pg_partition_tree({oid}) p)),
+  CASE WHEN atttypid >= 16384 THEN ({types})::text END
 FROM pg_catalog.pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped
 """
 """VACUUM FULL, too, writes the catalog's row of a column that was added with a default. A primary key is made
@@ -500,10 +522,16 @@ class PostgresReader(SqlReader):
             if not isinstance(source.table, PgTable):
                 return {}
             oid = source.table.oid
-            found = session.rows(_COLUMN_FACTS.format(oid=oid))
+            found = session.rows(_COLUMN_FACTS.format(oid=oid, types=_OF_TYPES))
         return {
-            str(name): ColumnFact(f"{oid}.{number}", bool(filled), str(altered), str(rows or ""))
-            for name, number, filled, altered, rows in found
+            str(name): ColumnFact(
+                f"{oid}.{number}",
+                bool(filled),
+                str(altered),
+                str(rows or ""),
+                json.loads(types or "{}"),
+            )
+            for name, number, filled, altered, rows, types in found
         }
 
     def log_facts(self, slot: str | None) -> LogFacts:

@@ -51,7 +51,7 @@ class Dialect(ABC):
     tables_sql: ClassVar[str] = ""
     """A query for the tables that are there: schema ("" = the only one), name, estimated rows and bytes, or NULL.
 
-    A fifth column is `SourceTable.own_rows`.
+    A fifth and a sixth column are `SourceTable.own_rows` and `is_elsewhere`.
     """
     of_new_tables: ClassVar[tuple[str, ...]] = ()
     """Rights on a schema in which a write makes tables; () = `lacking` cannot ask the database for rights."""

@@ -98,7 +98,8 @@ class SqlReader(Reader):
                 ".".join(self.dialect.quoted(str(part)) for part in (schema, name) if part),
                 None if rows is None else int(rows),
                 None if nbytes is None else int(nbytes),
-                *more,
+                str(more[0]) if more else "",
+                bool(more[1:] and more[1]),
             )
             for schema, name, rows, nbytes, *more in found
         ]
