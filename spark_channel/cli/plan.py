@@ -15,6 +15,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_channel.cli.reach import reach
 from spark_channel.cli.text import cell
 from spark_channel.connectors import find_connector, load_reader, load_writer
 from spark_channel.connectors.base.registry import has_third_parties
@@ -275,12 +276,16 @@ _WIDTH = 80
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`state` is "runs", "needs a driver" or "refused"; `faults` is every reason, `missing` the plugins not here."""
+    """`state` is "runs", "needs a driver" or "refused"; `faults` is every reason, `missing` the plugins not here.
+
+    `runs`: what the job reaches, by its options: statements, files and hosts.
+    """
 
     state: str
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
 
 
 def check_jobs(
@@ -324,9 +329,10 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
             _connect(found.loaded.specs)
     except ChannelError as error:
         return CheckResult(_REFUSED, (str(error),), found.notes)
+    reaches = tuple(dict.fromkeys(line for spec in found.loaded.specs for line in reach(spec)))
     if needs:
-        return CheckResult(_NEEDS, tuple(dict.fromkeys(needs)), found.notes)
-    return CheckResult(_RUNS, (), found.notes)
+        return CheckResult(_NEEDS, tuple(dict.fromkeys(needs)), found.notes, runs=reaches)
+    return CheckResult(_RUNS, (), found.notes, runs=reaches)
 
 
 def _check_replication(path: Path, *, connect: bool) -> CheckResult:

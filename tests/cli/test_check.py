@@ -169,3 +169,31 @@ def test_1186_files_take_as_long_as_twenty_times_the_imports(tmp_path: Path) -> 
     taken = min(cpu_of(["sh", "-c", command, "check", *CLI], check=False) for _ in range(2))
     assert sum(json.loads(report.read_text())["totals"].values()) == 1186
     assert taken <= 20 * imports()
+
+
+def test_what_a_job_would_run_is_told_without_a_login(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    reader = {
+        "name": "postgresqlreader",
+        "parameter": {
+            "username": "etl",
+            "password": "hunter2secret",
+            "connection": [
+                {
+                    "querySql": ["select * from orders where password='hunter2secret'"],
+                    "jdbcUrl": ["jdbc:postgresql://db.example:5433/shop?password=hunter2secret"],
+                }
+            ],
+        },
+    }
+    write_job(path, reader, into_sqlite(tmp_path / "t.db", preSql=["delete from t"]))
+    report = checked(str(path))
+    (job,) = report["jobs"]
+    runs = "\n".join(job["runs"])
+    assert "reader runs query: select * from orders" in runs
+    assert "reader connects to" in runs
+    assert "db.example:5433/shop" in runs
+    assert "writer runs startSql: " in runs or "writer runs preSql: " in runs
+    assert "delete from t" in runs
+    assert str(tmp_path / "t.db") in runs
+    assert "hunter2secret" not in json.dumps(report)

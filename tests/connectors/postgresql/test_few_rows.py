@@ -91,7 +91,9 @@ def test_a_row_that_the_server_refuses_is_named_as_if_the_task_had_staged_it(
     task = writer.open(plan, 0, 0)
     task.write(rows)
     receipt = task.close()
-    with pytest.raises(CommitError, match=r'a row is refused.*"odd"\nCONTEXT.*line 2, column mood'):
+    with pytest.raises(
+        CommitError, match=r'a row is refused.*"odd"\\nCONTEXT.*line 2, column mood'
+    ):
         writer.commit(plan, [receipt])
     writer.abort(plan, [receipt])
     assert few.psql(f"SELECT count(*) FROM few_dw.one UNION ALL {_STAGED}") == "0\n0"
