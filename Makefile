@@ -13,7 +13,7 @@ export SPARK_LOCAL_IP = 127.0.0.1
 # this variable says in many images, every process of every test would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test quick lint archive unit test-oldest ready-oldest bench simulate soak docs notebooks clean ready servers
+.PHONY: help demo test quick lint archive unit test-oldest ready-oldest bench simulate soak test-servers docs notebooks clean ready servers
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
 	@echo 'make test         linters, types, and all tests'
@@ -22,6 +22,7 @@ help:
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
 	@echo 'make soak         the long form of each proof'
+	@echo 'make test-servers the tests of MySQL and MariaDB on every version of them'
 	@echo 'make docs         the documentation as a site, in artifacts/site'
 	@echo 'make notebooks    run the notebooks, and keep their outputs in them'
 	@echo 'make clean        remove what these commands made'
@@ -62,7 +63,7 @@ archive: ready
 
 # Two processes run files with Spark, and the rest the others, which mostly wait (tests/spread.py).
 unit: archive servers
-	@$(TESTS) $(PYTHON_BIN)/python -n $(PROCESSES) --begin-with-spark 2 $(SPREAD) -m 'not soak'
+	@$(TESTS) $(PYTHON_BIN)/python -n $(PROCESSES) --begin-with-spark 2 $(SPREAD) -m 'not soak and not every_server'
 
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
 # garbage collector, which is no fault of a test.
@@ -92,6 +93,9 @@ notebooks: ready servers
 
 soak: ready servers
 	HYPOTHESIS_PROFILE=search $(PYTHON_BIN)/python -m pytest -m 'soak or hypothesis' --timeout 7200
+
+test-servers: ready servers
+	$(PYTHON_BIN)/python -m pytest -n 2 $(SPREAD) -m 'not soak' tests/connectors/mysql
 
 clean:
 	rm -rf $(VENV) $(OLDEST) artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -43,9 +43,7 @@ def test_connectors_are_listed_with_what_they_do() -> None:
     assert "sqlite" in out
     assert "*.parquet" in out
     assert re.search(r"http .* experimental .*HTTP servers written", out)
-    assert re.search(
-        r"mysql .* stable .*MariaDB 10.11.*\n.* preview .*go-mysql-server.* MySQL ", out
-    )
+    assert re.search(r"mysql .* stable .*MariaDB 10.11.*\n.* stable .*MySQL 9.* MySQL ", out)
 
 
 def test_limits_of_an_idle_host_are_none() -> None:

@@ -1,22 +1,25 @@
-"""A MariaDB server for the tests: on a free port, in its own directory, removed when it is closed.
+"""Servers of MySQL's protocol for the tests: on a free port, in their own directory, removed when they are closed.
 
-`MariadbServer.sql` is the witness: what the server itself says, by its own client.
+`MariadbServer` is Debian's. `NewestMariadb` and `MysqlServer` are those of artifacts/ (.ci/unstable-databases), with
+the libraries beside them. `sql` is the witness: what the server itself says, by MariaDB's client.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from tests.servers.installed import installed
 from tests.servers.postgres import free_port
 
-__all__ = ["BINLOG", "MariadbServer"]
+__all__ = ["BINLOG", "MariadbServer", "MysqlServer", "NewestMariadb"]
 
 USER = "tester"
 PASSWORD = "s3cret of/tester:%"
@@ -28,7 +31,9 @@ BINLOG: dict[str, Any] = {
     "binlog_row_metadata": "FULL",
     "log_slave_updates": "1",
 }
-"""Settings with which tables can be followed by the server's log."""
+"""Settings with which tables can be followed by the server's log; `log_settings` has those of each server."""
+_COUNT = f"SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{USER}'"
+_NUMBERS = re.compile(r"\bseq_(\d+)_to_(\d+)\b")
 _START_SECONDS = 60.0
 
 
@@ -38,11 +43,6 @@ def _program(*names: str) -> str:
         if found:
             return found
     raise RuntimeError(f"no {names[0]} is installed; run .ci/servers")
-
-
-def _account() -> dict[str, Any]:
-    """The server's programs refuse to run as root by default: then they belong to the user `mysql`."""
-    return {"user": "mysql", "group": "mysql", "extra_groups": []} if os.geteuid() == 0 else {}
 
 
 @dataclass
@@ -59,6 +59,8 @@ class MariadbServer:
 
     user = USER
     password = PASSWORD
+    product: ClassVar[str] = "MariaDB"
+    log_settings: ClassVar[Mapping[str, Any]] = BINLOG
 
     @classmethod
     def create(cls, *, ssl: bool = False, **settings: Any) -> Self:
@@ -68,26 +70,36 @@ class MariadbServer:
             shutil.chown(directory, "mysql", "mysql")
         server = cls(directory, free_port(), settings)
         try:
-            server._command(
-                _program("mariadb-install-db", "mysql_install_db"),
-                "--no-defaults",
-                f"--datadir={directory}/data",
-                "--auth-root-authentication-method=normal",
-                "--skip-test-db",
-                f"--tmpdir={directory}",
-            )
+            server._create_data()
             if ssl:
                 server._certify()
             server.start()
             server.sql(
                 f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4; "
                 f"CREATE USER {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'; "
-                f"GRANT ALL ON *.* TO {USER}@'127.0.0.1'"
+                f"GRANT ALL ON *.* TO {USER}@'127.0.0.1'; USE {DATABASE};\nDELIMITER //\n"
+                "CREATE PROCEDURE connections_left() BEGIN DECLARE looks INT DEFAULT 0; "
+                f"WHILE looks < 200 AND ({_COUNT}) > 0 DO DO SLEEP(0.05); SET looks = looks + 1; END WHILE; "
+                f"{_COUNT}; END//"
             )
         except BaseException:
             server.close()
             raise
         return server
+
+    def _create_data(self) -> None:
+        self._command(
+            _program("mariadb-install-db", "mysql_install_db"),
+            "--no-defaults",
+            f"--datadir={self.directory}/data",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            f"--tmpdir={self.directory}",
+        )
+
+    def _server(self) -> Sequence[str]:
+        """What starts the program, and the options that come first."""
+        return [_program("mariadbd", "mysqld"), "--no-defaults"]
 
     def _certify(self) -> None:
         self._command(
@@ -125,7 +137,12 @@ class MariadbServer:
     @property
     def login(self) -> dict[str, str]:
         """`url`, `user` and `password`, as options."""
-        return {"url": self.url, "user": USER, "password": PASSWORD}
+        return {"url": self.url, "user": USER, "password": PASSWORD, **self.trust}
+
+    @property
+    def trust(self) -> dict[str, str]:
+        """Options by which the password may be sent: MySQL's default login asks for it inside TLS."""
+        return {}
 
     def start(self) -> None:
         """Start, and return when it answers.
@@ -141,8 +158,7 @@ class MariadbServer:
             **self.settings,
         }
         command = [
-            _program("mariadbd", "mysqld"),
-            "--no-defaults",
+            *self._server(),
             f"--datadir={self.directory}/data",
             f"--socket={self.directory}/s",
             f"--port={self.port}",
@@ -158,12 +174,12 @@ class MariadbServer:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd=self.directory,
-                **_account(),
+                **self._account(),
             )
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"MariaDB did not start: {self.log()[-2000:]}")
+                raise RuntimeError(f"{self.product} did not start: {self.log()[-2000:]}")
             time.sleep(0.05)
 
     def _answers(self) -> bool:
@@ -219,21 +235,100 @@ class MariadbServer:
 
         A server notices some time after a client that it has gone: they are waited for, for 10 s.
         """
-        count = f"SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{USER}'"
-        return int(
-            self.sql(
-                "\nDELIMITER //\nBEGIN NOT ATOMIC DECLARE looks INT DEFAULT 0; "
-                f"WHILE looks < 200 AND ({count}) > 0 DO DO SLEEP(0.05); SET looks = looks + 1; END WHILE; "
-                f"{count}; END//"
-            )
-        )
+        return int(self.sql("CALL connections_left()", database=DATABASE))
 
     def log(self) -> str:
         """Return the server's log."""
         return (self.directory / "log").read_text(errors="replace")
 
-    @staticmethod
-    def _command(*command: str) -> None:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=120, **_account())
+    def _account(self) -> dict[str, Any]:
+        """Who runs the programs: they refuse to run as root by default, so they belong to the user `mysql`."""
+        is_root = os.geteuid() == 0
+        return {"user": "mysql", "group": "mysql", "extra_groups": []} if is_root else {}
+
+    def _command(self, *command: str) -> None:
+        done = subprocess.run(
+            command, capture_output=True, check=False, timeout=120, **self._account()
+        )
         if done.returncode:
             raise RuntimeError(f"{command[0]}: {done.stderr.decode()}{done.stdout.decode()}")
+
+
+class _Unpacked(MariadbServer):
+    """A server of artifacts/FOLDER, whose template of data is copied."""
+
+    folder: ClassVar[str]
+    package: ClassVar[str]
+    program: ClassVar[str]
+    share: ClassVar[str]
+    more: ClassVar[Sequence[str]] = ()
+
+    @classmethod
+    def root(cls) -> Path:
+        return installed(cls.folder, package=cls.package)
+
+    def _create_data(self) -> None:
+        shutil.copytree(self.root() / "template", self.directory / "data")
+
+    def _account(self) -> dict[str, Any]:
+        return {}  # the user `mysql` may be unable to enter this checkout
+
+    def _server(self) -> Sequence[str]:
+        root = self.root()
+        (loader,) = root.glob("usr/lib*/ld-linux-*.so.*")
+        (libraries,) = root.glob("usr/lib/*-linux-gnu")
+        share = root / "usr/share" / self.share
+        return [
+            str(loader),
+            "--library-path",
+            str(libraries),
+            str(root / "usr/sbin" / self.program),
+            "--no-defaults",
+            f"--lc-messages-dir={share}",
+            f"--character-sets-dir={share}/charsets",
+            f"--plugin-dir={root}/usr/lib/mysql/plugin",
+            *(["--user=root"] if os.geteuid() == 0 else []),
+            *self.more,
+        ]
+
+
+class NewestMariadb(_Unpacked):
+    """MariaDB of Debian's unstable suite: 11.8 or later."""
+
+    folder, package, program, share = "mariadb-newest", "mariadb-server-core", "mariadbd", "mariadb"
+
+
+class MysqlServer(_Unpacked):
+    """MySQL of Debian's unstable suite: 9.7 or later."""
+
+    product = "MySQL"
+    folder, package, program, share = "mysql", "mysql-server-core", "mysqld", "mysql"
+    more = (
+        "--cte-max-recursion-depth=4294967295",
+        "--mysqlx=0",
+        "--secure-file-priv=",
+        "--log-error-verbosity=2",
+    )
+    log_settings: ClassVar[Mapping[str, Any]] = {
+        "log_bin": "bin",
+        "server_id": "1",
+        "binlog_row_metadata": "FULL",
+        "gtid_mode": "ON",
+        "enforce_gtid_consistency": "ON",
+    }
+
+    @property
+    def trust(self) -> dict[str, str]:
+        return {"sslmode": "verify-ca", "sslrootcert": str(self.directory / "data" / "ca.pem")}
+
+    def sql(self, statement: str, *, database: str = "") -> str:
+        """MariaDB's tables of numbers, as seq_1_to_100, are written out: MySQL has none."""
+        return super().sql(_NUMBERS.sub(_written_out, statement), database=database)
+
+
+def _written_out(name: re.Match[str]) -> str:
+    least, most = name.groups()
+    return (
+        f"(WITH RECURSIVE numbers (seq) AS (SELECT {least} UNION ALL SELECT seq + 1 FROM numbers WHERE seq < {most}) "
+        f"SELECT seq FROM numbers) AS {name[0]}"
+    )

@@ -315,13 +315,13 @@ _BUILT_IN = (
             },
         ),
         maturity="stable",
-        tested="MariaDB 10.11",
+        tested="MariaDB 10.11 and 11.8",
         delivery=_ONCE,
         also=(
             AlsoReaches(
                 "MySQL",
-                "preview",
-                "go-mysql-server 0.20, a server of its protocol, and recorded logs of MySQL 5.6 to 8.0",
+                "stable",
+                "MySQL 9.7, and recorded logs of MySQL 5.6 to 8.0",
             ),
         ),
     ),

@@ -9,6 +9,7 @@ from spark_channel.connectors.mysql.binlog_position import Gtid, MariadbGtids, R
 from spark_channel.connectors.mysql.binlog_statements import (
     DROPS,
     TRUNCATES,
+    CascadeEffect,
     ColumnEffect,
     Effect,
     LoggedStatement,
@@ -239,7 +240,8 @@ class ChangeDecoder:
             for effect in effects_of(
                 statement, table.database, table.name, folds=table.folds, columns=columns
             ):
-                self._note_effect(decoder, effect, statement)
+                if not (isinstance(effect, CascadeEffect) and table.logs_cascades):
+                    self._note_effect(decoder, effect, statement)
             if (
                 table.listed
                 and decoder.is_wanted

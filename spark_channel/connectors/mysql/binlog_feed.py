@@ -28,7 +28,7 @@ from spark_channel.connectors.base.feed import (
 from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
 from spark_channel.connectors.mysql.binlog_dump import dumped, rights
 from spark_channel.connectors.mysql.binlog_events import Event, Kind
-from spark_channel.connectors.mysql.binlog_position import GtidSet, Remaining
+from spark_channel.connectors.mysql.binlog_position import GtidSet, Remaining, TaggedGtidError
 from spark_channel.connectors.mysql.binlog_snapshot import (
     BinlogWatermarks,
     bound_of,
@@ -175,7 +175,7 @@ class BinlogFeed(ChangeFeed):
 
     def _first(self, session: MysqlSession) -> GtidSet:
         if not session.is_mariadb:
-            return self._gtids.parse(str(session.value("SELECT @@global.gtid_purged") or ""))
+            return self._set(session.value("SELECT @@global.gtid_purged"))
         try:
             logs = session.rows("SHOW BINARY LOGS")
         except ChannelError as error:
@@ -214,7 +214,7 @@ class BinlogFeed(ChangeFeed):
     def _ended(self, session: Session) -> GtidSet:
         """All that the server's log has now."""
         name = "gtid_binlog_pos" if cast(MysqlSession, session).is_mariadb else "gtid_executed"
-        return self._gtids.parse(str(session.value(f"SELECT @@global.{name}") or ""))
+        return self._set(session.value(f"SELECT @@global.{name}"))
 
     def _seen(self, session: Session) -> GtidSet:
         """All that the snapshot of the open transaction sees; of MySQL, some that every later one sees."""
@@ -231,7 +231,19 @@ class BinlogFeed(ChangeFeed):
                 "the file was removed meanwhile, or a large transaction made it longer than 4 GiB, "
                 "where BINLOG_GTID_POS does not look. Run FLUSH BINARY LOGS, and start the stream again"
             )
-        return self._gtids.parse(str(found))
+        return self._set(found)
+
+    def _set(self, text: object) -> GtidSet:
+        """What the server calls a set of transactions."""
+        try:
+            return self._gtids.parse(str(text or ""))
+        except TaggedGtidError as error:
+            raise SourceError(
+                f"{self._reader.dialect.product} has transactions whose GTID has the tag {str(error)!r}, and positions "
+                "with tags are not supported: the server's log cannot be followed. Follow the table by 'cursorColumn'; "
+                "or begin a new history without tags (gtid_next = AUTOMATIC) with RESET BINARY LOGS AND GTIDS, which "
+                "removes the server's log"
+            ) from None
 
     def _check_place(self, session: Session, start: GtidSet) -> None:
         ended = self._ended(session)
@@ -242,7 +254,7 @@ class BinlogFeed(ChangeFeed):
                 f"or of one that lost its last transactions in a crash (sync_binlog = 1 keeps them). {RESET}"
             )
         if not cast(MysqlSession, session).is_mariadb:
-            purged = self._gtids.parse(str(session.value("SELECT @@global.gtid_purged") or ""))
+            purged = self._set(session.value("SELECT @@global.gtid_purged"))
             if not start.covers(purged):
                 raise SourceError(
                     f"{session.place} no longer has the changes after {start}, "

@@ -9,14 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Self
 
-__all__ = ["GtidSet", "MariadbGtids", "MysqlGtids", "Remaining", "gtids_of"]
+__all__ = ["GtidSet", "MariadbGtids", "MysqlGtids", "Remaining", "TaggedGtidError", "gtids_of"]
 
 _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 _INTERVAL = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 
 Gtid = tuple[Any, ...]
 """MariaDB: (domain, server, number). MySQL: (uuid of the server, number)."""
+
+
+class TaggedGtidError(ValueError):
+    """A transaction of the set has a tag (MySQL 8.3), and such positions are not read."""
 
 
 class GtidSet(ABC):
@@ -166,8 +171,10 @@ class MysqlGtids(GtidSet):
                 raise ValueError(text)
             for interval in intervals:
                 match = _INTERVAL.fullmatch(interval.strip())
+                if match is None and _TAG.fullmatch(interval.strip()):
+                    raise TaggedGtidError(interval.strip())
                 if match is None:
-                    raise ValueError(text)  # a tag (MySQL 8.3), too
+                    raise ValueError(text)
                 held.setdefault(server, []).append((int(match[1]), int(match[2] or match[1])))
         return cls({server: _merged(spans) for server, spans in held.items()})
 

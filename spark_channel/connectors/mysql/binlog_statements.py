@@ -17,6 +17,7 @@ __all__ = [
     "DROPS",
     "KEEPING_ENGINES",
     "TRUNCATES",
+    "CascadeEffect",
     "ColumnEffect",
     "Effect",
     "LoggedStatement",
@@ -163,6 +164,12 @@ class ColumnEffect:
 
     column: str
     lost: bool
+
+
+class CascadeEffect(str):
+    """Why a table cannot be followed past a foreign key, on a server that does not log what it changes by it."""
+
+    __slots__ = ()
 
 
 Effect = str | ColumnEffect
@@ -336,7 +343,7 @@ def _cascades(words: _Words) -> Effect | None:
     for place in range(len(words)):
         on, event, rule = (_at(words, place + number) for number in range(3))
         if on.says("on") and event.says("delete", "update") and rule.says(*_REFERENCES):
-            return (
+            return CascadeEffect(
                 f"gives it a foreign key with ON {event.text.upper()} {rule.text.upper()}, "
                 "by which InnoDB changes its rows without a record in the log"
             )

@@ -71,8 +71,9 @@ class FollowedTable:
     """A table that is followed, as it was when its stream began, or as a position of a feed of several tables has it.
 
     `columns` are those that are wanted, `names` all that it has; `charsets` by the numbers of their collations.
-    `folds`: names of tables are equal in any case. `generated`: columns that may be nowhere in
-    the log. `apart`: columns that may also identify a row in a target, beside `key`.
+    `folds`: names of tables are equal in any case. `logs_cascades`: the log has rows that foreign keys change.
+    `generated`: columns that may be nowhere in the log. `apart`: columns that may also identify a row in a target,
+    beside `key`.
     `listed`: its name in a feed of several tables, in which it may be dropped; else "". `advice` and `columns_advice`:
     what to do where it cannot be followed, and where its columns have changed.
     """
@@ -87,6 +88,7 @@ class FollowedTable:
     gtids: type[GtidSet]
     zero_dates: bool = False
     folds: bool = False
+    logs_cascades: bool = False
     generated: frozenset[str] = frozenset()
     apart: tuple[str, ...] = ()
     listed: str = ""

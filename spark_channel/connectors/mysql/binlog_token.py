@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from spark_channel.connectors.base.feed import Token
 from spark_channel.connectors.mysql.binlog_position import GtidSet, gtids_of
-from spark_channel.connectors.mysql.binlog_schema import charsets
+from spark_channel.connectors.mysql.binlog_schema import charsets, logs_cascades
 from spark_channel.connectors.mysql.binlog_table import RESET, FollowedTable
 from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlReadOptions
@@ -224,11 +224,12 @@ class LogServer:
     gtids: type[GtidSet]
     charsets: Mapping[int, str]
     folds: bool
+    logs_cascades: bool
 
     @classmethod
     def of(cls, session: MysqlSession) -> "LogServer":
         folds = str(session.value("SELECT @@lower_case_table_names")) != "0"
-        return cls(gtids_of(session.is_mariadb), charsets(session), folds)
+        return cls(gtids_of(session.is_mariadb), charsets(session), folds, logs_cascades(session))
 
 
 def followed(server: LogServer, source: ReadSource, options: MysqlReadOptions) -> FollowedTable:
@@ -246,6 +247,7 @@ def followed(server: LogServer, source: ReadSource, options: MysqlReadOptions) -
         gtids=server.gtids,
         zero_dates=options.zero_dates == "null",
         folds=server.folds,
+        logs_cascades=server.logs_cascades,
         generated=frozenset(each.name for each in table.columns if each.generated),
         apart=tuple(dict.fromkeys(name for each in table.held for name in each)),
     )
@@ -299,6 +301,7 @@ def recalled(server: LogServer, reader: SqlReader, found: Mapping[str, Any]) -> 
         gtids=server.gtids,
         zero_dates=options.zero_dates == "null",
         folds=server.folds,
+        logs_cascades=server.logs_cascades,
         generated=frozenset(generated),
         apart=apart,
     )

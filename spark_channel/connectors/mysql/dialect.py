@@ -91,6 +91,8 @@ class MysqlColumn(Column):
     collation: str | None = None
     numbered: bool = False
     """AUTO_INCREMENT: the server stores the next number for NULL."""
+    invisible: bool = False
+    """A `SELECT *` leaves it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,11 +347,11 @@ class MysqlDialect(Dialect):
         if None in texts:
             return None
         row = f"COALESCE(CONCAT({', '.join(map(str, texts))}), CONCAT(UUID()))"
-        return f"CAST(CONV(LEFT(MD5({row}), 16), 16, 10) AS UNSIGNED)"
+        return f"CAST(CONV(LEFT(SHA2({row}, 256), 16), 16, 10) AS UNSIGNED)"
 
     def hash_facts(self, session: Session) -> object:
-        """A server in FIPS mode has no MD5."""
-        return session.value("SELECT MD5('spark-channel')")
+        """A server without a library of ciphers has no SHA2."""
+        return session.value("SELECT SHA2('spark-channel', 256)")
 
     def range_number(self, text: str, edges: Sequence[int]) -> str:
         return f"INTERVAL({text}, {', '.join(map(str, edges))})"
@@ -543,6 +545,7 @@ def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
                 charset,
                 collation,
                 "AUTO_INCREMENT" in notes,
+                "INVISIBLE" in notes,
             )
         )
     return tuple(found)

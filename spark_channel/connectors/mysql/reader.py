@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from spark_channel.connectors.base.contract import ColumnFact
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts
@@ -19,7 +19,7 @@ from spark_channel.connectors.base.health import (
 )
 from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlReadOptions, ServerOptions, address_of
-from spark_channel.connectors.mysql.session import MysqlSession, is_away, is_short
+from spark_channel.connectors.mysql.session import MysqlSession, code_of, is_away, is_short
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
@@ -91,8 +91,8 @@ def _nearest(ends: list[int], sums: list[int], total: int, parts: int) -> list[i
 # Splits a large table by the server's index estimates, other tables by stepping through the key.
 
 
-_MARIADB_EXPLAINS = 10
-"""So many columns has a plan of MariaDB's; MySQL's have two more."""
+_NO_SUCH_PLAN = 3999
+"""MySQL's hypergraph optimizer has no plans as tables, which are the form that every server has."""
 _LARGE_BYTES = 64 << 20
 """From here on a scan of the keys costs a server more than the exact number of rows is worth."""
 
@@ -112,7 +112,11 @@ class MysqlSplitter(Splitter):
             of_all = replace(source, condition=None)  # else rows are read until one meets it
             least, most = self.session.rows(of_all.sql([f"MIN({column})", f"MAX({column})"]))[0]
             if isinstance(least, int) and isinstance(most, int):
-                return self._estimated(key[0], least, most)
+                try:
+                    return self._estimated(key[0], least, most)
+                except SourceError as error:
+                    if code_of(error) != _NO_SUCH_PLAN:
+                        raise
         return self.stepped(key)
 
     def _is_large(self, table: MysqlTable) -> bool:
@@ -127,8 +131,9 @@ class MysqlSplitter(Splitter):
         column = self.source.column(key)
 
         def estimate(*conditions: str) -> int:
-            row = self.session.rows("EXPLAIN " + self.source.sql(["1"], conditions))[0]
-            return int(row[8 if len(row) == _MARIADB_EXPLAINS else 9] or 0)
+            session = cast(MysqlSession, self.session)
+            plan = session.named(f"EXPLAIN FORMAT=TRADITIONAL {self.source.sql(['1'], conditions)}")
+            return int(plan["rows"] or 0)
 
         ranges = even_ranges(
             least,

@@ -353,7 +353,9 @@ class MysqlSession(BoundSession):
 
     def wait_for_slow_reader(self) -> None:
         """The server's own choice is a minute, which a pause of one long statement may outlast."""
-        self.rows(f"SET SESSION net_write_timeout = GREATEST(@@net_write_timeout, {_SLOW_SECONDS})")
+        # MySQL makes a DECIMAL of the variable and the number, which no whole-number variable takes.
+        seconds = f"CAST(GREATEST(@@net_write_timeout, {_SLOW_SECONDS}) AS UNSIGNED)"
+        self.rows(f"SET SESSION net_write_timeout = {seconds}")
 
     def affected(self, sql: str) -> tuple[int, int]:
         """Run a statement: (rows it affected, warnings it left)."""

@@ -27,9 +27,11 @@ from spark_channel.connectors.mysql.types import (
 )
 from spark_channel.connectors.sql.catalog import (
     Column,
+    Declared,
     Table,
     TargetTable,
     WriteColumn,
+    declared_columns,
 )
 from spark_channel.connectors.sql.dialect import WriteDialect, misfit, wrong_table_options
 from spark_channel.connectors.sql.options import SqlWriteOptions
@@ -218,6 +220,18 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
             raise wrong_table_options(text, takes, ". New tables are InnoDB and utf8mb4")
         given = "".join(f" {name}={value}" for name, value in pairs)
         return f" ENGINE=InnoDB CHARACTER SET utf8mb4{comment}{given}"
+
+    def columns_as_created(self, table: Table) -> Declared:
+        """Without the key that MySQL adds with sql_generate_invisible_primary_key = ON."""
+        columns = cast(tuple[MysqlColumn, ...], table.columns)
+        added = {
+            each.name
+            for each in columns
+            if each.invisible and each.numbered and (each.name,) == table.primary
+        }
+        return tuple(
+            (name, declared) for name, declared in declared_columns(table) if name not in added
+        )
 
     def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
         natural = self.created_type(field.name, field.type, key=False)

@@ -159,7 +159,10 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         if isinstance(place.table, MysqlTable) and not place.table.is_view:
             check_transactional(session, place.table)
             _warn_of_triggers(session, place.table)
-        return replace(plan, target=self.target(plan, place))
+        target = self.target(plan, place)
+        if target.create is not None and not target.key:
+            _check_key_not_required(session, target)
+        return replace(plan, target=target)
 
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
         """A table that is there stays also with `overwrite`: to drop it would commit."""
@@ -286,6 +289,28 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     def _check_scripts(self, forbidden: frozenset[str]) -> None:
         split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
         split_script(self.options.post_sql, "postSql", "mysql", forbidden)
+
+
+def _check_key_not_required(session: MysqlWriteSession, target: TargetTable) -> None:
+    """Check that the server makes tables without a key, or adds one.
+
+    Raises:
+        OptionError: it does neither.
+    """
+    shown = session.rows(
+        "SHOW SESSION VARIABLES WHERE Variable_name IN "
+        "('sql_require_primary_key', 'sql_generate_invisible_primary_key')"
+    )
+    settings = {str(name).lower(): str(value) for name, value in shown}
+    if settings.get("sql_require_primary_key") != "ON":
+        return
+    if settings.get("sql_generate_invisible_primary_key") != "ON":
+        raise OptionError(
+            f"table {target.label!r} does not exist, and {session.place} creates no table without a primary key "
+            "(sql_require_primary_key = ON): write with "
+            "writeMode=upsert and 'keyColumns', which become its primary key, or create the table first",
+            option="keyColumns",
+        )
 
 
 def _warn_of_triggers(session: MysqlWriteSession, table: MysqlTable) -> None:

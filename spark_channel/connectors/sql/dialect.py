@@ -18,11 +18,13 @@ from spark_channel.connectors.base.types import Node, fits, is_longer, plain_kin
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import (
     Column,
+    Declared,
     KeyColumn,
     MisfitError,
     ReadColumn,
     Table,
     WriteColumn,
+    declared_columns,
 )
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.rights import MissingRights, Right
@@ -442,6 +444,10 @@ class WriteDialect(Dialect):
         """
         if table.is_view:
             raise TargetError(f"{table.label!r} is a view; name the table behind it")
+
+    def columns_as_created(self, table: Table) -> Declared:
+        """The columns that the statement named with which a table was made."""
+        return declared_columns(table)
 
     def is_filled(self, table: Table, column: Column) -> bool:
         """Whether the database itself fills a column that the rows do not have."""

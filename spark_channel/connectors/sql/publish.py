@@ -131,7 +131,9 @@ def check_planned(dialect: WriteDialect, target: TargetTable, table: Table | Non
     if table is None:
         raise dropped(target)
     again = "Nothing was written to it; run the job again"
-    columns = declared_columns(table)
+    columns = (
+        declared_columns(table) if target.create is None else dialect.columns_as_created(table)
+    )
     found, planned = dict(columns), dict(target.declared)
     changed = found.keys() != planned.keys() or any(
         not dialect.is_same_type(found[name], declared) for name, declared in planned.items()

@@ -603,8 +603,10 @@ def test_a_connection_that_is_always_lost_is_tried_with_pauses(
     params=[{"lower_case_table_names": "1"}, {"log_bin": "b", "binlog_format": "STATEMENT"}],
     ids=str,
 )
-def odd_server(request: pytest.FixtureRequest) -> Iterator[MariadbServer]:
-    server = MariadbServer.create(**request.param)
+def odd_server(
+    request: pytest.FixtureRequest, server_class: type[MariadbServer]
+) -> Iterator[MariadbServer]:
+    server = server_class.create(**request.param)
     yield server
     server.close()
 
@@ -646,7 +648,7 @@ def test_batches_of_a_stream_wait_for_their_server(own_server: MariadbServer) ->
 
 
 @pytest.fixture
-def own_server() -> Iterator[MariadbServer]:
-    server = MariadbServer.create()
+def own_server(server_class: type[MariadbServer]) -> Iterator[MariadbServer]:
+    server = server_class.create()
     yield server
     server.close()

@@ -212,9 +212,9 @@ def test_a_commit_without_an_answer(
 
 
 @pytest.fixture
-def own_server() -> Iterator[MariadbServer]:
+def own_server(server_class: type[MariadbServer]) -> Iterator[MariadbServer]:
     # What is committed survives a kill.
-    server = MariadbServer.create(innodb_flush_log_at_trx_commit="2")
+    server = server_class.create(innodb_flush_log_at_trx_commit="2")
     yield server
     server.close()
 

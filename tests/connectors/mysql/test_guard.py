@@ -397,8 +397,10 @@ def test_a_service_that_waits_for_the_client_to_speak_is_given_up_in_time() -> N
 @pytest.mark.parametrize(
     ("mode", "encrypted"), [(None, True), ("preferred", True), ("disabled", False)]
 )
-def test_tls_is_used_where_the_server_has_it(mode: str | None, encrypted: bool) -> None:
-    server = MariadbServer.create(ssl=True)
+def test_tls_is_used_where_the_server_has_it(
+    server_class: type[MariadbServer], mode: str | None, encrypted: bool
+) -> None:
+    server = server_class.create(ssl=True)
     try:
         given = {**server.login, "dbtable": "t"} | ({} if mode is None else {"sslMode": mode})
         parsed, _ = MysqlWriteOptions.parse(given)

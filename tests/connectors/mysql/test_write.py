@@ -329,8 +329,8 @@ def test_jdbc_parameters_are_understood() -> None:
     )
 
 
-def test_tls_is_checked() -> None:
-    server = MariadbServer.create(ssl=True)
+def test_tls_is_checked(server_class: type[MariadbServer]) -> None:
+    server = server_class.create(ssl=True)
     try:
         server.sql("CREATE TABLE t (a INT)", database="shop")
         login = {**server.login, "dbtable": "t"}
