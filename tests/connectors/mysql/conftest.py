@@ -211,7 +211,7 @@ def _is_elsewhere(item: pytest.Item) -> bool:
     return server in {SERVERS[name] for mark in marks for name in mark.args}
 
 
-@pytest.fixture(scope="session", params=SERVERS.values(), ids=SERVERS)
+@pytest.fixture(scope="session", params=list(SERVERS.values()), ids=list(SERVERS))
 def server_class(request: pytest.FixtureRequest) -> type[MariadbServer]:
     return request.param  # type: ignore[no-any-return] # one of SERVERS
 

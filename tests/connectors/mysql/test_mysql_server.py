@@ -90,7 +90,7 @@ def test_rows_are_compared_in_the_server(mysql: Shop) -> None:
     numbers(mysql, 3)
     mysql.sql("CREATE TABLE u LIKE t; INSERT INTO u SELECT * FROM t")
     place = f"mysql://127.0.0.1:{mysql.server.port}/warehouse?dbtable="
-    command = [Path(sys.executable).with_name("spark-channel"), "verify"]
+    command = [str(Path(sys.executable).with_name("spark-channel")), "verify"]
     login = {name: value for name, value in mysql.login.items() if name != "url"}
     for side, role, table in (("source", "reader", "t"), ("target", "writer", "u")):
         command += [f"--{side}", place + table]
