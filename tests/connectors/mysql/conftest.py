@@ -127,7 +127,7 @@ SERVERS: dict[str, type[MariadbServer]] = {
     "mysql": MysqlServer,
 }
 """The tests of this folder that ask for a server run on each of them, but for those with a mark `not_on`."""
-IN_CI = ("test_contract", "test_write", "test_types", "test_binlog", "test_evolving")
+IN_CI = ("test_contract", "test_write", "test_types", "test_evolving")
 """Files whose tests CI runs on every server; the others are run there by `make test-servers`."""
 _GRAMMAR = "its statements are MariaDB's own"
 _VARIABLES = "it sets or reads variables that MySQL does not have"
