@@ -385,9 +385,16 @@ def _data_file(metadata: "TableMetadata", new: NewFile, base: str, io: "FileIO")
     schema, location = metadata.schema(), posixpath.join(metadata.location, new.path)
     with io.new_input(location).open() as opened:
         footer = pq.read_metadata(opened)
+    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    # pyiceberg knows columns by their paths in the file, which a name with dots can share with another column.
+    properties = (
+        metadata.properties
+        if len(set(paths)) == len(paths)
+        else {"write.metadata.metrics.default": "none"}
+    )
     statistics = data_file_statistics_from_parquet_metadata(
         footer,
-        compute_statistics_plan(schema, metadata.properties),
+        compute_statistics_plan(schema, properties),
         parquet_path_to_id_mapping(schema),
     )
     values = [_typed(value, schema.find_type(name)) for name, value in new.partition]

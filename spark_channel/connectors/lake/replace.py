@@ -80,17 +80,25 @@ class KeyMatch(RowMatcher):
 
     def __init__(self, keys: pa.Table, names: Sequence[str]) -> None:
         self._names = list(names)
-        keys = pa.table([_comparable(keys[name]) for name in names], names=self._names)
-        counted = keys.group_by(self._names).aggregate([([], "count_all")])
+        # By numbers: Arrow takes some names for paths.
+        self._columns = [str(number) for number in range(len(names))]
+        keys = pa.table([_comparable(keys[name]) for name in names], names=self._columns)
+        counted = keys.group_by(self._columns).aggregate([([], "count_all")])
         twice = counted.filter(pc.greater(counted["count_all"], 1))
         if twice.num_rows:
-            shown = {name: twice[name][0].as_py() for name in names}
+            shown = {
+                name: twice[column][0].as_py()
+                for name, column in zip(names, self._columns, strict=True)
+            }
             raise TargetError(
                 f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the key {shown}: "
                 "keep one row of each key, or name more 'keyColumns'"
             )
         self._keys = keys.combine_chunks()
-        self._bounds = {name: _bounds(self._keys[name]) for name in names}
+        self._bounds = {
+            name: _bounds(self._keys[column])
+            for name, column in zip(names, self._columns, strict=True)
+        }
 
     @property
     def columns(self) -> Collection[str]:
@@ -111,15 +119,15 @@ class KeyMatch(RowMatcher):
 
     def goes(self, batch: pa.RecordBatch) -> pa.Array:
         if len(self._names) == 1:
-            name = self._names[0]
             return pc.is_in(
-                _comparable(batch.column(name)), value_set=self._keys[name].combine_chunks()
+                _comparable(batch.column(self._names[0])),
+                value_set=self._keys[self._columns[0]].combine_chunks(),
             )
         rows = pa.table(
-            [_comparable(batch.column(name)) for name in self._names], names=self._names
+            [_comparable(batch.column(name)) for name in self._names], names=self._columns
         )
         rows = rows.append_column(_ROW, pa.array(range(batch.num_rows), pa.int64()))
-        found = rows.join(self._keys, keys=self._names, join_type="left semi", use_threads=False)
+        found = rows.join(self._keys, keys=self._columns, join_type="left semi", use_threads=False)
         return pc.is_in(
             pa.array(range(batch.num_rows), pa.int64()), value_set=found[_ROW].combine_chunks()
         )

@@ -26,6 +26,7 @@ from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import LOG, read_file, writing
 from spark_channel.connectors.files.formats.base import Sink
 from spark_channel.connectors.files.formats.parquet import RowGroupEncoder
+from spark_channel.connectors.files.formats.types import leaf_columns
 from spark_channel.connectors.files.store import Store
 from spark_channel.connectors.lake.table import LakeWriteOptions, NewFile, Partition, conform
 from spark_channel.errors import ChannelError, TargetError
@@ -78,10 +79,10 @@ class DataFileEncoder(RowGroupEncoder):
         """
         metadata = self._metadata[0]
         found = {}
-        for index, field in enumerate(self._schema):
+        for column, number in enumerate(leaf_columns(self._schema)):
+            field = self._schema.field(number)
             if pa.types.is_nested(field.type):
                 continue
-            column = _column_index(metadata, field.name, index)
             chunks = [
                 metadata.row_group(n).column(column).statistics
                 for n in range(metadata.num_row_groups)
@@ -92,15 +93,6 @@ class DataFileEncoder(RowGroupEncoder):
             low, high = _bounds(field.type, chunks)
             found[field.name] = [low, high, nulls]
         return found
-
-
-def _column_index(metadata: Any, name: str, start: int) -> int:
-    """The leaf column of a top-level field: at its own place, or behind the leaves of nested ones."""
-    return next(
-        index
-        for index in range(start, metadata.num_columns)
-        if metadata.schema.column(index).path == name
-    )
 
 
 def _bounds(kind: pa.DataType, chunks: Sequence[Any]) -> tuple[Any, Any]:
@@ -410,13 +402,18 @@ def _parts(
     if not names:
         yield (), rest
         return
+    # By numbers: Arrow takes some names for paths.
+    columns = [str(number) for number in range(len(names))]
     keys = pa.table(
-        [_as_text(batch.column(name), name, layout, shown) for name in names], names=list(names)
+        [_as_text(batch.column(name), name, layout, shown) for name in names], names=columns
     )
     keys = keys.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
-    groups = keys.group_by(list(names), use_threads=False).aggregate([("row", "list")])
+    groups = keys.group_by(columns, use_threads=False).aggregate([("row", "list")])
     for number in range(groups.num_rows):
-        partition = tuple((name, groups.column(name)[number].as_py()) for name in names)
+        partition = tuple(
+            (name, groups.column(column)[number].as_py())
+            for name, column in zip(names, columns, strict=True)
+        )
         yield partition, rest.take(groups.column("row_list")[number].values)
 
 

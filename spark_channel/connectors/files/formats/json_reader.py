@@ -438,11 +438,7 @@ class JsonBlocks(TextBlocks):
             wanted.all if self._closed and not wanted.strict else wanted.schema
         )
         self._decimals = any(pa.types.is_decimal(kind) for _, _, kind in walk_types(wanted.schema))
-        self._doubles = {
-            path.removesuffix(".element").rpartition(".")[2].encode()
-            for _, path, kind in walk_types(wanted.schema)
-            if pa.types.is_floating(kind)
-        }
+        self._doubles = {name.encode() for field in wanted.schema for name in _double_names(field)}
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for block in self._file.blocks(self._start, self._end, self._size):
@@ -528,6 +524,18 @@ class JsonBlocks(TextBlocks):
         if rows:
             self._row_bytes = len(block.data) / len(rows)
             yield pa.RecordBatch.from_arrays(columns, schema=self._wanted.schema)
+
+
+def _double_names(field: pa.Field) -> Iterator[str]:
+    """The names of the fields, at any depth, that hold a double. Numbers in lists have none."""
+    kind = field.type
+    if pa.types.is_floating(kind):
+        yield field.name
+    elif pa.types.is_struct(kind):
+        for inner in kind:
+            yield from _double_names(inner)
+    elif pa.types.is_list(kind):
+        yield from _double_names(kind.value_field)
 
 
 def _has_structs(schema: pa.Schema) -> bool:

@@ -30,6 +30,7 @@ from spark_channel.connectors.files.formats.types import (
     checked,
     first_julian,
     map_leaves,
+    picked,
     plain_leaf,
     temporal_leaves,
 )
@@ -62,7 +63,11 @@ class OrcFormat(Format):
         if footer is not None:
             _check_times(schema, columns, footer.times, wanted.shown)
         for number in range(*params.get("stripes", (0, file.nstripes))):
-            batch = file.read_stripe(number, columns)
+            # The library takes a name with a dot for a path, and finds another column or none.
+            dotted = any("." in name for name in columns)
+            batch = picked(
+                file.read_stripe(number, None if dotted else columns), columns, wanted.shown
+            )
             if footer is not None and batch.num_rows != footer.rows[number]:
                 raise SourceError(
                     f"{wanted.shown}: stripe {number + 1} has {batch.num_rows} rows, and the footer says "

@@ -27,7 +27,9 @@ from spark_channel.connectors.files.formats.types import (
     as_type,
     check_types,
     checked,
+    leaf_columns,
     map_leaves,
+    picked,
     plain_leaf,
     temporal_leaves,
 )
@@ -201,6 +203,7 @@ class ParquetFormat(Format):
                 return
             for number in range(file.num_row_groups):
                 for batch in file.iter_batches(row_groups=[number], columns=odd, use_threads=False):
+                    batch = picked(batch, odd, shown)
                     columns = [
                         as_type(values, readable.field(name).type)
                         for name, values in zip(batch.schema.names, batch.columns, strict=True)
@@ -292,13 +295,15 @@ def _julian(file: pq.ParquetFile) -> Julian | None:
     times = written < (3, 1) or b"org.apache.spark.legacyINT96" in notes
     if not (days or times):
         return None
-    leaves = [file.schema.column(number) for number in range(len(file.schema))]
-    int96 = {leaf.path.partition(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
+    names = file.schema_arrow.names
+    # A column with both kinds inside is looked at if one of them is of the old calendar.
+    old = {
+        names[column]
+        for number, column in enumerate(leaf_columns(file.schema_arrow))
+        if (times if file.schema.column(number).physical_type == "INT96" else days)
+    }
     zone = notes.get(b"org.apache.spark.timeZone")
-    return Julian(
-        None if zone is None else zone.decode(errors="replace"),
-        lambda name: times if name in int96 else days,
-    )
+    return Julian(None if zone is None else zone.decode(errors="replace"), old.__contains__)
 
 
 def _check_nanoseconds(leaf: pa.Array, name: str, shown: str) -> None:
@@ -327,7 +332,7 @@ def _group(
             use_threads=False,
         ):
             rows += batch.num_rows
-            yield batch
+            yield picked(batch, columns, wanted.shown)
     except OSError as error:
         if not (encrypted := [name for name in columns if _is_encrypted(file, number, name)]):
             raise
@@ -388,10 +393,9 @@ def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[
     schema, group = file.schema_arrow, file.metadata.row_group(number)
     leaves = file.schema
     found = {}
-    for index in range(min(group.num_columns, len(leaves))):
-        name = leaves.column(index).path
-        position = schema.get_field_index(name) if name in columns else -1
-        if position < 0 or pa.types.is_nested(schema.field(position).type):
+    for index, position in enumerate(leaf_columns(schema)[: min(group.num_columns, len(leaves))]):
+        name = schema.names[position]
+        if name not in columns or pa.types.is_nested(schema.field(position).type):
             continue
         chunk = group.column(index)
         if chunk.path_in_schema != name or _has_text(leaves.column(index)):

@@ -4,7 +4,7 @@ Values are checked after a file library returned them: it copies bytes that are 
 and trusts the offsets of Arrow files.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import pairwise
@@ -25,8 +25,10 @@ __all__ = [
     "check_values",
     "checked",
     "first_julian",
+    "leaf_columns",
     "map_leaves",
     "map_type",
+    "picked",
     "plain_leaf",
     "temporal_leaves",
 ]
@@ -70,6 +72,37 @@ def map_type(kind: pa.DataType, change: Change, notes: Notes = None) -> pa.DataT
     if isinstance(kind, pa.BaseExtensionType) and types.is_nested(kind.storage_type):
         return map_type(kind.storage_type, change, notes)
     return change(kind, notes)
+
+
+def leaf_columns(schema: pa.Schema) -> list[int]:
+    """The number of the column in which each leaf of a file is, in the file's order.
+
+    The path of a leaf does not say it: a column `a.b` and the field `b` of a column `a` have the same one.
+    """
+    numbers: list[int] = []
+    for number, field in enumerate(schema):
+
+        def note(kind: pa.DataType, _notes: Notes, number: int = number) -> pa.DataType:
+            numbers.append(number)
+            return kind
+
+        map_leaves(field, note)
+    return numbers
+
+
+def picked(batch: pa.RecordBatch, columns: Sequence[str], shown: str) -> pa.RecordBatch:
+    """`batch` with these columns. A library that takes a name for a path brings other ones, too, or leaves it out.
+
+    Raises:
+        SourceError: a column did not come.
+    """
+    missing = [name for name in columns if batch.schema.names.count(name) != 1]
+    if missing:
+        raise SourceError(
+            f"{shown}: column {missing[0]!r} was asked for and did not come: the file's library takes its name for a "
+            "path. Give the column a name without dots where the file is written"
+        )
+    return batch.select(list(columns))
 
 
 def plain_leaf(kind: pa.DataType, notes: Notes = None) -> pa.DataType:
