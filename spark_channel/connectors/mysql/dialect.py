@@ -93,6 +93,8 @@ class MysqlColumn(Column):
     """AUTO_INCREMENT: the server stores the next number for NULL."""
     invisible: bool = False
     """A `SELECT *` leaves it out."""
+    holds_2106: bool = False
+    """A TIMESTAMP to be written, of a server whose instants go on until 2106."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,9 +139,15 @@ def arrow_type(name: str, declared: str) -> pa.DataType:
         return pa.string()
     if kind in _BINARIES:
         return pa.binary()
+    is_vector = parts(declared)[0] == "vector"
+    way = (
+        "VECTOR_TO_STRING(...) of MySQL or VEC_ToText(...) of MariaDB"
+        if is_vector
+        else "ST_AsText(...)"
+    )
     raise SchemaError(
         f"column {name!r} is {declared}, which Spark cannot hold: omit it with option 'columns', or convert "
-        "it with 'query', such as ST_AsText(...)"
+        f"it with 'query', such as {way}"
     )
 
 
@@ -329,7 +335,8 @@ def _misfit(
 
 
 _INSTANTS = (1_000_000, 2_147_483_647_999_999)
-"""Microseconds that a TIMESTAMP holds."""
+_LATE_INSTANTS = (1_000_000, 4_294_967_295_999_999)
+"""Microseconds that a TIMESTAMP holds, and that of MariaDB 11.5 and later."""
 
 
 def assignments(columns: Sequence[WriteColumn], quoted: Any) -> tuple[str, str]:
@@ -544,8 +551,12 @@ def _moment(array: pa.Array, column: WriteColumn, sizes: list[str], exact: bool)
     if array.type.tz is None:
         local = local_timestamps(array, column)
     else:
-        why = "a TIMESTAMP goes from 1970 to 2038; cast it to a timestamp without zone, which is a DATETIME"
-        local = local_timestamps(array, column, _INSTANTS, why)
+        is_late = getattr(column.column, "holds_2106", False)
+        why = (
+            f"a TIMESTAMP of this server goes from 1970 to {2106 if is_late else 2038}; cast it to a timestamp "
+            "without zone, which is a DATETIME"
+        )
+        local = local_timestamps(array, column, _LATE_INSTANTS if is_late else _INSTANTS, why)
     if exact:
         _refuse_finer(pc.cast(local, pa.int64()), local, column, sizes)
     return pc.cast(local, pa.string())

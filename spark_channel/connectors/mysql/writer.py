@@ -5,11 +5,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.mysql.dialect import MysqlTable, name_places
+from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable, name_places
 from spark_channel.connectors.mysql.options import MysqlWriteOptions, address_of
 from spark_channel.connectors.mysql.publish import (
     COMMITTING_WORDS,
@@ -34,6 +34,7 @@ from spark_channel.connectors.mysql.task_writer import (
     MysqlStagedWriter,
     is_of_rows,
 )
+from spark_channel.connectors.mysql.types import parts
 from spark_channel.connectors.mysql.write_dialect import (
     MysqlWriteDialect,
     check_one_zone,
@@ -162,7 +163,7 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         target = self.target(plan, place)
         if target.create is not None and not target.key:
             _check_key_not_required(session, target)
-        return replace(plan, target=target)
+        return replace(plan, target=_with_late_instants(session, target))
 
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
         """A table that is there stays also with `overwrite`: to drop it would commit."""
@@ -289,6 +290,20 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     def _check_scripts(self, forbidden: frozenset[str]) -> None:
         split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
         split_script(self.options.post_sql, "postSql", "mysql", forbidden)
+
+
+def _with_late_instants(session: MysqlWriteSession, target: TargetTable) -> TargetTable:
+    """With the range of the server's TIMESTAMPs: MariaDB's go on until 2106 from 11.5 on."""
+    has_instants = any(parts(column.declared)[0] == "timestamp" for column in target.columns)
+    if not (has_instants and session.is_mariadb):
+        return target
+    if not session.value("SELECT UNIX_TIMESTAMP('2100-01-01 00:00:00')"):
+        return target
+    columns = (
+        replace(each, column=replace(cast(MysqlColumn, each.column), holds_2106=True))
+        for each in target.columns
+    )
+    return replace(target, columns=tuple(columns))
 
 
 def _check_key_not_required(session: MysqlWriteSession, target: TargetTable) -> None:

@@ -1,5 +1,6 @@
 """What only a real MySQL does: its own statements, settings and keys. The other tests of this folder run on it, too."""
 
+import datetime as dt
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.mysql.dialect import table_named
 from spark_channel.connectors.mysql.session import MysqlSession
-from spark_channel.errors import OptionError, SourceError
+from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.test_binlog import all_after
 from tests.servers.mariadb import MysqlServer, NewestMariadb
@@ -182,3 +183,35 @@ def test_the_catalog_has_keys_of_expressions_and_of_parts(mysql: Shop) -> None:
     assert (table.primary, table.unique, table.loose) == (("id",), (("id",), ("code",)), (("n",),))
     assert {each.name for each in table.columns if each.generated} == {"twice"}
     assert {each.name for each in table.columns if each.invisible} == {"hidden"}
+
+
+def test_a_vector_is_refused_with_the_function_that_shows_it(mysql: Shop) -> None:
+    mysql.sql("CREATE TABLE t (id INT PRIMARY KEY, e VECTOR(2)); INSERT INTO t VALUES (1, NULL)")
+    with pytest.raises(SchemaError, match=r"'e' is vector\(2\).*VECTOR_TO_STRING"):
+        mysql.reader().schema()
+    shown = mysql.read(None, query="SELECT id, VECTOR_TO_STRING(e) AS e FROM t")
+    assert shown.to_pylist() == [{"id": 1, "e": None}]
+
+
+@pytest.mark.parametrize("local", [None, "false"], ids=["load", "insert"])
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_timestamps_go_as_far_as_the_servers_do(
+    mysql: Shop, commit: Any, local: str | None
+) -> None:
+    """Until 2038 on MySQL, and until 2106 on MariaDB from 11.5 on."""
+    last = dt.datetime(2106, 2, 7, 6, 28, 15, 999999, dt.UTC)
+    rows = pa.table({"id": [1], "at": pa.array([last], pa.timestamp("us", "UTC"))})
+    later = pa.table(
+        {"id": [2], "at": pa.array([last + dt.timedelta(seconds=1)], pa.timestamp("us", "UTC"))}
+    )
+    with pytest.raises(TargetError, match="1970 to 2038"):
+        mysql.write(rows, commit=commit, localInfile=local)
+    newest = NewestMariadb.create()
+    try:
+        shop = Shop(newest, "shop")
+        shop.write(rows, commit=commit, localInfile=local)
+        assert shop.read()["at"].to_pylist() == [last]
+        with pytest.raises(TargetError, match="1970 to 2106"):
+            shop.write(later, commit=commit, localInfile=local)
+    finally:
+        newest.close()
