@@ -279,14 +279,21 @@ def _read(end: Endpoint, limits: Mapping[str, Any], *, warn: bool) -> tuple[Read
 def _look(side: Side, reader: SqlReader) -> None:
     with reader.connect("plan") as session:
         source = reader.known(session)
-    side.json = frozenset(each.name for each in source.columns if each.declared.lower() in _JSON)
-    table = source.table
-    if table is None or table.is_view:
-        return
-    side.table = table
-    read = {each.name for each in source.columns}
-    not_null = {each.name for each in table.columns if each.not_null} | set(table.primary)
-    keys = [table.primary, *(key for key in table.unique if not_null.issuperset(key))]
+        side.json = frozenset(
+            each.name for each in source.columns if each.declared.lower() in _JSON
+        )
+        table = source.table
+        if table is None or table.is_view:
+            return
+        side.table = table
+        read = {each.name for each in source.columns}
+        never_null = reader.dialect.is_never_null
+        not_null = {each.name for each in table.columns if never_null(table, each)}
+        if not not_null.issuperset(table.primary):  # a key of SQLite's may hold NULL
+            nulls = " OR ".join(source.is_null(each) for each in table.primary)
+            if not session.rows(reader.dialect.limited(source.sql(["1"], [nulls]), 1)):
+                not_null |= set(table.primary)
+    keys = (key for key in (table.primary, *table.unique) if not_null.issuperset(key))
     side.key = next((tuple(key) for key in keys if key and read.issuperset(key)), ())
 
 

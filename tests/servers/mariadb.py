@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -229,6 +229,23 @@ class MariadbServer:
         if done.returncode:
             raise RuntimeError(done.stderr.decode())
         return done.stdout.decode().rstrip("\n")
+
+    def load_zones(self, names: Iterable[str]) -> None:
+        """Let the server know zones by these names."""
+        for name in names:
+            found = subprocess.run(
+                [
+                    _program("mariadb-tzinfo-to-sql", "mysql_tzinfo_to_sql"),
+                    f"/usr/share/zoneinfo/{name}",
+                    name,
+                ],
+                capture_output=True,
+                check=True,
+                text=True,
+            )
+            known = f"SELECT COUNT(*) FROM mysql.time_zone_name WHERE Name = '{name}'"
+            if self.sql(known) == "0":
+                self.sql(found.stdout, database="mysql")
 
     def connections(self) -> int:
         """How many sessions of `tester` there are.

@@ -470,10 +470,10 @@ def test_a_column_that_may_be_null_serves_until_it_is(place: Place) -> None:
     (token,) = feed.now()
     place.run(f"UPDATE orders SET seen = NULL WHERE id = {ROWS}")
     with pytest.raises(
-        OptionError, match=r"'seen', which is NULL in at least one row of table .*orders"
+        OptionError, match=r"'seen', which is read as NULL in at least one row of table .*orders"
     ):
         feed.latest(token, NO_LIMIT)
-    with pytest.raises(OptionError, match=r"which is NULL in at least one row"):
+    with pytest.raises(OptionError, match=r"which is read as NULL in at least one row"):
         place.feed("seen")
 
 
@@ -485,7 +485,7 @@ def test_a_column_that_was_never_null_and_may_be_now_is_looked_at_again(place: P
     after = feed.latest(token, NO_LIMIT)
     assert ids(feed, token, after) == [ROWS + 1]
     place.run(f"UPDATE orders SET big = NULL WHERE id = {ROWS - 1}")
-    with pytest.raises(OptionError, match=r"'big', which is NULL in at least one row"):
+    with pytest.raises(OptionError, match=r"'big', which is read as NULL in at least one row"):
         feed.latest(after, NO_LIMIT)
 
 

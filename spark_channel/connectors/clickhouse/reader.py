@@ -157,7 +157,7 @@ class ClickhouseDialect(Dialect):
             Column(
                 each,
                 kind,
-                "Nullable(" not in kind,
+                not takes_null(kind),
                 default != "",
                 default in ("MATERIALIZED", "ALIAS"),
             )

@@ -48,8 +48,9 @@ _SHARED = (
 _REFUSES_ACCESS = ("Permission Error", "Loading external extensions is disabled")
 _MAY_QUOTE = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Constraint Error")
 """Beginnings of errors whose text may hold a value of a row."""
-_MAGIC = b"DUCK"
-_MAGIC_AT = 8
+_OF_ANOTHER = ("not a valid DuckDB database", "Failed to download extension")
+"""What DuckDB says of a file that is no database, or that it takes for one of another system, such as SQLite."""
+_KIND = "SELECT type FROM duckdb_databases() WHERE database_name = current_database()"
 
 
 class DuckdbSession(BoundSession):
@@ -81,6 +82,8 @@ class DuckdbSession(BoundSession):
         self._lock_timeout = lock_timeout
         self._connection: Any = self._open(read_only, clock)
         with self.closed_on_failure():
+            if str(self.value(_KIND)).lower() != "duckdb":  # by an extension that is installed
+                raise self._no_database()
             for name, value in _SETTINGS.items():
                 self.rows(f"SET SESSION {name} = {value}")
             for statement in init:
@@ -140,9 +143,16 @@ class DuckdbSession(BoundSession):
             except duckdb.Error:
                 pass  # a transaction that has failed takes nothing but ROLLBACK; the name ends with the session
 
+    def _no_database(self) -> ChannelError:
+        return self._failure(
+            f"{self.path} is not a DuckDB database, or it is encrypted; name another file"
+        )
+
     def explain(self, error: BaseException) -> ChannelError:
         text = str(error).strip()
         hint = ""
+        if any(each in text for each in _OF_ANOTHER):
+            return self._no_database()
         if _in_the_way(text):
             hint = (
                 f"another process held the file for longer than lockTimeout ({self._lock_timeout:g} s); "
@@ -180,27 +190,23 @@ def is_locked(error: BaseException) -> bool:
 
 
 def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:
-    """Check that `path` is a readable DuckDB file.
+    """Check that `path` is a readable file. DuckDB itself finds out whether it is a database.
+
+    The file is not opened: closing it again would drop the locks that this process holds on it, and another process
+    would write beside a connection that believes itself alone.
 
     Raises:
-        failure: missing, a directory, unreadable, or something else; says what to do.
+        failure: missing, a directory or unreadable; says what to do.
     """
-    try:
-        with path.open("rb") as file:
-            start = file.read(_MAGIC_AT + len(_MAGIC))
-    except FileNotFoundError:
+    if path.is_dir():
+        raise failure(f"{path} is a directory; name the database file in it")
+    if not path.exists():
         hint = "; correct the path in option 'url'"
         if path.is_absolute() and Path(str(path).lstrip("/")).exists():
             hint = f"; a relative path is written duckdb:{str(path).lstrip('/')}"
-        raise failure(f"database file {path} does not exist{hint}") from None
-    except IsADirectoryError:
-        raise failure(f"{path} is a directory; name the database file in it") from None
-    except OSError as error:
-        raise failure(
-            f"{path}: {os.strerror(error.errno or 0)}; let this user read the file"
-        ) from error
-    if start[_MAGIC_AT:] != _MAGIC:
-        raise failure(f"{path} is not a DuckDB database, or it is encrypted; name another file")
+        raise failure(f"database file {path} does not exist{hint}")
+    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise failure(f"{path}: Permission denied; let this user read the file")
 
 
 def text_literal(text: str) -> str:

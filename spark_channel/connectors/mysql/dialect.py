@@ -34,7 +34,14 @@ from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.errors import SchemaError, SourceError, TargetError
 
-__all__ = ["MysqlColumn", "MysqlDialect", "MysqlTable", "name_places", "table_named"]
+__all__ = [
+    "MysqlColumn",
+    "MysqlDialect",
+    "MysqlTable",
+    "name_places",
+    "state_of",
+    "table_named",
+]
 
 
 _ORDERED = frozenset(
@@ -71,6 +78,12 @@ _PLAIN_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 
 _SAME_NAMES = 1060
 _NO_LIMIT = 18446744073709551615
+_PLAIN_PLACE = re.compile(r"\w+/\w+", re.ASCII)
+"""InnoDB spells other letters in a way of its own."""
+_CLOCK_SECONDS = 2 * 86_400
+"""No clock of a zone was set on or back by so much."""
+_LAST_SECOND = 2**31 - 1
+"""Of a TIMESTAMP, and of FROM_UNIXTIME on older servers."""
 _MODIFIERS = frozenset(
     {"SQL_NO_CACHE", "SQL_CACHE", "SQL_CALC_FOUND_ROWS", "SQL_BUFFER_RESULT", "HIGH_PRIORITY"}
 )
@@ -110,6 +123,8 @@ class MysqlTable(Table):
     engine: str | None = None
     keys: tuple[tuple[KeyColumn, ...], ...] = ()
     indexes: Keys = ()
+    state: str = ""
+    """What tells it from another table of its name, see `state_of`; "" = nothing that is known."""
 
     @property
     def held(self) -> Keys:
@@ -186,6 +201,14 @@ class MysqlDialect(Dialect):
             if table is not None:
                 return table
         return None
+
+    def is_same(self, session: Session, table: Table) -> bool:
+        assert isinstance(table, MysqlTable)
+        return not table.state or state_of(session, table) == table.state
+
+    def change_of(self, was: Table, now: Table) -> str:
+        found = super().change_of(was, now)
+        return f"{found}, or altered" if found.endswith("made again") else found
 
     def table_names(self, session: Session) -> list[str]:
         rows = session.rows(
@@ -288,6 +311,31 @@ class MysqlDialect(Dialect):
             return self.arrow_type(column)
         except SchemaError:
             return None
+
+    def read_as_null(self, table: Table | None, column: Column, text: str) -> str | None:
+        """With `zeroDates` null a column that holds no NULL is read with some."""
+        nulls = super().read_as_null(table, column, text)
+        if not self.zero_dates or parts(column.declared)[0] not in (
+            "date",
+            "datetime",
+            "timestamp",
+        ):
+            return nulls
+        zero = (
+            f"{text} < CAST('0001-01-01' AS DATETIME) AND CAST({text} AS CHAR) LIKE '0000-00-00%'"
+        )
+        return zero if nulls is None else f"{nulls} OR ({zero})"
+
+    def beside_instant(self, column: Column, text: str, compare: str, micros: int) -> str | None:
+        """By the session's clock within two days, which an index finds, and of these by the seconds since 1970."""
+        if parts(column.declared)[0] != "timestamp":
+            return None
+        seconds, rest = divmod(micros, 1_000_000)
+        exact = f"UNIX_TIMESTAMP({text}) {compare} {seconds}.{rest:06}"
+        wide = seconds + (_CLOCK_SECONDS if compare.startswith("<") else -_CLOCK_SECONDS)
+        if not 0 < wide < _LAST_SECOND:
+            return exact
+        return f"{text} {compare} FROM_UNIXTIME({wide}) AND {exact}"
 
     def is_unique(self, table: Table, name: str) -> bool:
         """Not of engines that hold a key unique in each of several places only."""
@@ -449,8 +497,7 @@ def name_places(session: Session, text: str) -> list[tuple[str, str]]:
 
 def table_named(session: Session, database: str, name: str) -> MysqlTable | None:
     """The table or view; None when there is none."""
-    literal = MysqlDialect().literal
-    there = f"table_schema = {literal(database, None)} AND table_name = {literal(name, None)}"
+    there = _there(database, name)
     rows = session.rows(
         f"SELECT table_schema, table_name, table_type, engine FROM information_schema.tables WHERE {there}"  # noqa: S608 - texts are quoted
     )
@@ -475,6 +522,45 @@ def table_named(session: Session, database: str, name: str) -> MysqlTable | None
         ),
         indexes=tuple(each.names for each in indexes if each.is_ordered and not each.descends),
     )
+
+
+def _there(database: str, name: str) -> str:
+    """The condition of a table's rows in the catalog."""
+    literal = MysqlDialect().literal
+    return f"table_schema = {literal(database, None)} AND table_name = {literal(name, None)}"
+
+
+def state_of(session: Session, table: MysqlTable) -> str:
+    """When the table was made or altered last, its number where the login may ask for it, and a hash of its columns.
+
+    MySQL keeps the time when a table is renamed, and MariaDB when it is emptied; the number is another one then.
+    """
+    there = _there(table.schema, table.name)
+    found = session.rows(
+        "SELECT CONCAT(create_time), (SELECT SUM(CRC32(CONCAT(ordinal_position, ' ', column_name, ' ', column_type))) "  # noqa: S608 - quoted
+        f"FROM information_schema.columns WHERE {there}) FROM information_schema.tables WHERE {there}"
+    )
+    if not found or found[0][0] is None or str(table.engine).lower() not in _KEY_ENGINES:
+        return ""
+    created, columns = found[0]
+    return f"{created} {columns} {_number(session, table)}"
+
+
+def _number(session: Session, table: MysqlTable) -> object:
+    """InnoDB's number of the table; None = not known."""
+    place = f"{table.schema}/{table.name}"
+    if str(table.engine).lower() != "innodb" or not _PLAIN_PLACE.fullmatch(place):
+        return None
+    is_mariadb = cast(MysqlSession, session).is_mariadb
+    catalog = "INNODB_SYS_TABLES" if is_mariadb else "INNODB_TABLES"
+    try:
+        return session.value(
+            f"SELECT table_id FROM information_schema.{catalog} WHERE name = '{place}'"  # noqa: S608 - plain letters
+        )
+    except (SourceError, TargetError) as error:
+        if is_away(error):
+            raise
+        return None  # without PROCESS
 
 
 _NAME = r"`((?:[^`]|``)+)`"

@@ -17,9 +17,15 @@ from spark_channel.connectors.base.health import (
     StatementLatency,
     WakeLatency,
 )
-from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
+from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable, state_of
 from spark_channel.connectors.mysql.options import MysqlReadOptions, ServerOptions, address_of
-from spark_channel.connectors.mysql.session import MysqlSession, code_of, is_away, is_short
+from spark_channel.connectors.mysql.session import (
+    MysqlSession,
+    code_of,
+    is_away,
+    is_short,
+    quoted,
+)
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
@@ -41,6 +47,8 @@ __all__ = [
 # Ranges of an integer key with about equal rows, by the server's index estimates, without a scan.
 
 
+_DENIED = frozenset({1142, 1143})
+"""No right on the table, or on a column of it."""
 _CELLS_PER_RANGE = 16
 _MOST_CELLS = 4096
 """Each costs the server two dives into an index, about 0.5 ms."""
@@ -232,11 +240,44 @@ class MysqlReader(SqlReader):
 
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""
-        source = super().resolve(session)
+        source = self._seen_whole(session, super().resolve(session))
         if self.dialect.in_utc and source.table is not None and source.table.is_view:
             self.dialect.in_utc = False
             session.rows("SET SESSION time_zone = DEFAULT")
-            source = super().resolve(session)
+            source = self._seen_whole(session, super().resolve(session))
+        return source
+
+    def planned(self, session: Session) -> ReadSource:
+        source = self.resolve(session)
+        if not isinstance(source.table, MysqlTable) or source.table.is_view:
+            return source
+        table = replace(source.table, state=state_of(session, source.table))
+        return replace(source, table=table)
+
+    def _seen_whole(self, session: Session, source: ReadSource) -> ReadSource:
+        """Check that the login may read all columns: the server's catalog does not show it the others.
+
+        Without them it does not show all columns of a key either, so that the rest of them may not be unique.
+
+        Raises:
+            SourceError: it may not, and option `columns` does not choose.
+        """
+        table = source.table
+        if not isinstance(table, MysqlTable):
+            return source
+        try:
+            session.rows(f"SELECT * FROM {source.origin} LIMIT 0")  # noqa: S608 - quoted
+        except ChannelError as error:
+            if code_of(error) not in _DENIED:
+                raise
+            if self.options.columns is None:
+                raise SourceError(
+                    f"this login may read only the columns {', '.join(source.names)} of {source.label} in "
+                    f"{session.place}, and the server hides the others: GRANT SELECT ON "
+                    f"{quoted(table.schema)}.{quoted(table.name)} to it, or choose columns with option 'columns'"
+                ) from error
+            blind = replace(table, unique=(), primary=(), loose=(), keys=(), indexes=())
+            return replace(source, table=blind)
         return source
 
     def resource_mark(self, split: Split) -> str | None:

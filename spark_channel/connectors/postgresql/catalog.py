@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,7 @@ __all__ = [
     "name_parts",
     "oldest_of",
     "retained_logs",
+    "same_table",
     "table_names",
 ]
 
@@ -54,10 +55,6 @@ SELECT json_agg(json_build_array(i.indisprimary, i.indisunique AND i.indimmediat
    FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
    WHERE k.n <= i.indnkeyatts),
-  (SELECT bool_and(a.attnotnull)
-   FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
-   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-   WHERE k.n <= i.indnkeyatts),
   (SELECT json_agg((k.o & 1)::int ORDER BY k.n)
    FROM unnest(i.indoption::int2[]) WITH ORDINALITY k (o, n) WHERE k.n <= i.indnkeyatts),
   (SELECT bool_and(o.opcdefault AND k.coll = a.attcollation AND k.o IN (0, 3))
@@ -73,6 +70,40 @@ JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
 JOIN pg_catalog.pg_am m ON m.oid = x.relam
 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND m.amname = 'btree'
 """
+_HOLDS_NULL = """
+WITH RECURSIVE tree (oid) AS (
+  SELECT c.oid UNION SELECT h.inhrelid FROM tree t JOIN pg_catalog.pg_inherits h ON h.inhparent = t.oid
+  WHERE c.relhassubclass)
+SELECT json_agg(DISTINCT a.attname) FROM tree t
+JOIN pg_catalog.pg_class k ON k.oid = t.oid
+JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_catalog.pg_constraint n ON n.conrelid = t.oid AND n.contype = 'n' AND a.attnum = ANY (n.conkey)
+WHERE NOT a.attnotnull OR k.relkind = 'f' OR NOT n.convalidated
+"""
+"""The columns in which a SELECT may find NULL, whatever NOT NULL is declared: a constraint that is NOT VALID says
+nothing of older rows, a table that inherits may lack it, and no server checks the rows of a foreign table.
+"""
+_COLUMNS_HASH = """
+(SELECT pg_catalog.hashtextextended(string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid), ',' ORDER BY a.attnum)
+  COLLATE "C", 0) FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum BETWEEN 1 AND {most}
+  AND NOT a.attisdropped)
+"""
+"""A column that is added takes nothing from the others. Of types only the name counts, not the length."""
+_STATE = f"""
+SELECT concat_ws(' ', coalesce(pg_catalog.pg_relation_filenode(c.oid), 0), c.relnatts,
+  {_COLUMNS_HASH.format(most="c.relnatts")})
+"""
+_SAME_TABLE = f"""
+CASE WHEN (SELECT {_COLUMNS_HASH} = {{columns}}{{stored}} FROM pg_catalog.pg_class c
+  WHERE c.oid = {{oid}} AND c.oid = pg_catalog.to_regclass({{name}}))
+THEN TRUE ELSE CAST(concat('not the table that was looked up: ', pg_catalog.to_regclass({{name}})) AS boolean) END
+"""  # noqa: S608 - of the constants above
+"""A text that is not a boolean ends the statement. The subquery runs once, while the table is locked."""
+_SAME_FILE = """
+ AND (coalesce(pg_catalog.pg_relation_filenode(c.oid), 0) = {file}
+   OR EXISTS (SELECT FROM {table} AS x WHERE age(x.xmin) > age(c.xmin)))
+"""
+"""VACUUM FULL and CLUSTER write a file of rows that are older than it; TRUNCATE, or a new type, one of newer rows."""
 _SIZE = """
 SELECT coalesce((SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree(c.oid)), pg_relation_size(c.oid))::bigint
   / current_setting('block_size')::bigint
@@ -89,7 +120,8 @@ SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND
   CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({_KEYS})::text END,
   CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({_SIZE}) END,
   c.relkind = 'r' AND c.relhassubclass AND EXISTS (SELECT FROM pg_catalog.pg_trigger g
-    WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgtype & 7 = 7)
+    WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgtype & 7 = 7),
+  ({_HOLDS_NULL})::text, ({_STATE}), c.relkind IN ('r', 'p') AND row_security_active(c.oid)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND ({_FIRST} OR c.relname = $3 AND pg_catalog.pg_table_is_visible(c.oid))
@@ -141,6 +173,8 @@ class PgColumn(catalog.Column):
     element: str | None = None
     builtin: bool = False
     collation: str | None = None
+    holds_null: bool = True
+    """A SELECT may find NULL in it. `not_null` is about rows that are written from now on."""
 
     @property
     def has_quantiles(self) -> bool:
@@ -171,6 +205,10 @@ class PgTable(catalog.Table):
     """A rule does something else in place of an INSERT, and what it stores counts as stored by the INSERT."""
     is_divided: bool = False
     """A trigger or a rule puts its rows into the tables that inherit from it: with them it is one table."""
+    state: str = ""
+    """The file of its rows (0: it has none), its last column, and a hash of its columns."""
+    is_filtered: bool = False
+    """The policies of its row security choose the rows that the session's role sees."""
 
     @property
     def only(self) -> str:
@@ -212,7 +250,7 @@ def find_rows(session: PgSession, texts: Sequence[str]) -> list[tuple[Any, ...] 
     find = re.sub(r"\$(\d)", lambda found: f"asked.name{found[1]}", _FIND)
     rows = session.rows(
         f"SELECT asked.number, found.* FROM (VALUES {', '.join(asked)}) AS asked (number, name1, name2, name3) "  # noqa: S608 - texts are quoted
-        f"CROSS JOIN LATERAL ({find}) AS found (f1, f2, f3, f4, f5, f6, f7, f8, f9, f10)"
+        f"CROSS JOIN LATERAL ({find}) AS found (f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13)"
     )
     found = {int(number): tuple(row) for number, *row in rows}
     return [found.get(number) for number in range(len(texts))]
@@ -234,17 +272,23 @@ def described(
     keys_json: str | None,
     pages: int | None,
     is_divided: bool,
+    nulls_json: str | None,
+    state: str,
+    is_filtered: bool,
 ) -> PgTable:
     """The table of a row of the catalog."""
-    columns = tuple(PgColumn(*row) for row in json.loads(columns_json or "[]"))
+    nulls = frozenset(json.loads(nulls_json or "[]"))
+    columns = tuple(
+        replace(PgColumn(*row), holds_null=row[0] in nulls)
+        for row in json.loads(columns_json or "[]")
+    )
     undivided = {column.name for column in columns if not column.has_quantiles}
     key: tuple[str, ...] = ()
     nullable_key = None
     primary: tuple[str, ...] = ()
     unique, keys, indexes = [], [], []
-    for is_primary, is_unique, names, not_null, descending, is_sound in json.loads(
-        keys_json or "[]"
-    ):
+    for is_primary, is_unique, names, descending, is_sound in json.loads(keys_json or "[]"):
+        not_null = nulls.isdisjoint(names)
         if is_sound:
             if len(set(descending)) == 1:
                 indexes.append((tuple(names), bool(is_unique)))
@@ -275,7 +319,20 @@ def described(
         bool(is_parent),
         bool(is_ruled),
         bool(is_divided) or (bool(is_parent) and bool(is_ruled)),
+        str(state),
+        bool(is_filtered),
     )
+
+
+def same_table(table: PgTable, name: str) -> str:
+    """The condition that `name`, as SQL, means `table` in the statement that has it; else the statement fails."""
+    file, most, columns = table.state.split()
+    is_stored = table.kind in ("r", "m")
+    stored = _SAME_FILE.format(file=file, table=name) if is_stored else ""
+    made = _SAME_TABLE.format(
+        most=most, columns=columns, stored=stored, oid=table.oid, name=literal_sql(name)
+    )
+    return made.strip()
 
 
 # Replication slots, and the WAL that each makes the server keep.

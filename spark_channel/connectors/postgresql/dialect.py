@@ -5,7 +5,8 @@ A quoted literal takes the type of the column that it is compared with.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, cast
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 import sqlglot
@@ -19,6 +20,7 @@ from spark_channel.connectors.postgresql.catalog import (
     find_table,
     lacking,
     name_parts,
+    same_table,
     table_names,
 )
 from spark_channel.connectors.postgresql.failures import is_ended, is_full, is_gone, is_locked
@@ -144,6 +146,11 @@ class PostgresDialect(Dialect):
     def find_table(self, session: Session, text: str) -> PgTable | None:
         return find_table(session, text)
 
+    def same_table(self, table: Table) -> str | None:
+        assert isinstance(table, PgTable)
+        name = f"{self.quoted(table.schema)}.{self.quoted(table.name)}"
+        return same_table(table, name) if table.state else None
+
     def table_names(self, session: Session) -> list[str]:
         return table_names(session)
 
@@ -192,6 +199,24 @@ class PostgresDialect(Dialect):
         if read_as.is_shown:
             return None
         return read_as.kind if pa.types.is_string(read_as.kind) else kind
+
+    def bound(self, value: int | date | datetime, column: Column) -> Any:
+        """With its zone, which would be the session's."""
+        found = super().bound(value, column)
+        is_instant = isinstance(value, datetime) and value.tzinfo is not None
+        return (
+            f"{found}+00" if is_instant and cast(PgColumn, column).base == "timestamptz" else found
+        )
+
+    def is_never_null(self, table: Table, column: Column) -> bool:
+        """By what holds for the rows that are there, and for those of other tables that a SELECT reads."""
+        is_free = isinstance(column, PgColumn) and not column.holds_null
+        return is_free and not table.is_view
+
+    def is_null(self, column: Column | None, text: str) -> str:
+        """The planner takes no row for NULL where NOT NULL is declared, also where it holds for new rows only."""
+        plain = super().is_null(column, text)
+        return f"COALESCE({plain}, FALSE)" if column is not None and column.not_null else plain
 
     def is_unique(self, table: Table, name: str) -> bool:
         """By an index that compares as the column does, and holds for the rows of inheriting tables too."""

@@ -583,6 +583,12 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 f"run ALTER PUBLICATION {self._publication} SET (publish_via_partition_root = true), "
                 "or follow one partition"
             )
+        if table.is_filtered:
+            raise SourceError(
+                f"row security applies to this login on {source.label}: its policies choose the existing rows, and the "
+                f"log has the changes of all rows. Follow it by a role with BYPASSRLS, or as the table's owner; or "
+                "read it by 'cursorColumn', which the policies apply to"
+            )
         published = self._published(session, [table.oid])
         if table.oid not in published.entries:
             raise SourceError(

@@ -399,6 +399,19 @@ class PostgresReader(SqlReader):
             return retry.call(connect, is_gone)
 
     def remarks(self, splits: Sequence[Split]) -> list[str]:
+        return [*self._remarks_on_rows(), *self._remarks_on_time(splits)]
+
+    def _remarks_on_rows(self) -> list[str]:
+        source = self._source
+        if source is None or not isinstance(source.table, PgTable) or not source.table.is_filtered:
+            return []
+        remark = (
+            f"row security applies to this login on {source.label}: only the rows that its policies show are read. "
+            "A role with BYPASSRLS reads all rows"
+        )
+        return [remark]
+
+    def _remarks_on_time(self, splits: Sequence[Split]) -> list[str]:
         if self._snapshot is None or self.fetch_size == FetchSize():
             return super().remarks(splits)
         remark = (
@@ -453,8 +466,11 @@ class PostgresReader(SqlReader):
         columns = [source.column(column.name) for column in source.columns]
         sql = source.sql(columns, split_conditions(source, split))
         size = min(_PIECE_BYTES, self.batch_size(split).nbytes)
-        for piece, bounds in session.copy(sql, len(columns), size):
-            yield native_batch(piece, bounds)
+        try:
+            for piece, bounds in session.copy(sql, len(columns), size):
+                yield native_batch(piece, bounds)
+        except ChannelError as error:
+            raise self.ended(session, source, split, error) from error.__cause__
 
     def batches(self, session: Session, sql: str, split: Split) -> Iterator[pa.RecordBatch]:
         """By COPY; or by a cursor, under a limit that the sockets of a COPY would run far ahead of."""

@@ -76,8 +76,7 @@ def value_before(dialect: Dialect, column: Column, kind: pa.DataType | None, tim
             got=column.name,
             takes="a column of dates or timestamps",
         )
-    last = time.astimezone(UTC) - _TICK
-    return dialect.bound(last if kind.tz is not None else last.replace(tzinfo=None), column)
+    return dialect.bound(time.astimezone(UTC) - _TICK, column)
 
 
 def is_at_or_past(
@@ -178,8 +177,11 @@ class CursorQuery:
         )
 
     def has_null(self, column: str) -> bool:
-        """Whether a row has NULL there."""
-        return self._has_rows(f"{self.source.column(column)} IS NULL")
+        """Whether a row is read with NULL there."""
+        about, text = self.source.about(column), self.source.column(column)
+        assert about is not None
+        nulls = self.source.dialect.read_as_null(self.source.table, about, text)
+        return nulls is not None and self._has_rows(nulls)
 
     def highest(self, column: str) -> CursorValue:
         """The highest value; None when there are no rows."""
@@ -543,9 +545,9 @@ class CursorFeed(ChangeFeed):
         assert about is not None
         kind = cursor_type(source, name)
         check_cursor_type(name, kind, about.declared if kind is None else "", order=self._order)
-        if not look.is_never_null(name) and look.has_null(name):
+        if look.has_null(name):
             raise OptionError(
-                f"option 'cursorColumn' names {name!r}, which is NULL in at least one row of {source.label}: "
+                f"option 'cursorColumn' names {name!r}, which is read as NULL in at least one row of {source.label}: "
                 "such a row would never be read. "
                 "Fill it, or leave those rows out with option 'where'",
                 option="cursorColumn",

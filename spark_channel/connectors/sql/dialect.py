@@ -29,7 +29,7 @@ from spark_channel.connectors.sql.catalog import (
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.rights import MissingRights, Right
 from spark_channel.connectors.sql.session import Session, split_script
-from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.errors import ChannelError, OptionError, SchemaError, TargetError
 
 __all__ = [
     "Dialect",
@@ -104,7 +104,9 @@ class Dialect(ABC):
         return self.literal(str(value), column) if isinstance(value, date) else str(value)
 
     def bound(self, value: int | date | datetime, column: Column) -> Any:
-        """A bound of JDBC's stride over `column` as `literal` takes it.
+        """A number, a day or a moment as `literal` takes it to compare it with `column`.
+
+        A moment is in UTC where it has a zone, which a column without one does not keep.
 
         Raises:
             OptionError: the column holds values of its type in a form without their order.
@@ -204,6 +206,38 @@ class Dialect(ABC):
             "or convert the column with 'query'"
         )
 
+    def same_table(self, table: Table) -> str | None:
+        """The condition that the table's name still means `table`, as it was looked up: else the statement fails.
+
+        It is worked out once in a statement, while the statement keeps the table from being changed. None = `is_same`
+        says so, behind the last statement of a split.
+        """
+        return None
+
+    def is_same(self, session: Session, table: Table) -> bool:
+        """Whether the table's name still means `table`, as it was looked up, as far as the database tells."""
+        condition = self.same_table(table)
+        if condition is None:
+            return True
+        try:
+            session.rows(f"SELECT ({condition})")
+        except ChannelError as error:
+            if self.is_passing(error):
+                raise
+            return False
+        return True
+
+    def change_of(self, was: Table, now: Table) -> str:
+        """What became of `was`, of which `same_table` no longer holds, and in whose place `now` is found."""
+        before = {column.name: column.declared for column in was.columns}
+        after = {column.name: column.declared for column in now.columns}
+        for name, declared in before.items():
+            if name not in after:
+                return f"column {name!r} was dropped or renamed"
+            if after[name] != declared:
+                return f"the type of column {name!r} was changed from {declared} to {after[name]}"
+        return "another table took its name, or it was emptied by TRUNCATE or made again"
+
     # What a read asks
 
     def statement(self, columns: Sequence[ReadColumn], origin: str) -> str:
@@ -240,6 +274,22 @@ class Dialect(ABC):
     def is_never_null(self, table: Table, column: Column) -> bool:
         """Whether the table itself keeps NULL out of the column."""
         return column.not_null and not table.is_view
+
+    def read_as_null(self, table: Table | None, column: Column, text: str) -> str | None:
+        """The condition of the rows whose value of the column `text` is read as NULL; None = there are none."""
+        never = table is not None and self.is_never_null(table, column)
+        return None if never else self.is_null(column, text)
+
+    def is_null(self, column: Column | None, text: str) -> str:
+        """The condition of the rows with NULL in the column `text`; NOT before it is that of all others."""
+        return f"{text} IS NULL"
+
+    def beside_instant(self, column: Column, text: str, compare: str, micros: int) -> str | None:
+        """The condition of the values of the column `text` beside an instant, in microseconds since 1970.
+
+        It holds whatever the zone of the session is, and an index finds the rows. None = `literal` does so.
+        """
+        return None
 
     def is_unique(self, table: Table, name: str) -> bool:
         """Whether the table itself keeps two of its rows from one value in the column, as values are compared."""

@@ -65,13 +65,19 @@ def next_increment(reader: Followed, column: str, after: int | None, *, again: b
             went_back = after is not None and (upto is None or upto < after)
             return Increment(None, "", waits, went_back)
         quoted = reader.dialect.quoted(name)
-        conditions = [f"{quoted} <= {cursor_literal(look.source, name, end)}"]
+        within = reader.dialect.beside_instant
+        is_time = pa.types.is_timestamp(kind) and not texts
+        last = within(about, quoted, "<=", upto) if is_time else None
+        conditions = [last or f"{quoted} <= {cursor_literal(look.source, name, end)}"]
         if after is not None and texts:
             day = (_moment(after, kind) - timedelta(days=1)).date()
             conditions.append(f"{quoted} >= {reader.dialect.literal(day.isoformat(), about)}")
         elif after is not None:
             compare = ">=" if again else ">"
-            conditions.append(f"{quoted} {compare} {_literal(reader.dialect, after, kind, about)}")
+            first = within(about, quoted, compare, after) if is_time else None
+            conditions.append(
+                first or f"{quoted} {compare} {_literal(reader.dialect, after, kind, about)}"
+            )
         # A row of them that is not committed yet is read by the next run.
         return Increment(upto, " AND ".join(conditions), 0.0 if ties else waits)
 
@@ -130,5 +136,4 @@ def _literal(dialect: Dialect, position: int, kind: pa.DataType, column: Column)
         value = _moment(position, kind).date()
     elif pa.types.is_timestamp(kind):
         value = _moment(position, kind)
-        value = value if kind.tz is not None else value.replace(tzinfo=None)
     return dialect.literal(dialect.bound(value, column), column)

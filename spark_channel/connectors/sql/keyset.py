@@ -194,7 +194,9 @@ class Reading(Protocol):
         self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int
     ) -> ChannelError: ...
 
-    def stopped(
+    def check_same(self, session: Session, source: ReadSource) -> None: ...
+
+    def ended(
         self, session: Session, source: ReadSource, split: Split, error: ChannelError
     ) -> ChannelError: ...
 
@@ -325,6 +327,10 @@ class ShortStatements:
                 steps = self._keyset.steps(last)
             elif not taken.is_cut:
                 steps = steps[1:]
+        source = self._keyset.source
+        self._retry.call(
+            lambda: self._reader.check_same(self._line.session(), source), self._passes
+        )
 
     def _fetch(self, conditions: Sequence[str]) -> tuple[int, _StatementResult]:
         """One statement, until it succeeds: how many rows were asked for, and what came."""
@@ -412,7 +418,7 @@ class ShortStatements:
                 taken.is_cut, taken.is_ended = True, self._reader.dialect.is_timeout(error)
             else:
                 if not self._may_pass(error):
-                    raise self._reader.stopped(
+                    raise self._reader.ended(
                         session, self._keyset.source, self._split, error
                     ) from error.__cause__
                 raise

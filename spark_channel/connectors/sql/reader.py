@@ -83,7 +83,7 @@ class SqlReader(Reader):
 
     def schema(self) -> pa.Schema:
         with self.connect("plan") as session:
-            self._source = self.resolve(session)
+            self._source = self.planned(session)
         return noted(self._source.schema, self._source.text_lengths)
 
     def tables(self) -> list[SourceTable]:
@@ -140,6 +140,15 @@ class SqlReader(Reader):
 
     def fine_splits(self, session: Session, advice: int) -> list[Split]:
         """The splits; more and smaller ones, where a limit makes statements long that no key cuts."""
+        try:
+            return self._fine_splits(session, advice)
+        except ChannelError as error:
+            changed = None if self._source is None else self.changed(self._source)
+            if changed is None:
+                raise
+            raise changed from error.__cause__
+
+    def _fine_splits(self, session: Session, advice: int) -> list[Split]:
         splits = self.splits(session, advice)
         long = [
             split for split in self._one_statement_each(splits) if split.params["kind"] == "range"
@@ -337,10 +346,49 @@ class SqlReader(Reader):
                     if raw.num_rows:
                         yield self.dialect.decode(raw, source.columns, source.schema)
                         before += raw.num_rows
+            self.check_same(session, source)
         except MisfitError as error:
             raise self.misfit(session, source, split, error, before) from None
         except ChannelError as error:
-            raise self.stopped(session, source, split, error) from error.__cause__
+            raise self.ended(session, source, split, error) from error.__cause__
+
+    def ended(
+        self, session: Session, source: ReadSource, split: Split, error: ChannelError
+    ) -> ChannelError:
+        """The error for a statement that ended with `error`: that the table is another one, where it is."""
+        return self.changed(source) or self.stopped(session, source, split, error)
+
+    def changed(self, source: ReadSource) -> SourceError | None:
+        """The error that the source's name no longer means the table that was looked up; None = it does, or perhaps."""
+        was, dialect = source.table, self.dialect
+        if was is None:
+            return None
+        name = ".".join(dialect.quoted(part) for part in (was.schema, was.name) if part)
+        try:
+            with self.connect("plan") as session:
+                place, now = session.place, dialect.find_table(session, name)
+                if now is not None and dialect.is_same(session, was):
+                    return None
+        except ChannelError:
+            return None  # the first error says more
+        what = "it was dropped or renamed" if now is None else dialect.change_of(was, now)
+        return SourceError(
+            f"{source.label} in {place} is not the table any more that this read was planned for: {what}. Its rows "
+            "would be a mixture of both, so the read ends: run it again"
+        )
+
+    def check_same(self, session: Session, source: ReadSource) -> None:
+        """Check behind the last row of a split that all its statements read the table that was looked up.
+
+        Raises:
+            SourceError: another table has its name, or it was altered.
+        """
+        table = source.table
+        if table is None or source.same_table is not None or self.dialect.is_same(session, table):
+            return
+        changed = self.changed(source)
+        if changed is not None:
+            raise changed
 
     def batches(self, session: Session, sql: str, split: Split) -> Iterator[pa.RecordBatch]:
         """The session's batches of a split, before decoding."""
@@ -378,8 +426,12 @@ class SqlReader(Reader):
     def known(self, session: Session) -> ReadSource:
         """The source as it was when the read was planned."""
         if self._source is None:
-            self._source = self.resolve(session)
+            self._source = self.planned(session)
         return self._source
+
+    def planned(self, session: Session) -> ReadSource:
+        """The present state of the source, with what tells it from another one of its name at the end of a split."""
+        return self.resolve(session)
 
     def selecting(self, columns: Sequence[ReadColumn]) -> Self:
         """A reader of other columns of the same rows. The source is known."""

@@ -81,6 +81,11 @@ class ReadSource:
                 found[read.name] = length
         return found
 
+    @cached_property
+    def same_table(self) -> str | None:
+        """The condition under which each statement reads the table that was looked up; None = without one."""
+        return None if self.table is None else self.dialect.same_table(self.table)
+
     @property
     def label(self) -> str:
         """The source, for people."""
@@ -112,6 +117,10 @@ class ReadSource:
         """A column as what its ranges are made of."""
         return self.dialect.ordered(self.about(name), self.column(name))
 
+    def is_null(self, name: str) -> str:
+        """The condition of the rows with NULL in a column; NOT before it is that of all others."""
+        return self.dialect.is_null(self.about(name), self.column(name))
+
     def literal(self, name: str, value: object) -> str:
         """A value that is compared with a column."""
         return self.dialect.literal(value, self.about(name))
@@ -122,7 +131,8 @@ class ReadSource:
 
     def behind(self, conditions: Sequence[str] = ()) -> str:
         """FROM the source under the user's condition and `conditions`."""
-        wanted = [f"({each})" for each in (self.condition, *conditions) if each is not None]
+        all_of = (self.same_table, self.condition, *conditions)
+        wanted = [f"({each})" for each in all_of if each is not None]
         return (
             f"FROM {self.origin} WHERE {' AND '.join(wanted)}" if wanted else f"FROM {self.origin}"
         )

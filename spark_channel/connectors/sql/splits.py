@@ -268,7 +268,7 @@ class Splitter:
         )
         if never or rows == 0:
             return []
-        if rows is None and not self.has_rows(f"{self.source.column(name)} IS NULL"):
+        if rows is None and not self.has_rows(self.source.is_null(name)):
             return []
         return [self._split({"kind": "null", "key": [name]}, rows)]
 
@@ -339,7 +339,7 @@ def _key_conditions(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
         return []
     key = params["key"]
     if params["kind"] == "null":
-        return [f"{source.column(key[0])} IS NULL"]
+        return [source.is_null(key[0])]
     if params["kind"] == "keys":
         return [_any_of(source, key, params["values"])]
     if params["kind"] == "ranges":
@@ -350,7 +350,7 @@ def _key_conditions(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
 
 def _in_range(source: ReadSource, key: Key, lower: Key | None, upper: Key | None) -> list[str]:
     if lower is None and upper is None:
-        return [f"{source.column(key[0])} IS NOT NULL"]
+        return [f"NOT ({source.is_null(key[0])})"]
     conditions = [] if lower is None else [_compared(source, key, lower, ">", ">=")]
     return conditions if upper is None else [*conditions, _compared(source, key, upper, "<", "<")]
 

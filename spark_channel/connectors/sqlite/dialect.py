@@ -7,6 +7,7 @@ on purpose. `misfit` then finds it.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -60,21 +61,29 @@ class SqliteColumn(Column):
 @dataclass(frozen=True, slots=True)
 class SqliteTable(Table):
     """`rowid` is a name by which its rowid can be asked for; None for views, tables WITHOUT ROWID, and tables
-    whose columns hide it. `collates`: its declaration has a COLLATE.
+    whose columns hide it. `collates`: its declaration has a COLLATE. `has_key_index`: its primary key has an index of
+    its own, so that it is not the rowid.
     """
 
     columns: tuple[SqliteColumn, ...] = ()
     rowid: str | None = None
     without_rowid: bool = False
     collates: bool = False
+    has_key_index: bool = False
+    state: str = ""
+    """Its first page and its declaration."""
 
     @property
     def label(self) -> str:
         return self.name
 
     def rowid_alias(self) -> str | None:
-        """The column that is the rowid itself (INTEGER PRIMARY KEY), which SQLite fills when it is absent."""
-        if len(self.primary) == 1 and not self.without_rowid and not self.is_view:
+        """The column that is the rowid itself (INTEGER PRIMARY KEY), which SQLite fills when it is absent.
+
+        INTEGER PRIMARY KEY DESC is not: it takes NULL, as keys of other types do.
+        """
+        is_indexed = self.without_rowid or self.has_key_index
+        if len(self.primary) == 1 and not is_indexed and not self.is_view:
             column = next(column for column in self.columns if column.name == self.primary[0])
             if column.declared.upper() == "INTEGER":
                 return column.name
@@ -113,7 +122,9 @@ class SqliteDialect(Dialect):
                 got=column.name,
             )
         found = super().bound(value, column)
-        return found if getattr(value, "tzinfo", None) is None else f"{found}Z"
+        kind = declared_type(column.declared)
+        is_instant = kind is not None and pa.types.is_timestamp(kind) and kind.tz is not None
+        return f"{found}Z" if is_instant and isinstance(value, datetime) else found
 
     def find_table(self, session: Session, text: str) -> SqliteTable | None:
         for schema, name in name_readings(text, "sqlite", "main"):
@@ -125,6 +136,15 @@ class SqliteDialect(Dialect):
                 if rows:
                     return _described(session, *rows[0])
         return None
+
+    def is_same(self, session: Session, table: Table) -> bool:
+        assert isinstance(table, SqliteTable)
+        return _state(session, table.schema, table.name) == table.state
+
+    def change_of(self, was: Table, now: Table) -> str:
+        found = super().change_of(was, now)
+        is_other = found.endswith("made again")
+        return f"{found}, or VACUUM moved its rows to other numbers" if is_other else found
 
     def table_names(self, session: Session) -> list[str]:
         rows = session.rows(
@@ -306,7 +326,19 @@ def _described(
         rowid if kind == "table" and not without_rowid else None,
         bool(without_rowid),
         bool(session.value(_COLLATES.format(schema=schema, name=_text(name)))),
+        bool(
+            session.rows(
+                f"SELECT 1 FROM pragma_index_list({_text(name)}, {_text(schema)}) WHERE origin = 'pk'"  # noqa: S608 - texts are quoted
+            )
+        ),
+        _state(session, schema, name),
     )
+
+
+def _state(session: Session, schema: str, name: str) -> str:
+    """`SqliteTable.state`."""
+    query = f"SELECT rootpage || ' ' || sql FROM {schema}.sqlite_master WHERE name = {_text(name)}"  # noqa: S608 - quoted
+    return str(session.value(query) or "")
 
 
 def _columns(session: Session, schema: str, name: str) -> tuple[SqliteColumn, ...]:

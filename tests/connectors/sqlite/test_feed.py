@@ -300,7 +300,7 @@ def test_large_ranges_are_read_in_several_splits(shop: Path) -> None:
         (
             "at",
             "UPDATE orders SET at = NULL WHERE id = 7",
-            "'at', which is NULL in at least one row",
+            "'at', which is read as NULL in at least one row",
         ),
         ("item", "", "'item' of type string: texts are compared by .* '1000' comes before '999'"),
         ("done", "", "'done' of type bool, whose values have no order"),

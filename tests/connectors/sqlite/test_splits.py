@@ -232,3 +232,20 @@ def test_rows_without_a_key_stay_apart(db: Db) -> None:
     reader = db.reader("t")
     splits = reader.joined(reader.split(4))
     assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == 101
+
+
+@pytest.mark.parametrize(
+    "declared",
+    ["INTEGER PRIMARY KEY DESC", "INT PRIMARY KEY", "TEXT PRIMARY KEY", "BLOB PRIMARY KEY"],
+)
+def test_a_primary_key_that_holds_null_loses_no_row(db: Db, declared: str) -> None:
+    """Only INTEGER PRIMARY KEY is the rowid; other keys take NULL, also more than once."""
+    db.sql(f"CREATE TABLE t (id {declared}, n INT)")
+    db.sql(
+        "WITH RECURSIVE r (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 90) "
+        "INSERT INTO t SELECT CASE WHEN i % 3 THEN i END, i FROM r"
+    )
+    for options in ({}, {"partitionColumn": "id"}, {"statementSeconds": "5"}):
+        for advice in (1, 4):
+            found = db.read("t", advice=advice, columns="n", **options)
+            assert sorted(found["n"].to_pylist()) == list(range(1, 91)), options
