@@ -175,9 +175,16 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _inexact(values: pa.Array, kind: pa.DataType) -> str:
     found = values.drop_null()
-    shown = repr(found[0].as_py()) if len(found) else "a value"
+    shown = _shown_value(found.slice(0, 1)) if len(found) else "a value"
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
     return f"{shown} of type {values.type} is not equal to any value of type {kind}"
+
+
+def _shown_value(one: pa.Array) -> str:
+    try:
+        return repr(one[0].as_py())
+    except (ValueError, OverflowError):  # a time that Python does not have
+        return "".join(one.to_string().split("\n")).strip("[ ]")
 
 
 def _is_alike(given: pa.DataType, kind: pa.DataType, declared: bool) -> bool:

@@ -147,3 +147,15 @@ def test_a_type_that_was_asked_for_may_be_the_text_or_the_bytes_of_a_value() -> 
         cast_exactly(pa.array([b"\xff"]), pa.string(), declared=True)
     with pytest.raises(InexactError):
         cast_exactly(pa.array(["007"]), pa.int64(), declared=True)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_time_that_python_does_not_have_is_named(zone: str | None, inside: bool) -> None:
+    values = pa.array([2**40 * 1000], pa.timestamp("ms", zone))
+    kind: pa.DataType = pa.timestamp("ns", zone)
+    if inside:
+        values = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), values)
+        kind = pa.list_(kind)
+    with pytest.raises(InexactError, match="is not equal to any value"):
+        cast_exactly(values, kind)

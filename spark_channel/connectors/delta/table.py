@@ -410,6 +410,7 @@ def check_writable(table: "DeltaTable", shown: str, *, removes: bool) -> None:
             ("delta.invariants", "an invariant"),
             ("delta.generationExpression", "a generation expression"),
             ("delta.identity.start", "identity values"),
+            ("__CHAR_VARCHAR_TYPE_STRING", "a length (CHAR or VARCHAR) that only Spark checks"),
         ):
             if name in field.get("metadata", {}):
                 raise UnsupportedError(

@@ -321,6 +321,7 @@ class DeltaState(TableState):
         check_writable(self._table, self._shown, removes=removes)
         if removes:
             check_deletion_vectors(self._table, self._shown)
+            _check_spelling(self._table, self._shown)
 
     def files(self) -> list[TableFile]:
         check_deletion_vectors(self._table, self._shown)
@@ -463,6 +464,20 @@ def _remove(file: TableFile, shown: str) -> Any:
         size=file.size,
         partition_values=dict(file.partition),
     )
+
+
+def _check_spelling(table: "DeltaTable", shown: str) -> None:
+    """deltalake spells a path anew where it removes a file: one that the log has in letters outside ASCII would stay.
+
+    Raises:
+        UnsupportedError: the log has such a path.
+    """
+    for path in pa.table(table.get_add_actions()).column("path").to_pylist():
+        if not path.isascii():
+            raise UnsupportedError(
+                f"{shown} has the file {path!r}, whose name deltalake would encode differently, so that its rows would "
+                "stay beside the new ones; use Delta Lake in Spark to replace them"
+            )
 
 
 def table_files(table: "DeltaTable", base: str, shown: str) -> list[TableFile]:

@@ -1,6 +1,7 @@
 """What other tools do to a Delta table, also between a write's `prepare` and its `commit`."""
 
 import datetime as dt
+import json
 import os
 from decimal import Decimal
 from pathlib import Path
@@ -201,3 +202,46 @@ def test_a_partition_column_of_bytes_is_refused(tmp_path: Path) -> None:
         read(path)
     with pytest.raises(UnsupportedError, match="is partitioned by 'p', which is binary"):
         write(path, pa.table({"id": [1], "p": [b"a"]}))
+
+
+def _spark_log(path: Path, column: dict[str, Any], partition_by: list[str], *adds: Any) -> None:
+    """A table's log as Delta for Spark spells it."""
+    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}, column]
+    about = {
+        "id": "11111111-1111-1111-1111-111111111111",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": partition_by,
+        "configuration": {},
+        "createdTime": 1,
+    }
+    actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": about}]
+    (path / "_delta_log").mkdir(parents=True)
+    lines = [json.dumps(each, ensure_ascii=False) for each in [*actions, *adds]]
+    (path / "_delta_log" / f"{0:020d}.json").write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_an_overwrite_of_paths_outside_ascii_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "t" / "s=ü" / "part-0.parquet"
+    file.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1]}), file)
+    add = {
+        "path": "s=ü/part-0.parquet",
+        "partitionValues": {"s": "ü"},
+        "size": file.stat().st_size,
+        "modificationTime": 1,
+        "dataChange": True,
+    }
+    column = {"name": "s", "type": "string", "nullable": True, "metadata": {}}
+    _spark_log(tmp_path / "t", column, ["s"], {"add": add})
+    rows = pa.table({"id": [2], "s": ["x"]})
+    with pytest.raises(UnsupportedError, match="s=ü/part-0"):
+        write(tmp_path / "t", rows, overwrite=True)
+
+
+def test_a_length_that_only_spark_checks_is_refused(tmp_path: Path) -> None:
+    notes = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(4)"}
+    column = {"name": "v", "type": "string", "nullable": True, "metadata": notes}
+    _spark_log(tmp_path / "t", column, [])
+    with pytest.raises(UnsupportedError, match=r"column 'v' .* has a length"):
+        write(tmp_path / "t", pa.table({"id": [1], "v": ["longer"]}))
