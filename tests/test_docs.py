@@ -226,7 +226,7 @@ def run_all(pages: list[str]) -> None:
 
 
 LENGTHS = {
-    110: ("README", "dba", "hardening"),
+    110: ("README", "dba"),
     120: ("compatibility", "protect"),
     130: ("benchmarks",),
     180: ("deploy", "embedded", "files", "how-it-works", "operations"),

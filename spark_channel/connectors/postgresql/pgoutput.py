@@ -143,7 +143,7 @@ _SIZE = struct.Struct(">I").unpack_from
 _BEGIN = struct.Struct(">Qqi").unpack_from
 _RELATION = struct.Struct(">I").unpack_from
 _UNCHANGED = object()
-_DAMAGE = (struct.error, LookupError, ValueError, OverflowError)
+_DAMAGE = (struct.error, LookupError, TypeError, ValueError, OverflowError)
 """What reading bytes raises that are not as pgoutput writes them; Arrow's errors of values are ValueErrors."""
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = "insert", "update", "delete", "truncate"
 
