@@ -140,7 +140,10 @@ class MysqlDialect(Dialect):
     product = "MySQL"
     sql = "mysql"
     tables_sql = (
-        "SELECT table_schema, table_name, table_rows, data_length, '', COALESCE(table_schema <> DATABASE(), 0) "
+        # InnoDB has one page for a table without rows.
+        "SELECT table_schema, table_name, table_rows, "
+        "IF(table_rows = 0 AND data_length <= @@innodb_page_size, 0, data_length), '', "
+        "COALESCE(table_schema <> DATABASE(), 0) "
         "FROM information_schema.tables "
         "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') "
         "AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') "

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
-from spark_channel.connectors.mysql.dialect import table_named
+from spark_channel.connectors.mysql.dialect import MysqlDialect, table_named
 from spark_channel.connectors.mysql.session import MysqlSession
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from tests.connectors.mysql.conftest import Shop
@@ -215,3 +215,11 @@ def test_timestamps_go_as_far_as_the_servers_do(
             shop.write(later, commit=commit, localInfile=local)
     finally:
         newest.close()
+
+
+def test_a_table_without_rows_has_none_in_the_list_of_tables(shop: Shop) -> None:
+    """A plan takes 0 rows of some bytes for a number that is not known."""
+    shop.sql("CREATE TABLE t (id INT PRIMARY KEY)")
+    with MysqlSession(shop.reader().options, SourceError) as session:
+        listed = session.rows(MysqlDialect.tables_sql)
+    assert [row[1:4] for row in listed if row[0] == shop.database] == [("t", 0, 0)]
