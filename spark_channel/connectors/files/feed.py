@@ -7,7 +7,7 @@ hidden (a name that begins with `.` or `_`) until it is whole.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ class FilesFeed(ChangeFeed):
         return self._taking(token, files, sorted(self._new(token, files), key=_order))
 
     def at(self, time: datetime) -> list[Token]:
-        # What changed before `time` is covered, also when it shows up late: see `_covers`.
+        # What changed before `time` is covered, also when it shows up late: see `_covering`.
         until = (time - _EPOCH) // timedelta(microseconds=1) * 1_000 + self._late_ns
         return [{**token, "until": until} for token in self.earliest()]
 
@@ -118,14 +118,16 @@ class FilesFeed(ChangeFeed):
         files = self._listed(after)
         self._check_not_ahead(after, files)
         new = sorted(self._new(after, files), key=_order)
+        covering = [self._covering(end) for end in ends]
         taken = self._within(
-            [file for file in new if all(self._covers(end, file) for end in ends)], limit
+            [file for file in new if all(covers(file) for covers in covering)], limit
         )
         self._check_columns(taken)
         return self._taking(after, files, taken)
 
     def _new(self, after: Token, files: Sequence[SourceFile]) -> list[SourceFile]:
-        return [file for file in files if not self._covers(after, file)]
+        covers = self._covering(after)
+        return [file for file in files if not covers(file)]
 
     def _taking(
         self, after: Token, files: Sequence[SourceFile], taken: Sequence[SourceFile]
@@ -134,7 +136,7 @@ class FilesFeed(ChangeFeed):
         if not taken:
             return after
         until = max(int(after["until"]), taken[-1].mtime_ns)
-        known = [file for file in files if self._covers(after, file)]
+        known = filter(self._covering(after), files)
         recent = sorted(
             _digest(file) for file in [*known, *taken] if file.mtime_ns >= until - self._late_ns
         )
@@ -143,16 +145,12 @@ class FilesFeed(ChangeFeed):
     def changes(self, after: Token, upto: Token) -> list[Split]:
         _check(after)
         _check(upto)
-        files = [
-            file
-            for file in self._listed(upto)
-            if self._covers(upto, file) and not self._covers(after, file)
-        ]
+        files = self._new(after, [*filter(self._covering(upto), self._listed(upto))])
         return self._reader.split_files(sorted(files, key=_order), self._advice) if files else []
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         files = [
-            file for token in upto for file in self._listed(token) if self._covers(token, file)
+            file for token in upto for file in filter(self._covering(token), self._listed(token))
         ]
         return (
             self._reader.split_files(sorted(files, key=lambda file: file.path), advice)
@@ -165,7 +163,7 @@ class FilesFeed(ChangeFeed):
 
     def lag(self, token: Token) -> FeedLag:
         _check(token)
-        behind = [file for file in self._listed(token) if not self._covers(token, file)]
+        behind = self._new(token, self._listed(token))
         rows = [file.listed.rows for file in behind if file.listed is not None]
         oldest = min((file.mtime_ns for file in behind), default=None)
         seconds = 0.0 if oldest is None else max(0.0, utc_now().timestamp() - oldest / 1e9)
@@ -183,11 +181,10 @@ class FilesFeed(ChangeFeed):
             if int(_digest(file), 16) % int(token["parts"]) == token["part"]
         ]
 
-    def _covers(self, token: Token, file: SourceFile) -> bool:
-        """Whether the file was taken at `token`, or came too late for it."""
-        if file.mtime_ns < int(token["until"]) - self._late_ns:
-            return True
-        return _digest(file) in token["recent"]
+    def _covering(self, token: Token) -> Callable[[SourceFile], bool]:
+        """Whether a file was taken at `token`, or came too late for it."""
+        begin, recent = int(token["until"]) - self._late_ns, frozenset(token["recent"])
+        return lambda file: file.mtime_ns < begin or _digest(file) in recent
 
     def _within(self, files: Sequence[SourceFile], limit: FeedLimit) -> list[SourceFile]:
         """The first files that the limit lets through, at least one."""

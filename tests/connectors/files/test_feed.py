@@ -11,6 +11,7 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.files.reader import CsvReader
 from spark_channel.errors import OptionError, SchemaError, SourceError
 
 NO_LIMIT = FeedLimit()
@@ -168,3 +169,19 @@ def test_files_have_no_cursor_column(tmp_path: Path) -> None:
     reader, _ = load_reader({"reader": "parquet", "path": str(tmp_path)})
     with pytest.raises(OptionError, match="'cursorColumn' is for tables"):
         reader.feed(FeedOptions(cursor_column="n"))
+
+
+class _NeverSearched(list[str]):
+    def __contains__(self, name: object) -> bool:
+        raise AssertionError("each file searches the names that were taken: quadratic in the files")
+
+
+def test_a_look_with_nothing_new_searches_no_list(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.csv").write_text(f"id\n{number}\n")
+    feed = CsvReader(CsvReader.Options(path=str(tmp_path))).feed(FeedOptions())
+    token = feed.latest(feed.earliest()[0], FeedLimit())
+    token = {**token, "recent": _NeverSearched(token["recent"])}
+    assert feed.latest(token, FeedLimit()) == token
+    assert feed.changes(token, token) == []
+    assert feed.lag(token).nbytes == 0
