@@ -15,7 +15,8 @@ def etl(shop: Shop) -> Iterator[dict[str, Any]]:
     """The options of a login that may read two of three columns; (id, part) is unique, and `id` is not."""
     shop.sql(
         "CREATE TABLE t (id int, part int, v varchar(9), PRIMARY KEY (id, part));"
-        "INSERT INTO t SELECT seq DIV 8, seq MOD 8, 'v' FROM seq_1_to_200;"
+        "INSERT INTO t WITH RECURSIVE r (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 200) "
+        "SELECT i DIV 8, i MOD 8, 'v' FROM r;"
         f"CREATE USER etl@'127.0.0.1' IDENTIFIED BY 'p'; GRANT SELECT (id, v) ON {shop.database}.t TO etl@'127.0.0.1'"
     )
     yield {"url": shop.login["url"], "user": "etl", "password": "p", "dbtable": "t"}

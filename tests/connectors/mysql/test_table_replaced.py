@@ -13,9 +13,10 @@ from tests.connectors.sql.changing import acting, check_change, check_no_change,
 _MADE = """
 DROP TABLE IF EXISTS t, other, old;
 CREATE TABLE t (id int PRIMARY KEY, at datetime, v varchar(9));
-INSERT INTO t SELECT seq, '2024-01-01', 'old' FROM seq_1_to_40;
+INSERT INTO t WITH RECURSIVE r (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 40)
+  SELECT i, '2024-01-01', 'old' FROM r;
 CREATE TABLE other LIKE t;
-INSERT INTO other SELECT seq, '2024-01-01', 'new' FROM seq_1_to_40;
+INSERT INTO other SELECT id, at, 'new' FROM t;
 """
 _UNTOLD = """
 CREATE USER IF NOT EXISTS etl@'127.0.0.1' IDENTIFIED BY 'p'; GRANT SELECT ON {database}.* TO etl@'127.0.0.1'
@@ -63,7 +64,9 @@ def test_a_login_without_process_is_told_by_the_time(shop: Shop, change: str) ->
         login = {"user": "etl", "password": "p"}
         check_change(
             lambda: shop.reader("t", statementSeconds="5", **login),
-            lambda: shop.sql(_MADE),
+            lambda: shop.sql(
+                _MADE.replace("CREATE TABLE other", "DO SLEEP(1.01); CREATE TABLE other")
+            ),
             lambda: shop.sql(f"DO SLEEP(1.01); {act}"),
             says,
         )
