@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.files.options import ParquetWriteOptions
-from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
+from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, TargetError
 from tests.connectors.files.helpers import FORMATS, read, read_all, reader_of, write, writer_of
 
 NESTED = ("parquet", "json", "arrow", "orc")
@@ -482,3 +482,11 @@ def test_a_null_struct_whose_field_is_never_null(form: str, tmp_path: Path) -> N
     found = read(form, tmp_path / "out")
     assert found.column("s").to_pylist() == rows
     assert found.column("l").to_pylist() == [rows] * 3
+
+
+def test_orc_refuses_the_nanoseconds_that_it_cannot_read(tmp_path: Path) -> None:
+    kind = pa.timestamp("ns")
+    write("orc", tmp_path / "whole", pa.table({"t": pa.array([1_000, None], kind)}))
+    assert read("orc", tmp_path / "whole").num_rows == 2
+    with pytest.raises(ChannelError, match="'t' holds a time with nanoseconds"):
+        write("orc", tmp_path / "parts", pa.table({"t": pa.array([1_000, 1_001], kind)}))

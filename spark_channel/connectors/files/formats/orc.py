@@ -172,6 +172,14 @@ def _check_range(name: str, values: pa.Array) -> None:
                 "1582-10-15 it counts by the Julian calendar. Write Parquet, or cast the column to text"
             )
         return
+    if (
+        values.type.unit == "ns"
+        and pc.any(pc.not_equal(values, pc.floor_temporal(values, unit="microsecond"))).as_py()
+    ):
+        raise TargetError(
+            f"column {name!r} holds a time with nanoseconds, and times of ORC files are read with microseconds; write "
+            "Parquet, or cast the column to microseconds or text"
+        )
     edges = pc.min_max(
         pc.cast(values, pa.timestamp("s", values.type.tz), safe=False).cast(pa.int64())
     )
