@@ -229,6 +229,7 @@ LENGTHS = {
     110: ("README", "dba"),
     120: ("compatibility", "protect"),
     130: ("benchmarks",),
+    160: ("streams",),
     180: ("deploy", "embedded", "files", "how-it-works", "operations"),
     200: ("api", "connectors", "lakehouse", "migrate", "mysql", "postgresql", "tunnel"),
     220: ("guarantees", "options", "services-options"),

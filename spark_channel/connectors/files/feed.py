@@ -1,12 +1,17 @@
 """A directory, a bucket or a glob as a change feed: the files that arrive.
 
 Files are taken in the order of their time of change. A token remembers up to which time all files were taken,
-and by name (a digest) those that were taken within `late_seconds` before: a file that shows up late, or
-with an older time, is found for that long. A file must arrive whole: written elsewhere and renamed, or
+and by path (a digest) those that were taken within `late_seconds` before: a file that shows up late, or
+with an older time, is found for that long. A time ahead of the clock hides no file: `seen`, the time of the
+look, bounds what counts as taken by its time. A file must arrive whole: written elsewhere and renamed, or
 hidden (a name that begins with `.` or `_`) until it is whole.
+
+A path is taken once, as by Spark's file source: a file that changes within `late_seconds` after it was taken is
+not read again. A token names the files that its range took, so that the range is the same files for ever.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -19,7 +24,7 @@ from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, F
 from spark_channel.connectors.files.filesystem import StorageCredentials, reading, reopen
 from spark_channel.connectors.files.listing import SourceFile
 from spark_channel.connectors.files.source import find_files
-from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.errors import OptionError, SchemaError, SourceError, TunnelError
 from spark_channel.planning import Split
 
 if TYPE_CHECKING:
@@ -33,6 +38,13 @@ _AHEAD_SECONDS = 86_400.0
 _CHUNK = 4 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = {"part", "parts", "until", "recent"}
+_OF_RANGE = {"after", "count", "took"}
+_NAMED = 1_000
+"""The most files of a range that its token names; of a larger one it has the number."""
+_PUT_BACK = (
+    "Its rows would be lost or doubled, since the range is not committed yet. Put the file back as it was, reset the "
+    "tunnel, or begin with a new checkpoint directory. Move files away only when the stream is behind them"
+)
 
 
 class FilesFeed(ChangeFeed):
@@ -57,7 +69,7 @@ class FilesFeed(ChangeFeed):
 
     def earliest(self) -> list[Token]:
         return [
-            {"part": part, "parts": self._partitions, "until": 0, "recent": []}
+            {"part": part, "parts": self._partitions, "until": 0, "seen": 0, "recent": []}
             for part in range(self._partitions)
         ]
 
@@ -67,12 +79,13 @@ class FilesFeed(ChangeFeed):
     def end_of(self, token: Token) -> Token:
         # Without a look at their columns: a file that does not fit is an error of the range that has it.
         files = self._listed(token)
-        return self._taking(token, files, sorted(self._new(token, files), key=_order))
+        taken = sorted(self._new(token, files), key=_order)
+        return self._taking(token, files, taken)
 
     def at(self, time: datetime) -> list[Token]:
         # What changed before `time` is covered, also when it shows up late: see `_covering`.
         until = (time - _EPOCH) // timedelta(microseconds=1) * 1_000 + self._late_ns
-        return [{**token, "until": until} for token in self.earliest()]
+        return [{**token, "until": until, "seen": until} for token in self.earliest()]
 
     def reaches(self, token: Token, end: Token) -> bool:
         _check(token)
@@ -91,7 +104,7 @@ class FilesFeed(ChangeFeed):
         _check(end)
         cut = self._latest(after, limit, [end] if upto is None else [end, upto])
         # A file with a time before the end may show up until then.
-        over = utc_now().timestamp() * 1e9 >= int(end["until"])
+        over = _now_ns() >= _horizon(end)
         if cut != after or not over:
             return cut
         is_all = upto is None or self._latest(after, FeedLimit(rows=1), [end]) == after
@@ -100,9 +113,10 @@ class FilesFeed(ChangeFeed):
     def divide(self, token: Token) -> list[Token]:
         _check(token)
         part, parts = int(token["part"]), 2 * int(token["parts"])
+        kept = {name: value for name, value in token.items() if name not in _OF_RANGE}
         return [
             {
-                **token,
+                **kept,
                 "part": each,
                 "parts": parts,
                 "recent": [name for name in token["recent"] if int(name, 16) % parts == each],
@@ -118,16 +132,15 @@ class FilesFeed(ChangeFeed):
         files = self._listed(after)
         self._check_not_ahead(after, files)
         new = sorted(self._new(after, files), key=_order)
-        covering = [self._covering(end) for end in ends]
-        taken = self._within(
-            [file for file in new if all(covers(file) for covers in covering)], limit
-        )
+        for end in ends:
+            new = list(filter(self._covering(end), new))
+        taken = self._within(new, limit)
         self._check_columns(taken)
         return self._taking(after, files, taken)
 
     def _new(self, after: Token, files: Sequence[SourceFile]) -> list[SourceFile]:
-        covers = self._covering(after)
-        return [file for file in files if not covers(file)]
+        is_covered = self._covering(after)
+        return [file for file in files if not is_covered(file)]
 
     def _taking(
         self, after: Token, files: Sequence[SourceFile], taken: Sequence[SourceFile]
@@ -135,17 +148,37 @@ class FilesFeed(ChangeFeed):
         """The token behind `taken`, in their order. `files`: all that are there."""
         if not taken:
             return after
-        until = max(int(after["until"]), taken[-1].mtime_ns)
+        token = {**after, "until": max(int(after["until"]), taken[-1].mtime_ns)}
+        if "seen" in after:
+            token["seen"] = max(int(after["seen"]), _now_ns())
+            token["after"] = _identity(after)
+            token["count"] = len(taken)
+            token["took"] = [_version(file) for file in taken] if len(taken) <= _NAMED else []
+        oldest = _horizon(token) - self._late_ns
         known = filter(self._covering(after), files)
-        recent = sorted(
-            _digest(file) for file in [*known, *taken] if file.mtime_ns >= until - self._late_ns
+        digest = _digest_of(after)
+        token["recent"] = sorted(
+            {digest(file) for file in [*known, *taken] if file.mtime_ns >= oldest}
         )
-        return {**after, "until": until, "recent": recent}
+        return token
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
+        """
+        Raises:
+            TunnelError: a file that the range took was removed or changed since.
+        """
         _check(after)
         _check(upto)
-        files = self._new(after, [*filter(self._covering(upto), self._listed(upto))])
+        files = self._listed(upto)
+        if upto.get("after") == _identity(after) and upto["took"]:
+            files = _as_planned(upto["took"], files)
+        else:
+            files = self._new(after, list(filter(self._covering(upto), files)))
+            if upto.get("after") == _identity(after) and len(files) < upto["count"]:
+                raise TunnelError(
+                    f"{upto['count'] - len(files)} of {upto['count']} files were removed or changed after a range of "
+                    f"this stream was planned with them. {_PUT_BACK}"
+                )
         return self._reader.split_files(sorted(files, key=_order), self._advice) if files else []
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
@@ -175,16 +208,21 @@ class FilesFeed(ChangeFeed):
         )
 
     def _listed(self, token: Token) -> list[SourceFile]:
+        digest, part, parts = _digest_of(token), token["part"], int(token["parts"])
         return [
             file
             for file in find_files(self._reader.options)
-            if int(_digest(file), 16) % int(token["parts"]) == token["part"]
+            if parts == 1 or int(digest(file), 16) % parts == part
         ]
 
     def _covering(self, token: Token) -> Callable[[SourceFile], bool]:
-        """Whether a file was taken at `token`, or came too late for it."""
-        begin, recent = int(token["until"]) - self._late_ns, frozenset(token["recent"])
-        return lambda file: file.mtime_ns < begin or _digest(file) in recent
+        """Whether a file was taken at `token`, or came too late for it. Made once for a look at all files."""
+        oldest, recent, digest = (
+            _horizon(token) - self._late_ns,
+            set(token["recent"]),
+            _digest_of(token),
+        )
+        return lambda file: file.mtime_ns < oldest or digest(file) in recent
 
     def _within(self, files: Sequence[SourceFile], limit: FeedLimit) -> list[SourceFile]:
         """The first files that the limit lets through, at least one."""
@@ -221,13 +259,27 @@ class FilesFeed(ChangeFeed):
 
     def _check_not_ahead(self, token: Token, files: Sequence[SourceFile]) -> None:
         newest = max((file.mtime_ns for file in files), default=0)
-        ahead = utc_now().timestamp() + _AHEAD_SECONDS
-        if int(token["until"]) > max(newest, int(ahead * 1e9)):
+        if _horizon(token) > max(newest, _now_ns() + int(_AHEAD_SECONDS * 1e9)):
             raise SourceError(
-                "the checkpoint has a modification time more than a day ahead of this machine's "
+                "the checkpoint has a time more than a day ahead of this machine's "
                 "clock and of every file: it is damaged, or of another source. Reset the tunnel, or begin "
                 "with a new checkpoint directory"
             )
+
+
+def _as_planned(
+    took: Sequence[tuple[str, int, int]], files: Sequence[SourceFile]
+) -> list[SourceFile]:
+    """The files of a range, which are there as they were when it was planned."""
+    found = {file.path: file for file in files}
+    for path, size, mtime_ns in took:
+        file = found.get(path)
+        if file is None or (file.size, file.mtime_ns) != (size, mtime_ns):
+            happened = "removed" if file is None else "changed"
+            raise TunnelError(
+                f"{path} was {happened} after a range of this stream was planned with it. {_PUT_BACK}"
+            )
+    return [found[path] for path, _, _ in took]
 
 
 def _compare(expected: pa.Schema, found: pa.Schema, path: str, *, typed: bool) -> None:
@@ -252,9 +304,11 @@ def _compare(expected: pa.Schema, found: pa.Schema, path: str, *, typed: bool) -
 
 def _check(token: Token) -> None:
     ok = (
-        set(token) == _FIELDS
+        _FIELDS <= set(token) <= _FIELDS | _OF_RANGE | {"seen"}
         and all(isinstance(token[name], int) for name in ("part", "parts", "until"))
+        and isinstance(token.get("seen", 0), int)
         and isinstance(token["recent"], list)
+        and isinstance(token.get("took", []), list)
         and 0 <= token["part"] < token["parts"]
     )
     if not ok:
@@ -277,7 +331,37 @@ def _order(file: SourceFile) -> tuple[int, str]:
     return file.mtime_ns, file.path
 
 
+def _now_ns() -> int:
+    return int(utc_now().timestamp() * 1e9)
+
+
+def _horizon(token: Token) -> int:
+    """The time before which, less `late_seconds`, every file counts as taken: never ahead of the look's own time."""
+    return min(int(token["until"]), int(token.get("seen", token["until"])))
+
+
+def _identity(token: Token) -> str:
+    """What tells a position from others of its channel, whatever range led to it."""
+    kept = {name: token[name] for name in sorted(token) if name not in _OF_RANGE}
+    return hashlib.blake2b(json.dumps(kept).encode(), digest_size=8).hexdigest()
+
+
+def _version(file: SourceFile) -> list[str | int]:
+    return [file.path, file.size, file.mtime_ns]
+
+
+def _digest_of(token: Token) -> Callable[[SourceFile], str]:
+    """Tokens without `seen`, of earlier versions, know a file by its size and time, too."""
+    return _digest if "seen" in token else _digest_with_time
+
+
 def _digest(file: SourceFile) -> str:
-    """Short, and new when the file is replaced."""
-    name = f"{file.root}\0{file.path}\0{file.size}\0{file.mtime_ns}"
+    return _short(f"{file.root}\0{file.path}")
+
+
+def _digest_with_time(file: SourceFile) -> str:
+    return _short(f"{file.root}\0{file.path}\0{file.size}\0{file.mtime_ns}")
+
+
+def _short(name: str) -> str:
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()

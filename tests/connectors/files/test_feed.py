@@ -1,7 +1,9 @@
 """Files that arrive, as a change feed."""
 
+import hashlib
 import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.connectors.files.reader import CsvReader
-from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.errors import OptionError, SchemaError, SourceError, TunnelError
 
 NO_LIMIT = FeedLimit()
 SECOND = 1_000_000_000
@@ -185,3 +187,84 @@ def test_a_look_with_nothing_new_searches_no_list(tmp_path: Path) -> None:
     assert feed.latest(token, FeedLimit()) == token
     assert feed.changes(token, token) == []
     assert feed.lag(token).nbytes == 0
+
+
+def test_a_file_with_a_time_ahead_hides_no_later_file(tmp_path: Path) -> None:
+    """As one that a server with a wrong clock wrote, hours or a year ahead."""
+    for ahead in (7_200, 400 * 86_400):
+        folder = tmp_path / str(ahead)
+        folder.mkdir()
+        now = time.time_ns() // SECOND - START // SECOND
+        arrive(folder, "ahead.parquet", [1], at=now + ahead)
+        feed = feed_of(folder, late=60)
+        (token,) = feed.now()
+        arrive(folder, "later.parquet", [2], at=now)
+        second = feed.latest(token, NO_LIMIT)
+        assert rows(feed, token, second) == [2]
+        assert (feed.lag(token).seconds or 0) >= 0
+        assert feed.latest(second, NO_LIMIT) == second
+        (folder / "ahead.parquet").unlink()
+        arrive(folder, "last.parquet", [3], at=now + 1)
+        assert rows(feed, second, feed.latest(second, NO_LIMIT)) == [3]
+
+
+def test_a_planned_range_is_the_same_files_or_an_error_that_names_one(tmp_path: Path) -> None:
+    first, other = arrive(tmp_path, "a.parquet", [1], at=1), tmp_path / "b.parquet"
+    arrive(tmp_path, "b.parquet", [2], at=1_000_000)
+    feed = feed_of(tmp_path, late=60)
+    (start,) = feed.earliest()
+    end = feed.latest(start, NO_LIMIT)
+    arrive(tmp_path, "in_between.parquet", [3], at=500)
+    assert rows(feed, start, end) == [1, 2], "a file that came too late for the range is not in it"
+    arrive(tmp_path, "b.parquet", [2, 2], at=1_000_001)
+    with pytest.raises(TunnelError, match=r"b\.parquet was changed"):
+        feed.changes(start, end)
+    arrive(tmp_path, "b.parquet", [2], at=1_000_000)
+    first.rename(tmp_path.parent / "moved.parquet")
+    with pytest.raises(TunnelError, match=r"a\.parquet was removed"):
+        feed.changes(start, end)
+    other.unlink()
+    with pytest.raises(TunnelError, match="removed"):
+        feed.changes(start, end)
+
+
+def test_a_range_of_more_files_than_its_token_names_misses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_channel.connectors.files.feed._NAMED", 2)
+    for number in range(4):
+        arrive(tmp_path, f"{number}.parquet", [number], at=number)
+    feed = feed_of(tmp_path)
+    (start,) = feed.earliest()
+    end = feed.latest(start, NO_LIMIT)
+    assert "took" in end
+    assert not end["took"]
+    assert rows(feed, start, end) == [0, 1, 2, 3]
+    (tmp_path / "2.parquet").unlink()
+    with pytest.raises(TunnelError, match="1 of 4 files"):
+        feed.changes(start, end)
+
+
+def test_a_path_is_taken_once(tmp_path: Path) -> None:
+    """As by Spark's file source, while the file is remembered."""
+    arrive(tmp_path, "a.parquet", [1], at=1)
+    feed = feed_of(tmp_path)
+    (token,) = feed.now()
+    arrive(tmp_path, "a.parquet", [1], at=30)
+    assert feed.latest(token, NO_LIMIT) == token
+    arrive(tmp_path, "a.parquet", [1, 2], at=60)
+    assert feed.latest(token, NO_LIMIT) == token
+
+
+def test_a_position_of_an_earlier_version_is_continued(tmp_path: Path) -> None:
+    path = arrive(tmp_path, "a.parquet", [1], at=1)
+    arrive(tmp_path, "b.parquet", [2], at=2)
+    feed = feed_of(tmp_path)
+    root, info = (
+        feed.changes(*feed.earliest(), *feed.now())[0].params["pieces"][0]["root"],
+        path.stat(),
+    )
+    name = f"{root}\0{path}\0{info.st_size}\0{info.st_mtime_ns}"
+    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    old = {"part": 0, "parts": 1, "until": info.st_mtime_ns, "recent": [digest]}
+    assert rows(feed, old, feed.latest(old, NO_LIMIT)) == [2]
