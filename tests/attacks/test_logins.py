@@ -16,6 +16,8 @@ import pytest
 
 from spark_channel.connectors import load_reader, load_writer
 from spark_channel.connectors.base.contract import WriteContext
+from spark_channel.connectors.base.network import is_of_this_machine
+from spark_channel.connectors.mysql import session as mysql_session
 from spark_channel.connectors.postgresql.options import PostgresReadOptions, asyncpg_arguments
 from spark_channel.connectors.sql import postgresql as libpq
 from spark_channel.errors import ChannelError, OptionError
@@ -291,13 +293,29 @@ def test_what_asks_for_less_sends_the_password_to_the_same_traps(
 @pytest.mark.parametrize("ask", MYSQL_ASKS)
 @pytest.mark.parametrize("kind", ["no TLS", "other certificate", "other host", "downgrade"])
 def test_mysql_sends_no_plain_password_to_a_server_that_is_not_verified(
-    authorities: tuple[Authority, Authority], mode: str, ask: str, kind: str
+    authorities: tuple[Authority, Authority],
+    mode: str,
+    ask: str,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not mode:
+        monkeypatch.setattr(mysql_session, "is_of_this_machine", lambda host: False)
     more = {"sslmode": mode} if mode else {}
     found, connections = heard_by(
         authorities, "mysql", kind, lambda port, root: _mysql("", port, **more), ask
     )
     assert (found, connections > 0) == (False, True)
+
+
+@pytest.mark.parametrize("ask", MYSQL_ASKS)
+@pytest.mark.parametrize("kind", ["no TLS", "other certificate", "downgrade"])
+def test_a_mysql_server_of_this_machine_gets_the_first_login_of_its_own_plugin_inside_tls(
+    authorities: tuple[Authority, Authority], ask: str, kind: str
+) -> None:
+    """A new MySQL asks for it, and its certificate is its own. Other plugins and plain connections get nothing."""
+    found, _ = heard_by(authorities, "mysql", kind, lambda port, root: _mysql("", port), ask)
+    assert found == (ask == "caching_sha2_password" and kind != "no TLS")
 
 
 @pytest.mark.parametrize("mode", ["disable", "allow", "prefer"])
@@ -365,7 +383,7 @@ def test_a_server_that_asks_for_a_plain_password_is_named_once(
     with trap("postgresql", "no TLS", ours, theirs, "") as heard:
         log_in(_postgres("", heard.port))
         assert warned() == []  # a loopback address
-        monkeypatch.setattr(libpq, "_is_of_this_machine", lambda host: False)
+        monkeypatch.setattr(libpq, "is_of_this_machine", lambda host: False)
         for parameters in ("?require_auth=password", "?require_auth=none,password"):
             log_in(_postgres(parameters, heard.port))
         assert warned() == []
@@ -378,9 +396,9 @@ def test_a_server_that_asks_for_a_plain_password_is_named_once(
 
 def test_sockets_and_loopback_addresses_are_of_this_machine() -> None:
     for host in ("", "/var/run", "@abstract", "localhost", "127.0.0.2", "::1", "[::1]"):
-        assert libpq._is_of_this_machine(host)
+        assert is_of_this_machine(host)
     for host in ("db", "10.0.0.1", "::2"):
-        assert not libpq._is_of_this_machine(host)
+        assert not is_of_this_machine(host)
 
 
 def test_a_redirect_takes_the_login_nowhere(

@@ -2,6 +2,7 @@
 
 import base64
 import http.client
+import ipaddress
 import re
 import ssl
 from collections.abc import Collection
@@ -28,6 +29,7 @@ __all__ = [
     "decoded",
     "encoded",
     "flag",
+    "is_of_this_machine",
     "server_url",
     "tls_mode",
     "untrusted",
@@ -268,3 +270,13 @@ def check_no_fragment(place: str) -> None:
             "option 'url' holds '#', which would end it; in the name of a database or in a login, write %23",
             option="url",
         )
+
+
+def is_of_this_machine(host: str) -> bool:
+    """Whether `host` is a local socket, or a loopback address: nobody on a network can answer in its place."""
+    if not host or host.startswith(("/", "@")) or host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

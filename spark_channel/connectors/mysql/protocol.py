@@ -218,6 +218,7 @@ _FILE_PACKET, _SPARE = 16 << 10, 1 << 10
 _PLAIN = (b"mysql_clear_password", b"dialog", b"mysql_old_password")
 """Plugins by which the server gets the password, or what can be turned into it."""
 _SHA256 = "sha256_password"
+_CACHING = b"caching_sha2_password"
 _UNTRUSTED, _OUT_OF_SYNC = 2061, 2014
 
 
@@ -226,7 +227,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
 
     `server_public_key`: the key for which a password may be encrypted. `takes_key`: without one, the key that the
     server sends is used. `sends_plain`: inside TLS the password is sent as it is, also to a server that is not
-    verified.
+    verified. `is_local`: so is the first login of MySQL's own plugin, `caching_sha2_password`, and no other.
     """
 
     def __init__(
@@ -237,9 +238,12 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         server_public_key: bytes | None = None,
         takes_key: bool = False,
         sends_plain: bool = False,
+        is_local: bool = False,
         **given: Any,
     ) -> None:
         self._is_encrypted = False
+        self._is_local = is_local
+        self._plugin = b""
         self._is_trusted = sends_plain or (tls is not None and tls.verify_mode == ssl.CERT_REQUIRED)
         self.warnings_left = 0
         self.most_packet = _FILE_PACKET
@@ -269,7 +273,11 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
     @property
     def _secure(self) -> bool:
         """Whether PyMySQL may send the password as it is; it sets this once there is TLS."""
-        return self._is_encrypted and self._is_trusted
+        return self._is_encrypted and (self._is_trusted or self._is_local_login)
+
+    @property
+    def _is_local_login(self) -> bool:
+        return self._is_local and (self._plugin or self._auth_plugin_name.encode()) == _CACHING
 
     @_secure.setter
     def _secure(self, is_encrypted: bool) -> None:
@@ -284,7 +292,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
     @property
     def server_public_key(self) -> bytes | None:
         """Set by PyMySQL, too, when a server has sent a key. Inside TLS a server wants no key, but the password."""
-        if self._is_encrypted and not self._is_trusted and self.password:
+        if self._is_encrypted and not self._secure and self.password:
             self._refuse_plain("sha256_password or caching_sha2_password")
         return self._public_key
 
@@ -350,6 +358,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         return result.affected_rows
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, *more: Any) -> Any:
+        self._plugin = plugin_name
         if plugin_name in _PLAIN and not self._secure:
             self._refuse_plain(plugin_name.decode())
         return super()._process_auth(plugin_name, auth_packet, *more)

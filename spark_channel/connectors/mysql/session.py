@@ -12,6 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.network import is_of_this_machine
 from spark_channel.connectors.mysql.options import (
     ALL_ROWS,
     LEAST,
@@ -246,6 +247,7 @@ class MysqlSession(BoundSession):
                 server_public_key=_public_key(options, self._failure),
                 takes_key=options.allow_public_key_retrieval,
                 sends_plain=options.enable_cleartext_plugin,
+                is_local=options.tls_mode is None and is_of_this_machine(self._address.host),
                 host=self._address.host,
                 port=self._address.port,
                 user=options.user,

@@ -4,7 +4,6 @@ The settings of its transactions, and one under which its driver fails; how a co
 it cannot do; and the claims of writes.
 """
 
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from spark_channel.connectors.base.network import tls_mode
+from spark_channel.connectors.base.network import is_of_this_machine, tls_mode
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
 from spark_channel.connectors.sql.statements import quoted_name, quoted_text
 from spark_channel.plain_text import log_of
@@ -162,19 +161,9 @@ def _place_to_warn_of(conninfo: str) -> str | None:
     hosts = (
         given.get("hostaddr") or given.get("host") or heard.get("PGHOSTADDR") or heard.get("PGHOST")
     )
-    away = [host for host in (hosts or "").split(",") if not _is_of_this_machine(host)]
+    away = [host for host in (hosts or "").split(",") if not is_of_this_machine(host)]
     place = f"{','.join(away)}:{given.get('port', '5432')}"
     return place if away and place not in _asks_for_plain else None
-
-
-def _is_of_this_machine(host: str) -> bool:
-    """Whether it is a local socket, or a loopback address."""
-    if not host or host.startswith(("/", "@")) or host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def is_pooler(conninfo: str, **login: Any) -> bool:
