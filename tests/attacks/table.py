@@ -45,7 +45,8 @@ SERVERS = (
         "`sslmode=prefer`: TLS where the server has it, not verified",
         "`sslrootcert`, or `verifyServerCertificate=true` in the url (`verify-full`); `sslmode=verify-ca` or "
         "`verify-full`",
-        "a scramble of the password; the password only with `enableCleartextPlugin`, or for a key of "
+        "a scramble of the password; the password only with `enableCleartextPlugin`, for a first "
+        "login to a server of this machine without `sslmode`, or for a key of "
         "`serverRsaPublicKeyFile` or `allowPublicKeyRetrieval`",
     ),
     Server(

@@ -275,13 +275,13 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         """Whether PyMySQL may send the password as it is; it sets this once there is TLS."""
         return self._is_encrypted and (self._is_trusted or self._is_local_login)
 
-    @property
-    def _is_local_login(self) -> bool:
-        return self._is_local and (self._plugin or self._auth_plugin_name.encode()) == _CACHING
-
     @_secure.setter
     def _secure(self, is_encrypted: bool) -> None:
         self._is_encrypted = is_encrypted
+
+    @property
+    def _is_local_login(self) -> bool:
+        return self._is_local and (self._plugin or self._auth_plugin_name.encode()) == _CACHING
 
     def _get_server_information(self) -> None:
         super()._get_server_information()
