@@ -13,7 +13,7 @@ export SPARK_LOCAL_IP = 127.0.0.1
 # this variable says in many images, every process of every test would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test quick lint archive unit test-oldest ready-oldest bench simulate soak test-servers docs notebooks clean ready servers lock tools release-check
+.PHONY: help demo test quick lint archive unit test-oldest ready-oldest bench simulate soak test-servers docs notebooks findings clean ready servers lock tools release-check
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
 	@echo 'make test         linters, types, and all tests'
@@ -27,6 +27,7 @@ help:
 	@echo 'make notebooks    run the notebooks, and keep their outputs in them'
 	@echo 'make lock         the newest allowed versions of all that CI installs, with hashes'
 	@echo 'make release-check  what the package depends on: licences, and a bill of materials'
+	@echo 'make findings     run what was found of other programs, and print what has changed'
 	@echo 'make clean        remove what these commands made'
 
 ready:
@@ -116,6 +117,10 @@ release-check: tools
 	$(PYTHON_BIN)/python .ci/licences.py artifacts/release/licences.md artifacts/release/requirements.txt
 	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON \
 	  -o artifacts/release/sbom.json artifacts/release/requirements.txt
+
+# Outside of CI: each installs other programs, for up to two minutes. FINDINGS="kafka-look-creates-a-topic" for some of them.
+findings:
+	@.ci/findings $(FINDINGS)
 
 clean:
 	rm -rf $(VENV) $(OLDEST) artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -168,7 +168,8 @@ def _plain_values(values: pa.Array) -> pa.Array:
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_integer(values.type) and pa.types.is_decimal(kind):
-        # Arrow asks for room for every number of the type, and not for those that are there.
+        # Arrow asks for room for every number of the type, and not for those that are there:
+        # findings/arrow-cast-integer-to-decimal.sh
         values = values.cast(pa.decimal128(20, 0))
     return values.cast(kind, safe=True)
 
@@ -257,7 +258,9 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether `kind` is a list. A list view is none: Arrow's cast to a list loses the values of its last row."""
+    """Whether `kind` is a list. A list view is none: Arrow's cast to a list loses the values of its last row
+    (findings/arrow-cast-list-view.sh).
+    """
     types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 

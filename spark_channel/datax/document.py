@@ -394,7 +394,8 @@ def read_job_text(path: Path) -> str:
 def parse_text(text: str, variables: dict[str, str], source: str) -> Any:
     """Parse JSON with what DataX's own parser forgives, and `${var}` put in as text.
 
-    It forgives comments, commas too many, single quotes, keys without quotes, `\\x01`, and line ends in texts.
+    It forgives comments, commas too many, single quotes, keys without quotes, `\\x01`, and line ends in texts:
+    findings/fastjson-forgives.sh
 
     Raises:
         JobFileError: broken JSON, with line and column; a variable that is not set.

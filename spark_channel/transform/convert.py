@@ -583,8 +583,9 @@ def _java_double(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CsvTexts(Transformer):
-    """Texts as DataX's CSV library writes them: without leading and trailing blanks, and quoted if they contain the
-    separator, a quote or a line end. In the first column an empty text and one that begins with `#` are quoted, too.
+    """Texts as DataX's CSV library writes them (findings/javacsv-cuts-blanks.sh): without leading and trailing blanks,
+    and quoted if they contain the separator, a quote or a line end. In the first column an empty text and one that
+    begins with `#` are quoted, too.
     """
 
     separator: str = ","

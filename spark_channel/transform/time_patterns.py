@@ -118,7 +118,8 @@ def parsed(texts: pa.Array, pattern: str) -> pa.Array:
     if not set("Ymd") <= letters <= set("YmdHMS"):
         return _by_parts(texts, pattern)
     made = pc.strptime(texts, format=pattern.replace("%-", "%"), unit="us", error_is_null=True)
-    # Arrow takes second 60, and makes 2 March of 31 February: such texts are checked part by part.
+    # Arrow takes second 60, and makes 2 March of 31 February (findings/arrow-strptime-31-february.sh): such texts are
+    # checked part by part.
     fits = pc.match_substring_regex(texts, re.sub(r"\?P<\w+>", "?:", _compiled(pattern).regex))
     doubtful = pc.or_(pc.invert(fits), pc.less_equal(pc.day(made), 3))
     doubtful = pc.fill_null(pc.and_(doubtful, pc.is_valid(made)), False)

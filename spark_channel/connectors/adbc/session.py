@@ -268,7 +268,9 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
 
 
 FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
-"""The errors that drivers raise, while they connect and while a result is being read."""
+"""The errors that drivers raise, while they connect and while a result is being read. SQLite's raises one when a value
+does not fit the type that the first rows gave: findings/adbc-sqlite-type-of-first-batch.sh
+"""
 
 
 _BUSY = frozenset({"40001", "40P01", "55P03"})

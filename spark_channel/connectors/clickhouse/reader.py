@@ -97,7 +97,9 @@ def bounds_of(declared: str) -> tuple[int, int] | None:
 
 
 def takes_null(declared: str) -> bool:
-    """Whether a column keeps a NULL, of which the server makes a default else."""
+    """Whether a column keeps a NULL, of which the server makes a default else
+    (findings/clickhouse-null-becomes-default.sh).
+    """
     return "Nullable(" in declared or declared.startswith(("Variant", "Dynamic", "JSON", "Object"))
 
 

@@ -223,7 +223,9 @@ _FAILURES = (
     pa.ArrowException,
 )
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""The last bytes of an Arrow stream. A stream without them was cut, which Arrow's reader does not detect."""
+"""The last bytes of an Arrow stream. A stream without them was cut, which Arrow's reader does not detect
+(findings/arrow-stream-cut-short.sh).
+"""
 _OVERFLOW_MODES = (
     "result",
     "read",

@@ -234,7 +234,9 @@ class _Inserts:
 
 
 def _held(array: pa.Array, declared: str, name: str) -> pa.Array:
-    """The array, once `declared` is known to hold its values: the server would store others in their place."""
+    """The array, once `declared` is known to hold its values: the server would store others in their place
+    (findings/clickhouse-stores-other-values.sh).
+    """
     if array.null_count and not takes_null(declared):
         raise pa.ArrowInvalid(f"column {name!r}: a NULL, and its type is {declared}")
     bounds = bounds_of(declared)

@@ -241,7 +241,8 @@ class DeltaFeed(ChangeFeed):
                     )
                 rows = json.loads(add.get("stats") or "{}").get("numRecords", 0)
                 partition = logged_partition(add.get("partitionValues") or {}, folders)
-                # The log's paths are uris; get_add_actions gives them as they are.
+                # The log's paths are uris; get_add_actions gives them as they are:
+                # findings/delta-add-actions-are-encoded.sh
                 path = file_path(place.path, add["path"], place.show())
                 file = TableFile(path, int(add["size"]), partition)
                 found.append({"file": file, "rows": int(rows)})

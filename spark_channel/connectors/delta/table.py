@@ -285,7 +285,8 @@ def open_table(
 
 
 def _check_as_old(place: Location, version: int, as_of: datetime) -> None:
-    """deltalake finds a version by the times of the log's files, and gives the oldest one for every time before it.
+    """deltalake finds a version by the times of the log's files, and gives the oldest one for every time before it
+    (findings/delta-as-of-before-the-first.sh).
 
     Raises:
         SourceError: the table has no version as old as `as_of`.

@@ -161,7 +161,8 @@ def planned(schema: pa.Schema) -> pa.Schema:
 
 def _check_local_times(columns: pa.Schema, shown: str) -> None:
     """Check that new columns of a table without the feature timestampNtz have no timestamp without a zone inside maps
-    alone: deltalake does not note the feature then, and the table could not be read.
+    alone: deltalake does not note the feature then, and the table could not be read
+    (findings/delta-local-time-in-a-map.sh).
 
     Raises:
         SchemaError: names the column.
@@ -283,6 +284,8 @@ class DeltaState(TableState):
 
     def _of_another_writer(self, identity: Identity) -> Claim | None:
         """The transaction pair as Delta's own writers keep it: the last version of each app id.
+
+        deltalake itself holds no commit against it: findings/delta-app-transactions-repeat.sh
 
         Raises:
             TargetError: a later version was written by another writer, so that this one may have been, too.

@@ -237,7 +237,8 @@ def _spelled(declared: str) -> str:
 def check_range(array: pa.Array) -> None:
     """Check that dates and timestamps, also nested ones, are of the years 1 to 9999, and times are below 24:00.
 
-    DuckDB keeps its infinities as the largest numbers, which Arrow would take for dates.
+    DuckDB keeps its infinities as the largest numbers, which Arrow would take for dates
+    (findings/duckdb-infinity-as-arrow.sh).
 
     Raises:
         OutOfRangeError: the first row that is outside; 0 where it is inside a nested value.
@@ -376,8 +377,9 @@ class DuckdbDialect(Dialect):
     def row_hash(self, columns: Sequence[tuple[Column, str]]) -> str | None:
         """A hash of the values, of which texts are hashed as bytes, and an INTERVAL as its text.
 
-        DuckDB may hash a text by its collation, and gives a month and 30 days one hash. It joins the hashes of columns
-        by XOR: the second hash makes the sums of rows independent of that.
+        DuckDB may hash a text by its collation (findings/duckdb-hash-by-collation.sh), and gives a month and 30 days
+        one hash (findings/duckdb-hash-of-intervals.sh). It joins the hashes of columns by XOR: the second hash makes
+        the sums of rows independent of that.
         """
         texts = []
         for column, text in columns:

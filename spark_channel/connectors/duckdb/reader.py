@@ -87,8 +87,8 @@ def _merge(buckets: list[tuple[Any, ...]], count: int, parts: int) -> tuple[list
 class DuckdbReader(SqlReader):
     """Splits by row numbers; all splits of a read see one state of the file, or the read ends.
 
-    DuckDB moves rows to other numbers when it is written, so splits by row number carry the file's state, and a
-    file that has changed since is refused.
+    DuckDB moves rows to other numbers when it is written (findings/duckdb-rowid-moves.sh), so splits by row number
+    carry the file's state, and a file that has changed since is refused.
     """
 
     Options: ClassVar[type[ReadOptions]] = DuckdbReadOptions

@@ -41,7 +41,7 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
     """Write the object `path` unless there is one; False = there is one.
 
     After a connection that ends before the answer the same bytes are sent again, by obstore or here: the object that is
-    there may be the one of the first request.
+    there may be the one of the first request (findings/obstore-create-after-a-lost-answer.sh).
 
     Raises:
         UnsupportedError: the filesystem cannot. OSError: the store did not answer, or refused; it may be written.

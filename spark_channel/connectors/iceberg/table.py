@@ -415,7 +415,9 @@ def data_file_rows(
 
 @cache
 def _keep_nulls() -> None:
-    """Have pyiceberg read a NULL list or map of structs as NULL. It copies them without their NULLs: as empty ones."""
+    """Have pyiceberg read a NULL list or map of structs as NULL. It copies them without their NULLs: as empty ones
+    (findings/iceberg-null-list-of-structs.sh).
+    """
     from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 
     def kept(project: Callable[..., pa.Array | None]) -> Callable[..., pa.Array | None]:

@@ -93,7 +93,7 @@ class BrokerStatus:
             "bootstrap.servers": options.bootstrap_servers,
             "client.id": "spark-channel",
             "security.protocol": options.protocol,
-            # The brokers' default would create a topic whose name is mistyped.
+            # The brokers' default would create a topic whose name is mistyped: findings/kafka-look-creates-a-topic.sh
             "allow.auto.create.topics": False,
             "error_cb": self._noticed,
             "logger": _DebugLogger(),
@@ -286,7 +286,8 @@ def producer(options: KafkaWriteOptions, link: BrokerStatus, transaction: str | 
         "enable.idempotence": True,
         "acks": "all",
         "message.timeout.ms": int(options.delivery_timeout * 1000),
-        # Java's: records with equal keys are in one partition, whoever wrote them.
+        # Java's: records with equal keys are in one partition, whoever wrote them. The client's own default is another:
+        # findings/kafka-partitioner-of-librdkafka.sh
         "partitioner": "murmur2_random",
         "compression.type": options.compression,
         "queue.buffering.max.messages": max(1_000, options.batch_size),

@@ -129,7 +129,8 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
     """Check that the table has nothing that changes its rows outside the log.
 
     Raises:
-        OptionError: not a plain table. SourceError: foreign keys whose cascades are not logged.
+        OptionError: not a plain table. SourceError: foreign keys whose cascades are not logged
+            (findings/mariadb-binlog-lacks-cascades.sh).
     """
     table = source.table
     plain = "BASE TABLE"

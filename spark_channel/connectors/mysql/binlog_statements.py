@@ -545,7 +545,9 @@ def _executed(words: list[_Word]) -> list[_Word]:
 
 
 _COMMENT = r"/\*(?!M?!).*?\*/|/\*M?!\d*|\*/|--(?=[\s\x00-\x1f]|$)[^\n]*|\#[^\n]*"
-"""The words of `/*! ... */` count, since the server executed them: it logs text that it skipped as a plain comment."""
+"""The words of `/*! ... */` count, since the server executed them: it logs text that it skipped as a plain comment
+(findings/mariadb-binlog-skipped-comments.sh).
+"""
 _NAME = r"`(?:[^`]|``)*`"
 _BARE = r"[\w$@\u0080-\uffff]+|\S"
 

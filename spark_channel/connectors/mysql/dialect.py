@@ -283,7 +283,8 @@ class MysqlDialect(Dialect):
         if name == "bit":
             text = f"CAST({text} AS UNSIGNED)"
         elif name == "float":
-            text = f"({text} + 0e0)"  # as text a float has 6 digits; as a double it has all
+            # As text a float has 6 digits; as a double it has all: findings/mariadb-float-as-text.sh
+            text = f"({text} + 0e0)"
         if pa.types.is_string(kind) and name not in _PLAIN_TEXTS:
             return f"CAST({text} AS CHAR CHARACTER SET utf8mb4)"
         return text
@@ -394,7 +395,8 @@ class MysqlDialect(Dialect):
         """A hash of the values' texts, which end with a comma or are quoted.
 
         A text that is longer than the server can make is NULL: such a row has a hash that no other row has. MariaDB's
-        UUID() has the type UUID, and COALESCE would turn the text of each row into one, so CONCAT makes a text of it.
+        UUID() has the type UUID, and COALESCE would turn the text of each row into one, so CONCAT makes a text of it
+        (findings/mariadb-coalesce-of-uuid.sh).
         """
         texts = [_hashed(column.declared, text) for column, text in columns]
         if None in texts:

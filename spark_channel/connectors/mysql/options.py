@@ -330,7 +330,9 @@ def address_of(options: Any) -> Address:
 
 
 ALL_ROWS = "SET SESSION sql_select_limit = 9223372036854775807"
-"""The first statement of a session: the limit cuts the answers of SHOW, too. Some servers read more as a negative."""
+"""The first statement of a session: the limit cuts the answers of SHOW, too
+(findings/mariadb-select-limit-cuts-show.sh). Some servers read more as a negative.
+"""
 SETTINGS: Mapping[str, str] = {
     "sql_auto_is_null": "OFF",
     "sql_safe_updates": "OFF",

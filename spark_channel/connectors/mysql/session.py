@@ -100,7 +100,9 @@ _NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError
 _UNKNOWN_VARIABLE = 1193
 _COM_STMT_PREPARE, _COM_STMT_CLOSE = 0x16, 0x19
 _INCOMPLETE = frozenset({1260, 1301, 1931})
-"""Warnings: cut by GROUP_CONCAT, NULL instead of a value above max_allowed_packet, not all rows of a query."""
+"""Warnings: cut by GROUP_CONCAT, NULL instead of a value above max_allowed_packet
+(findings/mariadb-repeat-becomes-null.sh), not all rows of a query.
+"""
 _QUOTED_NAME = re.compile("`[^`]*`")
 
 
@@ -251,7 +253,8 @@ class MysqlSession(BoundSession):
                 host=self._address.host,
                 port=self._address.port,
                 user=options.user,
-                # PyMySQL would encode a text as Latin-1; the server hashed it in UTF-8.
+                # PyMySQL would encode a text as Latin-1; the server hashed it in UTF-8:
+                # findings/pymysql-password-in-latin-1.sh
                 password=b""
                 if options.password is None
                 else options.password.get_secret_value().encode(),
@@ -354,7 +357,9 @@ class MysqlSession(BoundSession):
                 )
 
     def wait_for_slow_reader(self) -> None:
-        """The server's own choice is a minute, which a pause of one long statement may outlast."""
+        """The server's own choice is a minute, which a pause of one long statement may outlast
+        (findings/mariadb-ends-slow-readers.sh).
+        """
         # MySQL makes a DECIMAL of the variable and the number, which no whole-number variable takes.
         seconds = f"CAST(GREATEST(@@net_write_timeout, {_SLOW_SECONDS}) AS UNSIGNED)"
         self.rows(f"SET SESSION net_write_timeout = {seconds}")

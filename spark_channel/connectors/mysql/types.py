@@ -449,7 +449,7 @@ def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, 
             refuse_where(pc.invert(inside), array, column, "a year is 0, or from 1901 to 2155")
             return pc.utf8_lpad(
                 pc.cast(array, pa.string()), 4, "0"
-            ), False  # the text 0 is the year 2000
+            ), False  # the text 0 is the year 2000: findings/mariadb-year-zero-as-text.sh
         return pc.cast(array, pa.string()), False
     if pa.types.is_floating(kind):
         # A float's own digits are another double, and may be none of a FLOAT.
@@ -563,7 +563,9 @@ def _moment(array: pa.Array, column: WriteColumn, sizes: list[str], exact: bool)
 
 
 def _refuse_finer(micro: pa.Array, array: pa.Array, column: WriteColumn, sizes: list[str]) -> None:
-    """The server would round to the column's digits without a word."""
+    """The server would round to the column's digits, or cut, without a word:
+    findings/mariadb-cut-second-without-a-note.sh
+    """
     digits = int(sizes[0]) if sizes else 0
     if digits < 6:
         unit = 10 ** (6 - digits)

@@ -202,7 +202,9 @@ class PgTable(catalog.Table):
     is_parent: bool = False
     """Other tables inherit from it, as partitions did before PostgreSQL had them: a trigger may put its rows there."""
     is_ruled: bool = False
-    """A rule does something else in place of an INSERT, and what it stores counts as stored by the INSERT."""
+    """A rule does something else in place of an INSERT, and what it stores counts as stored by the INSERT. COPY ignores
+    rules: findings/postgresql-rules-and-copy.sh
+    """
     is_divided: bool = False
     """A trigger or a rule puts its rows into the tables that inherit from it: with them it is one table."""
     state: str = ""

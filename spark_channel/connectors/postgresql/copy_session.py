@@ -99,7 +99,9 @@ class PgCopySession(PgSession):
             ) from error
 
     def _check_whole(self, rows: int, sent: int) -> None:
-        """asyncpg 0.32 drops rows that precede another message: what a function says with RAISE INFO."""
+        """asyncpg 0.32 drops rows that precede another message: what a function says with RAISE INFO
+        (findings/asyncpg-copy-loses-rows.sh).
+        """
         if rows != sent:
             raise self._failure(
                 f"{self.place}: the server sent {sent} rows, and {rows} were received: "

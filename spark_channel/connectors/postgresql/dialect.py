@@ -346,7 +346,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
         pa.uint8(): "smallint",
         pa.uint16(): "integer",
         pa.uint32(): "bigint",
-        pa.uint64(): "numeric(20,0)",
+        pa.uint64(): "numeric(20,0)",  # not the driver's bigint: findings/adbc-postgresql-ingest-unsigned.sh
         pa.float16(): "real",
         pa.float32(): "real",
         pa.float64(): "double precision",
@@ -446,6 +446,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
                 raise reached_by_delete(label, str(key), str(other), _RULES[str(rule)])
 
     def emptied(self, table: str, options: SqlWriteOptions) -> str:
+        # Who has an older snapshot finds the table empty: findings/postgresql-truncate-and-snapshots.sh
         return f"TRUNCATE {table}{' CASCADE' if cast(PostgresWriteOptions, options).cascade_truncate else ''}"
 
     def after_create(self, options: SqlWriteOptions) -> str:

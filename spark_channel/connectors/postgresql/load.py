@@ -101,7 +101,8 @@ def commit(
 def _settled(options: PostgresOptions, number: int, failure: type[ChannelError]) -> bool:
     def settled() -> bool:
         with reach(options, failure=failure, purpose="settle") as session:
-            # After a crash, a number that was never written down lies ahead of those given since.
+            # After a crash, a number that was never written down lies ahead of those given since, until it is given
+            # again: findings/postgresql-transaction-number-again.sh
             status = session.value(
                 f"SELECT CASE WHEN '{int(number)}'::xid8 < pg_current_xact_id() "
                 f"THEN pg_xact_status('{int(number)}'::xid8) ELSE 'aborted' END"

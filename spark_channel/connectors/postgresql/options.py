@@ -314,7 +314,8 @@ _UNHEARD = frozenset(
 def asyncpg_can_use(parameters: Mapping[str, str], environment: Mapping[str, str]) -> bool:
     """Whether asyncpg accepts all of the parameters that libpq would get, and treats them in the same way.
 
-    It tries several hosts in the time that is meant for each, and reads `.pgpass` without its escapes.
+    It sends the server those that it does not know (findings/asyncpg-parameters-of-libpq.sh), tries several hosts in
+    the time that is meant for each, and reads `.pgpass` without its escapes.
     """
     return (
         parameters.keys() <= _IN_DSN | _NAMED.keys() | _OWN

@@ -102,8 +102,9 @@ SELECT attname::text, attnum::int, attnotnull OR atthasdef OR atthasmissing,
   CASE WHEN atttypid >= 16384 THEN ({types})::text END
 FROM pg_catalog.pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped
 """
-"""VACUUM FULL, too, writes the catalog's row of a column that was added with a default. A primary key is made
-again only by statements that may change the values of its columns.
+"""VACUUM FULL, too, writes the catalog's row of a column that was added with a default
+(findings/postgresql-vacuum-full-alters-columns.sh). A primary key is made again only by statements that may change the
+values of its columns.
 """
 
 

@@ -72,7 +72,7 @@ def shared_database(
     """The driver's picture of a database, which needs a connection only to list the types; and whether a pooler is
     between, which the driver's connections do not show.
 
-    One a process; `fresh` creates it again, with the present types.
+    One a process; `fresh` creates it again, with the present types: findings/adbc-postgresql-type-made-later.sh
 
     Raises:
         failure: a setting of the server keeps the driver from knowing its types.

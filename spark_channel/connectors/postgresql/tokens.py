@@ -58,6 +58,7 @@ def read_entries(found: object) -> Entries:
 def differ(was: Entries, now: Entries) -> bool:
     """Whether a table that was in its publication by some entries, and is by others now, may have left it between.
 
+    Then the log lacks changes, and does not say so: findings/postgresql-publication-gap.sh
     Entries of an older version have no transaction.
     """
     if not all("@" in each for each in was):

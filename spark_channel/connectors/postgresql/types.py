@@ -292,7 +292,9 @@ def _first_bad(array: pa.Array, kind: pa.DataType) -> object:
 
 
 def _refuse_outside(values: pa.Array, about: ReadColumn) -> None:
-    """Infinite dates, years before 1 or after 9999, and 24:00:00 are no values of Spark's."""
+    """Infinite dates, years before 1 or after 9999, and 24:00:00 are no values of Spark's. The driver makes an infinite
+    date another one (findings/adbc-postgresql-infinite-dates.sh), which is outside, too.
+    """
     if first_outside(values) < 0:
         return
     if pa.types.is_time(values.type):
@@ -315,7 +317,9 @@ _FINER: dict[str, str] = {
     ),
     **dict.fromkeys(("oid", "xid", "cid"), r"^\s*-"),
 }
-"""Texts of which these types would make another value without a word: rounded, or counted down from 2^32."""
+"""Texts of which these types would make another value without a word: rounded, or counted down from 2^32
+(findings/postgresql-negative-oid.sh).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,8 @@ def _client(options: RedisAddress) -> Any:
         }
     if options.cluster:
         return redis.RedisCluster(**settings)
-    # The driver would send a command again after an error, also one that is not repeatable.
+    # The driver would send a command again after an error, also one that is not repeatable:
+    # findings/redis-py-sends-again.sh
     return redis.Redis(**settings, db=options.database, retry=NoRetry(NoBackoff(), 0))
 
 

@@ -346,7 +346,9 @@ class _Download(Download):
 
 
 class _Upload(io.RawIOBase):
-    """Sends requests without waiting for each answer; at the end the file's size proves that all were carried out."""
+    """Sends requests without waiting for each answer; at the end the file's size proves that all were carried out.
+    Paramiko does not look: findings/paramiko-pipelined-writes.sh
+    """
 
     def __init__(self, file: Any, sftp: Any, path: str) -> None:
         self._file, self._sftp, self._path = file, sftp, path

@@ -2,7 +2,7 @@
 
 A process should have one SQLite library: POSIX locks belong to a process, and closing a file in one library drops the
 locks that another one holds on it. Programs use `sqlite3`, so this package does. For the same reason nothing else
-opens the file.
+opens the file: findings/sqlite-locks-and-open.sh
 """
 
 import os

@@ -134,8 +134,9 @@ class CsvSyntax:
     def is_whole(self, record: bytes) -> bool:
         """Whether the quotes of a record are closed.
 
-        Text behind a closing quote belongs to the value. Only in a record of several lines it shows that an earlier
-        quote was not closed, so there it is none.
+        Text behind a closing quote belongs to the value, as for Arrow's parser
+        (findings/arrow-csv-text-behind-quote.sh). Only in a record of several lines it shows that an earlier quote was
+        not closed, so there it is none.
         """
         body = record.rstrip(b"\r\n")
         several = b"\n" in body or b"\r" in body

@@ -98,7 +98,8 @@ class JsonEncoder(Encoder):
                 pc.is_valid(values), self._object(fields, len(values)), pa.scalar(None, _TEXT)
             )
         if types.is_map(kind):
-            # As a list, since a map's `keys` and `items` ignore a slice's offset and null rows.
+            # As a list, since a map's `keys` and `items` ignore a slice's offset (findings/arrow-map-slice.sh) and null
+            # rows.
             entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
             rows = values.cast(pa.list_(entry))
             return self._list(rows, self._entries(rows.flatten()), "{", "}")

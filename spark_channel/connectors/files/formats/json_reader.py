@@ -71,8 +71,8 @@ def rounded_numbers(data: bytes, doubles: Collection[bytes]) -> bool:
 def count_objects(data: bytes, newline: bytes = b"\n") -> int | None:
     """Lines that are not blank, if each begins and ends as an object does; None if one does not.
 
-    Arrow's parser ends the process when `null` is the first value of a block, and ignores where lines end: it must
-    see nothing else, and return as many rows.
+    Arrow's parser may end the process at a line that is no object, and ignores where lines end
+    (findings/arrow-json-ignores-line-ends.sh): it must see nothing else, and return as many rows.
     """
     end = b"\r\n" if newline == b"\n" and data.endswith(b"\r\n") else newline
     edges = data.count(b"}" + end + b"{")
@@ -466,7 +466,8 @@ class JsonBlocks(TextBlocks):
         if self._wanted.inferred and self._doubles and rounded_numbers(data, self._doubles):
             return None  # Arrow's parser rounds silently
         try:
-            data.decode("utf-8")  # Arrow's parser takes any bytes for text
+            # Arrow's parser takes any bytes for text: findings/arrow-json-takes-any-bytes.sh
+            data.decode("utf-8")
             table = pajson.read_json(
                 pa.BufferReader(data),
                 read_options=pajson.ReadOptions(use_threads=False, block_size=len(data) + 1),

@@ -116,7 +116,8 @@ class ParquetFormat(Format):
                 opened,
                 buffer_size=_READ_BUFFER,
                 pre_buffer=False,
-                coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
+                # Nanoseconds end in the year 2262, and wrap around: findings/arrow-int96-wraps.sh
+                coerce_int96_timestamp_unit="us",
                 decryption_properties=_no_keys()[1] if keyed else None,
             )
         except UnicodeDecodeError as error:

@@ -418,7 +418,7 @@ def value_text(values: pa.Array, pattern: str | None = None) -> pa.Array:
         )
         texts = _special_floats(values, texts)
     if pa.types.is_decimal(kind):
-        # Arrow writes small decimals with an exponent, which not every reader takes.
+        # Arrow writes small decimals with an exponent, which not every reader takes: findings/arrow-decimal-as-text.sh
         with_exponent = pc.match_substring(texts, "E")
         if pc.any(with_exponent).as_py():
             plain = [None if value is None else format(value, "f") for value in values.to_pylist()]
