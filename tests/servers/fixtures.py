@@ -18,6 +18,12 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
+def server_class() -> type[MariadbServer]:
+    """The kind of server of fixtures that tests of several connectors import; tests of MySQL have each."""
+    return MariadbServer
+
+
+@pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariadbServer]:
     """MariaDB with the database `shop`; tests use their own tables."""
     server = MariadbServer.create()

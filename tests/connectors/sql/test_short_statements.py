@@ -147,7 +147,7 @@ def test_nothing_is_open_on_mariadb_between_two_statements(shop: Shop) -> None:
             assert shop.rows("SELECT COUNT(*) FROM information_schema.innodb_trx") == [("0",)]
             commands = "SELECT command FROM information_schema.processlist WHERE user = 'tester'"
             assert shop.rows(commands) == [("Sleep",)]
-            shop.sql("SET lock_wait_timeout = 1; ALTER TABLE t ADD COLUMN w INT")
+            shop.sql("SET lock_wait_timeout = 1; LOCK TABLES t WRITE; UNLOCK TABLES")
 
     assert _ids(_limited(shop.reader()), look) == list(range(1, ROWS + 1))
 
