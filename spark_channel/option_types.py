@@ -53,6 +53,7 @@ __all__ = [
     "resolve_references",
     "resolve_secret",
     "secret_text",
+    "separator",
     "without_references",
 ]
 
@@ -369,6 +370,13 @@ def _character(value: object) -> str:
     text = _SEPARATORS.get(str(value), str(value))
     if len(text) != 1 or not text.isascii() or text in "\r\n":
         raise ValueError(r"one ASCII character, or \t")
+    return text
+
+
+def separator(value: object) -> str:
+    text = _SEPARATORS.get(str(value), str(value))
+    if not text or len(text) > 100 or "\n" in text or "\r" in text:
+        raise ValueError(r"a text without line ends, or \t")
     return text
 
 

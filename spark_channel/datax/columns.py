@@ -39,6 +39,7 @@ __all__ = [
     "column_type",
     "is_every_column",
     "job_transformers",
+    "max_index",
     "picked_columns",
     "text_positions",
     "time_patterns",
@@ -179,6 +180,15 @@ def picked_columns(columns: object, place: PluginContext) -> Labelled | None:
         outputs.append(Output(column.index, name, kind, patterns, column.value))
     with at(path):
         return Labelled(Select(tuple(outputs)), path)
+
+
+def max_index(columns: object) -> int:
+    """The largest index of a column list that `picked_columns` has read; -1 = it holds constants alone."""
+    assert isinstance(columns, list)
+    return max(
+        (int(each.get("index", -1)) for each in columns if each.get("index") is not None),
+        default=-1,
+    )
 
 
 def _named(value: object) -> object:

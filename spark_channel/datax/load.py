@@ -343,6 +343,10 @@ def _spec(
         for plugin, (_, end) in zip(content.writers, ends, strict=True)
     )
     source, first = reader.endpoint, targets[0]
+    if reader.every_column:
+        count = next((end.columns for _, end in ends if end.columns), 1)
+        source = replace(source, options={**source.options, "columnsIfEmpty": str(count)})
+        reader = replace(reader, endpoint=source)
     if any(end.local_times for _, end in ends):
         source = with_local_times(source)
         if source != reader.endpoint and not all(end.local_times for _, end in ends):

@@ -609,6 +609,13 @@ class CsvTexts(Transformer):
             )
         return TransformResult(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
 
+    def texts(self, names: Sequence[str]) -> tuple[str, ...]:
+        """`names` as the first line of a file has them."""
+        return tuple(
+            self._quoted(pa.array([name]), number == 0)[0].as_py()
+            for number, name in enumerate(names)
+        )
+
     def _quoted(self, column: pa.Array, first: bool) -> pa.Array:
         texts = pc.utf8_trim_whitespace(column)
         special = "".join(f"\\x{{{ord(each):x}}}" for each in (self.separator, self.quote, "\n"))

@@ -94,7 +94,10 @@ def test_options_of_text_files(make_job: Any) -> None:
     assert dict(options) == {
         "paths": '["/a", "/b/*"]',
         "recursiveFileLookup": "true",
-        "header": "true",
+        "hiddenFiles": "true",
+        "header": "false",
+        "skipHeader": "true",
+        "columnsIfEmpty": "1",
         "inferSchema": "false",
         "sep": "|",
         "encoding": "gbk",

@@ -42,6 +42,7 @@ __all__ = [
     "azure_key",
     "find_replaced",
     "is_hidden",
+    "is_internal",
     "locate",
     "not_text",
     "open_planned",
@@ -200,6 +201,16 @@ class Location:
 def renames_in(root: str) -> bool:
     """Whether files are renamed in one step in the filesystem of `root`."""
     return root == "" or hdfs.is_hdfs(root)
+
+
+def is_internal(name: str) -> bool:
+    """Hidden names that hold no rows, or no whole ones: logs, staging, files that are being copied, checksums."""
+    return (
+        name in ("_spark_channel", "_SUCCESS", "_temporary", "_spark_metadata", "_delta_log")
+        or name.startswith((".spark-channel", ".hive-staging"))
+        or name.endswith(("._COPYING_", "_$folder$"))
+        or (name.startswith(".") and name.endswith(".crc"))
+    )
 
 
 def is_hidden(name: str) -> bool:

@@ -23,6 +23,7 @@ from spark_channel.connectors.files.filesystem import (
     Location,
     find_replaced,
     is_hidden,
+    is_internal,
     read_file,
     reading,
 )
@@ -220,17 +221,19 @@ def list_files(
     partitions: bool = True,
     manifests: bool = True,
     keep: Callable[[pafs.FileInfo], bool] = lambda _: True,
+    hidden: bool = False,
 ) -> list[SourceFile]:
     """The files that `place` means, in the order of their paths.
 
     `base`: where partition folders begin (default: at `place`). `keep`: a filter of single files.
-    An empty directory gives []; so does a directory of hidden files.
+    `hidden`: whether files with names of hidden files count, except those of spark-channel. An empty directory
+    gives []; so does a directory of hidden files.
 
     Raises:
         SourceError: missing, unreadable, a glob that matches nothing, or a listed file that was removed.
     """
     with reading(place.show()):
-        found, literal = _found(place, manifests)
+        found, literal = _found(place, manifests, is_internal if hidden else is_hidden)
         start = base or (place.path if literal else _fixed_part(place.path))
         files = []
         for info, listed, manifest in sorted(found, key=lambda item: item[0].path):
@@ -253,7 +256,11 @@ def list_files(
 _Found = tuple[pafs.FileInfo, DataFile | None, Manifest | None]
 
 
-def _found(place: Location, manifests: bool) -> tuple[list[_Found], bool]:
+_Skips = Callable[[str], bool]
+"""Whether a name is not read."""
+
+
+def _found(place: Location, manifests: bool, skips: _Skips) -> tuple[list[_Found], bool]:
     """(the files, whether the path is their name and not a pattern)."""
     info = place.info(place.path)
     if info.type == pafs.FileType.File:
@@ -263,36 +270,43 @@ def _found(place: Location, manifests: bool) -> tuple[list[_Found], bool]:
         top = _manifest(place, place.path) if manifests else None
         known = {place.path: top}
         shown = _visible(
-            place, list(_walk(place, place.path)), place.path, manifests, known, all_listed=True
+            place,
+            list(_walk(place, place.path, skips)),
+            place.path,
+            manifests,
+            known,
+            all_listed=True,
         )
         return shown, True
-    matches = list(_glob(place)) if _GLOB.search(place.path) else []
+    matches = list(_glob(place, skips)) if _GLOB.search(place.path) else []
     if not matches:
         what = "matches no file" if _GLOB.search(place.path) else "does not exist"
         raise SourceError(f"{place.show()} {what}")
     files: dict[str, pafs.FileInfo] = {}
     for match in matches:
-        inside = _walk(place, match.path) if match.type == pafs.FileType.Directory else [match]
+        inside = (
+            _walk(place, match.path, skips) if match.type == pafs.FileType.Directory else [match]
+        )
         files |= {found.path: found for found in inside}
     return _visible(place, list(files.values()), _fixed_part(place.path), manifests), False
 
 
-def _walk(place: Location, directory: str) -> Iterator[pafs.FileInfo]:
-    """Every file below `directory` that is not hidden."""
+def _walk(place: Location, directory: str, skips: _Skips = is_hidden) -> Iterator[pafs.FileInfo]:
+    """Every file below `directory` whose name, and those of its folders, are not skipped."""
     if not place.renames:
         # One request lists a whole tree of an object store.
         for info in place.fs.get_file_info(pafs.FileSelector(directory, recursive=True)):
             inside = posixpath.relpath(info.path, directory)
             if info.type == pafs.FileType.File and not any(
-                is_hidden(part) for part in inside.split("/")
+                skips(part) for part in inside.split("/")
             ):
                 yield info
         return
     for info in place.fs.get_file_info(pafs.FileSelector(directory)):
-        if is_hidden(info.base_name):
+        if skips(info.base_name):
             continue
         if info.type == pafs.FileType.Directory:
-            yield from _walk(place, info.path)
+            yield from _walk(place, info.path, skips)
         elif info.type == pafs.FileType.File:
             yield info
 
@@ -392,20 +406,22 @@ def _fixed_part(path: str) -> str:
     return path
 
 
-def _glob(place: Location) -> Iterator[pafs.FileInfo]:
+def _glob(place: Location, skips: _Skips) -> Iterator[pafs.FileInfo]:
     """Files and directories that match; `**` means any number of directories, `{a,b}` either."""
     seen: set[str] = set()
     for pattern in _braces(place.path.replace("[!/]", "?")):
         # How a uri writes ?, which begins its parameters.
         start = _fixed_part(pattern)
         rest = pattern[len(start) :].strip("/")
-        for info in _match(place, start, rest.split("/") if rest else []):
+        for info in _match(place, start, rest.split("/") if rest else [], skips):
             if info.path not in seen:
                 seen.add(info.path)
                 yield info
 
 
-def _match(place: Location, directory: str, parts: list[str]) -> Iterator[pafs.FileInfo]:
+def _match(
+    place: Location, directory: str, parts: list[str], skips: _Skips
+) -> Iterator[pafs.FileInfo]:
     if not parts:
         info = place.info(directory)
         if info.type != pafs.FileType.NotFound:
@@ -413,22 +429,22 @@ def _match(place: Location, directory: str, parts: list[str]) -> Iterator[pafs.F
         return
     part, rest = parts[0], parts[1:]
     if part == "**":
-        yield from _match(place, directory, rest or ["*"])
+        yield from _match(place, directory, rest or ["*"], skips)
     elif not _GLOB.search(part):
-        yield from _match(place, posixpath.join(directory, part), rest)
+        yield from _match(place, posixpath.join(directory, part), rest, skips)
         return
     if place.info(directory).type != pafs.FileType.Directory:
         return
     matches = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
     for info in place.fs.get_file_info(pafs.FileSelector(directory)):
-        if is_hidden(info.base_name) and not part.startswith((".", "_")):
+        if skips(info.base_name) and not part.startswith((".", "_")):
             continue
         if part == "**":
             if info.type == pafs.FileType.Directory:
-                yield from _match(place, info.path, parts)
+                yield from _match(place, info.path, parts, skips)
         elif matches(info.base_name):
             if rest:
-                yield from _match(place, info.path, rest)
+                yield from _match(place, info.path, rest, skips)
             else:
                 yield info
 

@@ -25,6 +25,7 @@ from spark_channel.option_types import (
     Zone,
     known_encoding,
     path_list,
+    separator,
 )
 from spark_channel.options import (
     Amount,
@@ -120,6 +121,10 @@ class FileReadOptions(_Stored, ReadOptions):
     )
     modified_after: Instant | None = Field(
         None, description="read only files modified after this time; default: all files"
+    )
+    hidden_files: bool = Field(
+        False,
+        description="true: read files whose name begins with `_` or `.`, too; spark-channel's own are never read",
     )
     use_manifest: bool = Field(
         True,
@@ -292,9 +297,19 @@ class CsvReadOptions(TextReadOptions):
     )
     line_sep: str | None = Field(None, description=r"\n, \r\n or \r; default: any of them")
     ignore_leading_white_space: bool = Field(
-        False, description="trim blanks at the start of values"
+        False, description="trim blanks and tabs at the start of values, outside of quotes"
     )
-    ignore_trailing_white_space: bool = Field(False, description="trim blanks at the end of values")
+    ignore_trailing_white_space: bool = Field(
+        False, description="trim blanks and tabs at the end of values, outside of quotes"
+    )
+    skip_header: bool = Field(
+        False,
+        description="true: the first line of each file is skipped, whatever it contains, and columns are found by "
+        "their order; `header` has no effect",
+    )
+    columns_if_empty: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        0, description="number of text columns if no file has a line; default: 0, which is an error"
+    )
 
     @field_validator("line_sep")
     @classmethod
@@ -526,16 +541,10 @@ class OrcWriteOptions(FileWriteOptions):
 class _TextWriteOptions(_Levelled):
     codecs: ClassVar[tuple[str, ...]] = ("none", "gzip", "bz2", "zstd", "lz4")
 
-    encoding: Literal["utf-8"] = Field("utf-8", description="character encoding: only UTF-8")
     date_format: _Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
     timestamp_format: _Pattern | None = Field(
         None, description="pattern of timestamps; default: ISO 8601"
     )
-
-    @field_validator("encoding", mode="before")
-    @classmethod
-    def _utf8(cls, value: object) -> str:
-        return known_encoding(value)
 
 
 class CsvWriteOptions(_TextWriteOptions):
@@ -557,10 +566,13 @@ class CsvWriteOptions(_TextWriteOptions):
         "lineSep": r"lines end with \n",
     }
 
+    encoding: Encoding = Field("utf-8", description="character encoding")
     header: bool = Field(
         True, description="write the names as the first line of each file (Spark: false)"
     )
-    sep: Character = Field(",", description="separator")
+    sep: Annotated[str, BeforeValidator(separator)] = Field(
+        ",", description="separator; with `raw` it may have several characters"
+    )
     quote: Character = Field('"', description="quote character, around values that need it")
     quote_all: bool = Field(False, description="quote every value that is not NULL")
     escape: OptionalCharacter = Field(
@@ -576,6 +588,12 @@ class CsvWriteOptions(_TextWriteOptions):
     def _distinct(self) -> "CsvWriteOptions":
         if self.raw:
             return self
+        if len(self.sep) != 1 or not self.sep.isascii():
+            raise OptionError(
+                f"option 'sep' got {self.sep!r}; it takes one ASCII character, or with raw=true any text",
+                option="sep",
+                got=self.sep,
+            )
         _distinct_characters(self.sep, self.quote, self.escape)
         if any(character in self.null_value for character in (self.sep, self.quote, "\n", "\r")):
             raise OptionError(
@@ -600,4 +618,10 @@ class JsonWriteOptions(_TextWriteOptions):
         "lineSep": r"lines end with \n",
     }
 
+    encoding: Literal["utf-8"] = Field("utf-8", description="character encoding: only UTF-8")
     ignore_null_fields: bool = Field(True, description="omit fields that are NULL")
+
+    @field_validator("encoding", mode="before")
+    @classmethod
+    def _utf8(cls, value: object) -> str:
+        return known_encoding(value)

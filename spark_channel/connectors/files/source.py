@@ -114,6 +114,7 @@ def find_files(options: FileReadOptions) -> list[SourceFile]:
             partitions=not options.recursive_file_lookup,
             manifests=options.use_manifest and not is_remote(place.root),
             keep=keep,
+            hidden=options.hidden_files,
         ):
             found.setdefault((file.root, file.path), file)
     return list(found.values())
@@ -134,7 +135,7 @@ def plan_source(
     Raises:
         SourceError: unreadable, or nothing to infer the columns from. SchemaError, OptionError: see `where`.
     """
-    if not files and given is None:
+    if not files and given is None and not _if_empty(options):
         shown = ", ".join(options.all_paths())
         raise SourceError(
             f"{shown} holds no data files, so its columns are unknown; give a schema to read it as empty"
@@ -197,6 +198,12 @@ def plan_columns(
     )
 
 
+def _if_empty(options: FileReadOptions) -> pa.Schema:
+    """The columns of a source without a line, as far as the options say them."""
+    count = getattr(options, "columns_if_empty", 0)
+    return pa.schema([(f"_c{number}", pa.string()) for number in range(count)])
+
+
 def _as_found(columns: pa.Schema, found: pa.Schema) -> pa.Schema:
     names = {field.name: spell(field.name, found.names) for field in columns}
     return pa.schema(
@@ -252,6 +259,8 @@ def _text_columns(
     # As for Spark, lines of JSON without a field have no columns; whether they are rows is for the read to decide.
     is_empty = form.name != "json" or not any(files[number].size for number in others)
     if not len(sampled) and not len(written) and given is None and is_empty:
+        if _if_empty(options):
+            return _if_empty(options), dialect, False
         shown = ", ".join(options.all_paths())
         raise SourceError(
             f"{shown} is empty, so its columns are unknown; give a schema to read it as empty"

@@ -432,7 +432,10 @@ def database_writer(
         for (url, table), more in zip(tables, each, strict=True)
     ]
     return ParsedPlugin(
-        _endpoint(database, {**options, **shared}, parts), _renamed(given, database, place), mode
+        _endpoint(database, {**options, **shared}, parts),
+        _renamed(given, database, place),
+        mode,
+        columns=None if given.column == ("*",) else len(given.column),
     )
 
 

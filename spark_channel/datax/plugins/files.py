@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from spark_channel.datax.columns import (
     NamedColumns,
+    max_index,
     picked_columns,
     text_positions,
     written_columns,
@@ -124,6 +125,12 @@ def _hdfs_mode(value: object) -> str:
 FileMode = Annotated[SaveMode, BeforeValidator(_save_mode)]
 
 
+def _escape_mode(value: object) -> int:
+    if str(value).strip() not in ("1", "2"):
+        raise ValueError("1 (a quote inside quotes is doubled) or 2 (it follows a backslash)")
+    return int(str(value))
+
+
 class CsvReaderConfig(JobSection):
     """The settings of DataX's CSV parser that change what is read."""
 
@@ -134,12 +141,12 @@ class CsvReaderConfig(JobSection):
         "caseSensitive": "columns go by number",
         "delimiter": "fieldDelimiter is read",
         "recordDelimiter": "any of the usual line ends is read",
-        "escapeMode": "a quote inside quotes is doubled",
     }
 
     use_text_qualifier: Flag = True
     trim_whitespace: Flag = True
     use_comments: Flag = False
+    escape_mode: Annotated[Literal[1, 2], BeforeValidator(_escape_mode)] = 1
 
 
 class TextReader(JobSection):
@@ -187,7 +194,10 @@ def typed_end(
 ) -> ParsedPlugin:
     """Files with types; as in DataX, a folder named `dt=2024-01-31` adds no column."""
     columns = picked_columns(given.column, place)
-    return ParsedPlugin(Endpoint(connector, {**paths, **_FOLDERS}), (columns,) if columns else ())
+    return ParsedPlugin(
+        Endpoint(connector, {**paths, **_FOLDERS, "hiddenFiles": "true"}),
+        (columns,) if columns else (),
+    )
 
 
 def file_connector(file_type: str, place: PluginContext, key: str = "fileType") -> str:
@@ -217,14 +227,16 @@ def text_end(given: TextReader, paths: dict[str, str], place: PluginContext) -> 
     options = {
         **paths,
         **_FOLDERS,
-        "header": str(given.skip_header).lower(),
+        "hiddenFiles": "true",
+        "header": "false",
+        "skipHeader": str(given.skip_header).lower(),
         "inferSchema": "false",
         "sep": given.field_delimiter,
         "encoding": given.encoding,
         "nullValue": given.null_format,
         "emptyIsNull": str(given.null_format == "").lower(),
         "quote": '"' if config.use_text_qualifier else "",
-        "escape": '"' if config.use_text_qualifier else "",
+        "escape": ("\\" if config.escape_mode == 2 else '"') if config.use_text_qualifier else "",
         "multiLine": str(config.use_text_qualifier).lower(),
         "mode": "MARK",
     }
@@ -237,7 +249,13 @@ def text_end(given: TextReader, paths: dict[str, str], place: PluginContext) -> 
         options["compression"] = codec
     columns = picked_columns(given.column, place)
     lines = Labelled(RefuseMalformed(), place.key("path"))
-    return ParsedPlugin(Endpoint("csv", options), (lines, columns) if columns else (lines,))
+    if columns:
+        options["columnsIfEmpty"] = str(1 + max_index(given.column))
+    return ParsedPlugin(
+        Endpoint("csv", options),
+        (lines, columns) if columns else (lines,),
+        every_column=columns is None,
+    )
 
 
 def _codec(compress: str, place: PluginContext) -> str:
@@ -326,14 +344,24 @@ def text_writer_end(
     options = _text_options(given, target, place)
     options["header"] = str(bool(given.header)).lower()
     steps: list[Transformer] = []
-    if given.header:
-        steps.append(Labelled(Rename(given.header), place.key("header")))
-    steps.append(times_as_text(given.date_format or given.format, place))
+    quotes = None
     if given.file_format == "csv":
         if len(given.quote_char) != 1:
             raise refusal(place.key("quoteChar"), given.quote_char, "one character")
-        steps.append(CsvTexts(given.field_delimiter, given.quote_char))
-    return ParsedPlugin(Endpoint("csv", options), tuple(steps), mode, local_times=True)
+        quotes = CsvTexts(given.field_delimiter, given.quote_char)
+    if given.header:
+        names = given.header if quotes is None else quotes.texts(given.header)
+        steps.append(Labelled(Rename(names), place.key("header")))
+    steps.append(times_as_text(given.date_format or given.format, place))
+    if quotes is not None:
+        steps.append(quotes)
+    return ParsedPlugin(
+        Endpoint("csv", options),
+        tuple(steps),
+        mode,
+        local_times=True,
+        columns=len(given.header) or None,
+    )
 
 
 def _text_options(

@@ -1,5 +1,6 @@
 """CSV: columns, splits, encoder."""
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -43,7 +44,8 @@ class CsvEncoder(Encoder):
         self._sink, self._end = compressed(
             sink, options.compression or "none", options.compression_level
         )
-        special = {options.sep, options.quote, "\n", "\r", options.escape or options.quote}
+        self._encoder = codecs.getincrementalencoder(options.encoding)()
+        special = {*options.sep, options.quote, "\n", "\r", options.escape or options.quote}
         inside = "".join(f"\\x{ord(character):02x}" for character in special)
         # Leading and trailing blanks are quoted too, since some readers trim what is not.
         self._special = f"[{inside}]|^\\s|\\s$|^$"
@@ -52,7 +54,7 @@ class CsvEncoder(Encoder):
             line = pc.binary_join(
                 pa.ListArray.from_arrays([0, len(names)], self._quoted(names)), options.sep
             )
-            self._sink.write(line[0].as_py().encode() + b"\n")
+            self._sink.write(self._encoded(line[0].as_py().encode() + b"\n"))
 
     def write(self, batch: pa.RecordBatch) -> None:
         for start in range(0, batch.num_rows, _ROWS):
@@ -73,7 +75,20 @@ class CsvEncoder(Encoder):
                 null_handling="replace",
                 null_replacement=self._options.null_value,
             )
-            self._sink.write(join_lines(lines))
+            self._sink.write(self._encoded(join_lines(lines)))
+
+    def _encoded(self, data: bytes) -> bytes:
+        encoding = self._options.encoding
+        if encoding == "utf-8":
+            return data
+        try:
+            return self._encoder.encode(data.decode())
+        except UnicodeEncodeError as error:
+            lost = error.object[error.start : error.end]
+            raise TargetError(
+                f"option 'encoding' got {encoding!r}, which has no character {lost!r}: write UTF-8, or replace the "
+                "character in the source"
+            ) from None
 
     def _text(self, values: pa.Array, field: pa.Field) -> pa.Array:
         kind = field.type
@@ -109,7 +124,10 @@ class CsvEncoder(Encoder):
         self._end()
 
 
-_DIALECT = ("header", "sep", "quote", "escape", "null_value", "date_format", "timestamp_format")
+_DIALECT = (
+    *("header", "sep", "quote", "escape", "null_value", "date_format", "timestamp_format"),
+    "encoding",
+)
 
 
 class CsvFormat(TextFormat):

@@ -45,12 +45,15 @@ class CsvSyntax:
     """Unquoted texts that mean NULL."""
     comment: str
     multi_line: bool
+    skip_header: bool = False
+    trims: tuple[bool, bool] = (False, False)
+    """Whether blanks and tabs outside of quotes are removed at the start, and at the end of values."""
 
     @classmethod
     def of(cls, options: CsvReadOptions, multi_line: bool) -> "CsvSyntax":
         """`multi_line`: the file is known to hold line ends in values, whatever the options say."""
         return cls(
-            header=options.header,
+            header=options.header and not options.skip_header,
             sep=options.sep,
             quote=options.quote,
             escape=options.escape,
@@ -59,6 +62,8 @@ class CsvSyntax:
             ),
             comment=options.comment,
             multi_line=bool(options.multi_line) or multi_line,
+            skip_header=options.skip_header,
+            trims=(options.ignore_leading_white_space, options.ignore_trailing_white_space),
         )
 
     def parse_options(
@@ -180,11 +185,13 @@ class CsvSyntax:
         line_ends, any_byte = ("", ".") if self.multi_line else (r"\r\n", r"[^\r\n]")
         inside = rf"[^{quote}{escape}{line_ends}]+{possessive}|{quote}{quote}"
         inside += rf"|{escape}{any_byte}" if escape else ""
-        behind = "" if strict else rf"[^{sep}\r\n]*{possessive}"
+        blanks = rf"[{self._blanks}]*{possessive}" if self.quote and any(self.trims) else ""
+        before, after = (blanks if trims else "" for trims in self.trims)
+        behind = after if strict else rf"[^{sep}\r\n]*{possessive}"
         quoted = rf"{quote}(?:{inside})*{possessive}{quote}{behind}"
         bare = rf"[^{sep}\r\n]*{possessive}"
-        value = rf"(?:{quoted}|[^{quote}{sep}\r\n]{bare}|)"
-        first = rf"(?:{quoted}|[^{quote}{sep}{comment}\r\n]{bare}|)"
+        value = rf"{before}(?:{quoted}|[^{quote}{sep}\r\n]{bare}|)"
+        first = rf"{before}(?:{quoted}|[^{quote}{sep}{comment}\r\n]{bare}|)"
         end = r"(?:\r\n|\n|\r)" if strict else r"(?:\r\n|\n|\r(?!\Z))"
         record = rf"{first}(?:{sep}{value})*{possessive}{end}"
         return rf"(?:{comment}[^\r\n]*{possessive}{end}|{record})" if comment else rf"(?:{record})"
@@ -201,23 +208,67 @@ class CsvSyntax:
         if partial and position < len(data):
             yield data[position:]
 
+    @property
+    def _blanks(self) -> str:
+        return "".join(each for each in " \t" if each != self.sep)
+
+    def _without_blanks(self, data: bytes) -> bytes:
+        """Without the blanks around values; those inside of quotes stay."""
+        if self._around is None or self._edge is None or self._edge.search(data) is None:
+            return data
+        return self._around.sub(lambda found: found.group(1) or b"", data)
+
+    @cached_property
+    def _edge(self) -> "re.Pattern[bytes] | None":
+        left, right = self.trims
+        sep, blank = re.escape(self.sep.encode()), self._blanks.encode()
+        edges = [rb"(?:\A|(?<=[%b\r\n]))[%b]++" % (sep, blank)] if left else []
+        if right:
+            edges.append(rb"(?<![%b])[%b]++(?=[%b\r\n]|\Z)" % (blank, blank, sep))
+        return re.compile(b"|".join(edges)) if edges and blank else None
+
+    @cached_property
+    def _around(self) -> "re.Pattern[bytes] | None":
+        """A quoted value (the group) with the blanks around it, or the blanks around another value."""
+        if self._edge is None:
+            return None
+        if not self.quote:
+            return re.compile(rb"()(?:%b)" % self._edge.pattern)
+        sep, q = re.escape(self.sep.encode()), re.escape(self.quote.encode())
+        escape = re.escape(self.escape.encode()) if self.escape not in ("", self.quote) else b""
+        line_ends = b"" if self.multi_line else rb"\r\n"
+        inside = rb"[^%b%b%b]++|%b%b" % (q, escape, line_ends, q, q)
+        if escape:
+            inside += rb"|%b." % escape
+        before, after = (rb"[%b]*+" % self._blanks.encode() if each else b"" for each in self.trims)
+        quoted = rb"(?:\A|(?<=[%b\r\n]))%b(%b(?:%b)*+%b)%b(?=[%b\r\n]|\Z)" % (
+            *(sep, before, q, inside, q, after, sep),
+        )
+        return re.compile(rb"%b|(?:%b)" % (quoted, self._edge.pattern), re.DOTALL)
+
     def clean(self, data: bytes) -> bytes:
-        """Without comments (lines stay, so that they can be counted), and with doubled quotes only."""
-        if self.comment:
-            mark = self.comment.encode()
-            if mark in data:
-                data = b"".join(
-                    record[len(record.rstrip(b"\r\n")) :] if record.startswith(mark) else record
-                    for record in self.records(data)
-                )
+        """Without comments (lines stay, so that they can be counted) and blanks, and with doubled quotes only."""
+        return self._without_blanks(self._in_plain_quotes(self._without_comments(data)))
+
+    def _without_comments(self, data: bytes) -> bytes:
+        mark = self.comment.encode()
+        if not mark or mark not in data:
+            return data
+        return b"".join(
+            record[len(record.rstrip(b"\r\n")) :] if record.startswith(mark) else record
+            for record in self.records(data)
+        )
+
+    def _in_plain_quotes(self, data: bytes) -> bytes:
         escape, quote = self.escape.encode(), self.quote.encode()
         if not escape or not quote or escape == quote or escape not in data or quote not in data:
             return data
         e, q, s = re.escape(escape), re.escape(quote), re.escape(self.sep.encode())
         line_ends, escaped = (b"", b".") if self.multi_line else (rb"\r\n", rb"[^\r\n]")
+        blanks = rb"[%b]*+" % self._blanks.encode() if self._blanks and self.trims[0] else b""
         quoted = re.compile(
-            rb"(?:\A|(?<=[%b\r\n]))%b((?:[^%b%b%b]++|%b%b|%b%b)*+)%b"
-            % (s, q, q, e, line_ends, e, escaped, q, q, q),
+            rb"(?:\A|(?<=[%b\r\n]))%b%b((?:[^%b%b%b]++|%b%b|%b%b)*+)%b"
+            % (s, blanks, q, q, e, line_ends, e, escaped, q, q, q),
             re.DOTALL,
         )
         pair = re.compile(e + rb"([" + q + e + rb"])")
@@ -235,7 +286,7 @@ class CsvSyntax:
     @cached_property
     def cleaned(self) -> "CsvSyntax":
         """The syntax of cleaned data."""
-        return replace(self, escape="", comment="")
+        return replace(self, escape="", comment="", trims=(False, False))
 
     def names(self, data: bytes, shown: str | None = None) -> tuple[list[str] | None, bytes]:
         """The column names that cleaned data from a file's start gives, and the data after the header.
@@ -245,6 +296,8 @@ class CsvSyntax:
         Raises:
             SourceError: a quote in the first record is not closed. UnicodeDecodeError: the names are no UTF-8.
         """
+        if self.skip_header:
+            return self._names_by_order(data, shown)
         line, rest = 1, data
         for record in self.cleaned.records(data):
             if record.strip(b"\r\n"):
@@ -261,6 +314,22 @@ class CsvSyntax:
             return [f"_c{number}" for number in range(len(values))], rest
         names = [value or f"_c{number}" for number, value in enumerate(values)]
         return names, rest[len(record) :]
+
+    def _names_by_order(self, data: bytes, shown: str | None) -> tuple[list[str] | None, bytes]:
+        """As `names`; the skipped line gives the names if it has one for each value of the first row."""
+        line = (data.splitlines(keepends=True) or [b""])[0]
+        if not line.endswith((b"\n", b"\r")):
+            return (None, b"") if not line else (self._distinct(line, None), b"")
+        names, rest = replace(self, skip_header=False).names(data[len(line) :], shown)
+        return self._distinct(line, names), rest
+
+    def _distinct(self, line: bytes, names: list[str] | None) -> list[str] | None:
+        values = self.values(line) if line.strip() and self.cleaned.is_whole(line) else []
+        given = [value for value in values if value]
+        wanted = len(values) if names is None else len(names)
+        if len({value.lower() for value in given}) == wanted:
+            return given or None
+        return names if names is not None else [f"_c{n}" for n in range(len(values))] or None
 
     def why_not_whole(self, record: bytes) -> str:
         """The fault of a cleaned record that is not whole, and what to do."""
@@ -366,7 +435,7 @@ class CsvBlocks(TextBlocks):
         """The source's name for each column of this file, in the file's order."""
         all_names = self._wanted.all.names
         if header is None:
-            if count is not None and count != len(all_names):
+            if count is not None and count != len(all_names) and self._options.mode != "MARK":
                 raise SourceError(
                     f"{self._wanted.shown} has {count} columns, and the schema has {len(all_names)}: "
                     f"{', '.join(all_names)}"
@@ -431,7 +500,7 @@ class CsvBlocks(TextBlocks):
                 column.validate(full=True)
         for number, name in enumerate(columns):
             if name in wanted and pa.types.is_string(table.schema.field(number).type):
-                column = self._trimmed(table.column(number))
+                column = table.column(number)
                 if text[name]:
                     column = from_text(column.combine_chunks(), wanted[name], self._options)
                 table = table.set_column(number, pa.field(name, wanted[name]), column)
@@ -475,20 +544,6 @@ class CsvBlocks(TextBlocks):
             return True
         hours = pc.floor_temporal(column, unit="hour")
         return bool(pc.any(pc.equal(hours, column)).as_py())
-
-    def _trimmed(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        left, right = (
-            self._options.ignore_leading_white_space,
-            self._options.ignore_trailing_white_space,
-        )
-        if not (left or right):
-            return column
-        if left:
-            column = pc.utf8_ltrim_whitespace(column)
-        if right:
-            column = pc.utf8_rtrim_whitespace(column)
-        nulls = pc.is_in(column, value_set=pa.array(self._syntax.nulls, pa.string()))
-        return pc.if_else(nulls, pa.scalar(None, pa.string()), column)
 
     def _fits(self, records: list[bytes]) -> bool:
         try:
