@@ -1,17 +1,29 @@
 """What an overwrite of a directory takes from others: what is there is not ours until the log says so."""
 
 import os
+import posixpath
 import pwd
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from pyarrow.fs import FileType
 
 from spark_channel.connectors.files.claims import is_ours
 from spark_channel.connectors.files.filesystem import Location
 from spark_channel.errors import TargetError
 
-__all__ = ["counted", "foreign", "refuse_shared_directory", "refuse_strange"]
+__all__ = [
+    "check_directory",
+    "counted",
+    "foreign",
+    "refuse_shared_directory",
+    "refuse_strange",
+    "refuse_table",
+]
 
 _NAMED = 3
+_LAKE_LOGS = {"_delta_log": "Delta Lake", ".hoodie": "Apache Hudi"}
+"""Their files are hidden. Those of Iceberg are not, and are refused as files of another format."""
 _ENDINGS = {
     "parquet": (".parquet", ".pq", ".parq"),
     "arrow": (".arrow", ".feather", ".ipc"),
@@ -20,6 +32,17 @@ _ENDINGS = {
     "csv": (".csv", ".tsv"),
 }
 _COMPRESSED = (".gz", ".zst", ".bz2", ".lz4", ".snappy", ".deflate", ".xz")
+
+
+def check_directory(place: Location) -> None:
+    """
+    Raises:
+        TargetError: there is a file in place of the directory.
+    """
+    if place.info(place.path).type == FileType.File:
+        raise TargetError(
+            f"{place.show()} is a file; a write needs a directory, which it fills with files"
+        )
 
 
 def foreign(paths: Iterable[str]) -> list[str]:
@@ -73,6 +96,20 @@ def refuse_shared_directory(place: Location) -> None:
         )
 
 
+def refuse_table(place: Location) -> None:
+    """Check that the target of an overwrite is no table of a lake: its log would stay and name removed files.
+
+    Raises:
+        TargetError: it is one.
+    """
+    for log, kind in _LAKE_LOGS.items():
+        if place.info(posixpath.join(place.path, log)).type != FileType.NotFound:
+            raise TargetError(
+                f"{place.show()} is a table of {kind} (it holds {log}), and an overwrite of its files would break it: "
+                "write it by that format, or name another directory. Nothing was changed"
+            )
+
+
 def _shared(place: Location) -> str:
     if not place.local:
         return "" if place.path.strip("/") else "the root of its file system"
@@ -91,9 +128,10 @@ def _shared(place: Location) -> str:
 
 def _homes(path: Path) -> list[Path]:
     """The home of this user, and of the directory's owner."""
-    homes = [Path.home()]
+    homes: list[Path] = []
     try:
+        homes.append(Path.home())
         homes.append(Path(pwd.getpwuid(path.stat().st_uid).pw_dir))
-    except (OSError, KeyError):
-        pass  # the directory is not there yet, or its owner has no entry
+    except (OSError, KeyError, RuntimeError):
+        pass  # the directory is not there yet, or a user has no entry, as in containers
     return [home.resolve() for home in homes]

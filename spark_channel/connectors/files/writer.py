@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyarrow import fs as pafs
 
 from spark_channel.connectors import Receipt, RowTally, TaskWriter, WriteContext, WritePlan, Writer
 from spark_channel.connectors.base.claims import (
@@ -35,10 +34,12 @@ from spark_channel.connectors.files.filesystem import (
     writing,
 )
 from spark_channel.connectors.files.foreign import (
+    check_directory,
     counted,
     foreign,
     refuse_shared_directory,
     refuse_strange,
+    refuse_table,
 )
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
@@ -122,6 +123,7 @@ class FilesWriter(Writer):
             return self._remote().foreign_content()
         place = locate(self.options.path, login=self.options.login)
         with writing(place.show()):
+            check_directory(place)
             paths = foreign(self._target(store_of(place), place.path).paths())
         return counted(paths)
 
@@ -132,6 +134,7 @@ class FilesWriter(Writer):
         self.form.check(schema, self.options)
         place = locate(self.options.path, login=self.options.login)
         with writing(place.show()):
+            check_directory(place)
             if context.overwrite:
                 self._refuse_foreign(place, self._target(store_of(place), place.path))
 
@@ -143,6 +146,7 @@ class FilesWriter(Writer):
         if self.names.prefix is not None:
             return  # the option says whose files they are
         refuse_shared_directory(place)
+        refuse_table(place)
         if not self.options.replace_foreign_files:
             refuse_strange(place.show(), self.format, foreign(target.paths()))
 
@@ -169,10 +173,7 @@ class FilesWriter(Writer):
             path=place.path,
         )
         with writing(shown):
-            if store.info(place.path).type == pafs.FileType.File:
-                raise TargetError(
-                    f"{shown} is a file; a write needs a directory, which it fills with files"
-                )
+            check_directory(place)
             target = self._target(store, place.path)
             if context.overwrite:
                 self._refuse_foreign(place, target)

@@ -104,3 +104,44 @@ def test_a_directory_that_serves_for_something_else_is_refused(
                 prepare(writer_of("parquet", path, **options), numbers(1).schema, overwrite=True)
     write("parquet", working, numbers(1), job="append")
     assert visible("parquet", working) == [1]
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [("_delta_log/00000000000000000000.json", "Delta Lake"), (".hoodie/hoodie.properties", "Hudi")],
+)
+@pytest.mark.parametrize("option", [{}, {"replaceForeignFiles": "true"}], ids=["", "option"])
+def test_a_table_of_a_lake_is_refused(
+    tmp_path: Path, log: str, kind: str, option: dict[str, str]
+) -> None:
+    """Its log is hidden, and would name files that are not there any more."""
+    (tmp_path / log).parent.mkdir()
+    (tmp_path / log).write_text("{}")
+    (tmp_path / "part-0.parquet").write_bytes(b"")
+    writer = writer_of("parquet", tmp_path, **option)
+    with pytest.raises(TargetError, match=f"is a table of .*{kind}"):
+        prepare(writer, numbers(1).schema, overwrite=True)
+    assert (tmp_path / "part-0.parquet").exists()
+
+
+def test_a_file_in_place_of_the_directory_is_named_by_plan_and_write(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    path.write_bytes(b"")
+    writer = writer_of("parquet", path)
+    for look in (
+        lambda: writer.foreign_content(numbers(1).schema),
+        lambda: writer.rehearse(WriteContext("job", overwrite=True), numbers(1).schema),
+        lambda: prepare(writer, numbers(1).schema, overwrite=True),
+    ):
+        with pytest.raises(TargetError, match="is a file; a write needs a directory"):
+            look()
+
+
+def test_a_user_without_a_home_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user has no entry."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    prepare(writer_of("parquet", tmp_path / "t"), numbers(1).schema, overwrite=True)
