@@ -180,7 +180,7 @@ def test_json_without_a_field_has_no_columns(tmp_path: Path, text: str, rows: in
 @pytest.mark.parametrize(("opening", "end"), [("[", "]"), ('{"b":', "}")])
 def test_a_json_value_may_nest_deeply(tmp_path: Path, opening: str, end: str) -> None:
     cases: list[Case] = []
-    for depth in (60, 1_200, 100_000):
+    for depth in (60, 700, 1_500):
         path = tmp_path / f"{depth}.json"
         path.write_text('{"a":1}\n{"a":' + opening * depth + "1" + end * depth + "}\n")
         cases += [
@@ -199,7 +199,7 @@ def test_a_json_value_may_nest_deeply(tmp_path: Path, opening: str, end: str) ->
 
 def test_a_deep_json_value_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    path.write_text('{"a":' + "[" * 50_000 + "]" * 50_000 + "}\n")
+    path.write_text('{"a":' + "[" * 700 + "]" * 700 + "}\n")
     [found] = read_in_child([("json", path, None, {})])
     assert found.startswith(f"SourceError: {path}, line 1: nested too deeply: ")
 

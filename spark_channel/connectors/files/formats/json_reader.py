@@ -71,7 +71,7 @@ def rounded_numbers(data: bytes, doubles: Collection[bytes]) -> bool:
 def count_objects(data: bytes, newline: bytes = b"\n") -> int | None:
     """Lines that are not blank, if each begins and ends as an object does; None if one does not.
 
-    Arrow's parser may end the process at a line that is no object, and ignores where lines end
+    Arrow's parser is given objects alone, and ignores where lines end
     (findings/arrow-json-ignores-line-ends.sh): it must see nothing else, and return as many rows.
     """
     end = b"\r\n" if newline == b"\n" and data.endswith(b"\r\n") else newline
@@ -85,7 +85,7 @@ def count_objects(data: bytes, newline: bytes = b"\n") -> int | None:
 
 
 def nests_deeply(lines: Collection[bytes], most: int = _DEEPEST) -> bool:
-    """Whether a line has more levels than `most`. Arrow's parser ends the process at some 10 000."""
+    """Whether a line has more levels than `most`: depth is bounded here, and not left to Arrow's parser."""
     return any(
         _levels(line) > most
         for line in lines

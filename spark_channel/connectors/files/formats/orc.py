@@ -106,7 +106,7 @@ class OrcFormat(Format):
 
 
 class _NonRaisingSink(io.RawIOBase):
-    """A sink that never raises: an error in one ends the process inside the ORC library.
+    """A sink that never raises: the ORC library is shown no error of its sink.
 
     The first error is kept for `check`, and later batches are dropped.
     """

@@ -134,7 +134,7 @@ class ParquetFormat(Format):
     ) -> tuple[pq.ParquetFile, Condition | None]:
         """The file, and the condition that its statistics may be asked about: none if a column is encrypted.
 
-        pyarrow ends the process when it is asked about an encrypted column. Opened as if there were keys, a file that
+        pyarrow has no error for a question about an encrypted column. Opened as if there were keys, a file that
         is encrypted fails, and another one opens as it does without.
         """
         if condition is not None:
@@ -152,7 +152,7 @@ class ParquetFormat(Format):
         file, condition = self._open_for(opened, cut.condition)
         with closing(file):
             found = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-            # Not the sizes of the columns: pyarrow ends the process when it is asked for that of an encrypted one.
+            # Not the sizes of the columns: encrypted ones have none to ask for.
             weights = [max(group.total_byte_size, group.num_rows, 0) for group in found]
             total = sum(weights)
             pieces: list[Piece] = []

@@ -241,7 +241,7 @@ def checked(
     """Return `batch` in the types of `readable`, the columns of its file. Its text is UTF-8.
 
     A column that is wanted as binary may hold any bytes, and keeps them.
-    `decoded`: the library computed the offsets. Those of an Arrow file come from the file: wrong ones end the process.
+    `decoded`: the library computed the offsets. Those of an Arrow file come from the file, and are checked.
 
     Raises:
         SourceError: names the column.
