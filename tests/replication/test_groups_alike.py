@@ -154,7 +154,7 @@ def _state(server: PostgresServer, schema: str, report: ReplicationReport) -> di
                 f"WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped"
             )
             rows = server.psql(f"SELECT string_agg(x::text, ';' ORDER BY x::text) FROM {table} x")
-        why = (each.why or "").replace(schema, "S").split("\n")[0]
+        why = (each.why or "").replace(schema, "S").split("\\n")[0]  # line ends are escaped
         found[name] = (
             each.state,
             each.rows,

@@ -105,6 +105,8 @@ class DuckdbSession(BoundSession):
                 lambda error: isinstance(error, duckdb.Error) and _in_the_way(str(error)),
             )
         except duckdb.Error as error:
+            if str(error).startswith(_REFUSES_ACCESS):
+                raise self._no_database() from None  # of another system, for which it wants an extension
             raise self.explain(error) from None
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
