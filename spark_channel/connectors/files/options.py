@@ -153,7 +153,9 @@ class FileReadOptions(_Stored, ReadOptions):
 
 class _Mergeable(FileReadOptions):
     merge_schema: bool = Field(
-        False, description="read the columns of all files, not only of the first"
+        False,
+        description="a column whose type differs between files gets a type that holds both; false: that of the file "
+        "that came first. Columns are those of all files",
     )
 
 

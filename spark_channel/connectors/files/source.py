@@ -1,6 +1,7 @@
 """Files, columns and splits of a read."""
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,6 +21,7 @@ from spark_channel.connectors.files.versions import show_file, with_tag
 from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import SchemaError, SourceError
 from spark_channel.options import ReadOptions
+from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
 __all__ = [
@@ -36,7 +38,11 @@ __all__ = [
 # Resolves the files of a read, their columns, and the columns that the read returns.
 
 
+_log = log_of(__name__)
 _SAMPLED_FILES = 10
+_MOST_FOOTERS = 1_000
+"""Of files that no log describes; each costs a request where they are in an object store."""
+_FOOTERS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -230,17 +236,86 @@ def _columns_of(
     if isinstance(form, TextFormat):
         return _text_columns(form, options, files, given)
     merge = getattr(options, "merge_schema", False)
-    schemas = [
-        _schema_of(form, options, files, number)
-        for number in range(len(files) if merge else len(files[:1]))
-    ]
+    numbers = range(len(files)) if merge else _with_other_columns(files)
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        schemas = list(pool.map(lambda number: _schema_of(form, options, files, number), numbers))
+    schemas = _spelled_alike(schemas)
     if not schemas:
         return pa.schema([]), {}, False
     try:
-        merged = pa.unify_schemas(schemas, promote_options="permissive") if merge else schemas[0]
+        merged = (
+            pa.unify_schemas(schemas, promote_options="permissive") if merge else _united(schemas)
+        )
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise SchemaError(f"the files' columns cannot be merged: {error}") from error
     return pa.schema([_decoded(field) for field in merged]), {}, False
+
+
+def _with_other_columns(files: Sequence[SourceFile]) -> list[int]:
+    """Files that have all columns of the source between them, in the order in which they came.
+
+    The log says which of its files have equal columns. Other files are each looked into, if they are not too many.
+    """
+    appends: dict[int, dict[str, int]] = {}  # by manifest: the number of each key of a schema
+    logged: dict[tuple[str, int], int] = {}
+    others: list[int] = []
+    for number, file in enumerate(files):
+        if file.written is None or file.manifest is None or file.listed is None:
+            others.append(number)
+        else:
+            if id(file.manifest) not in appends:
+                keys = enumerate(file.manifest.schemas)
+                appends[id(file.manifest)] = {key: place for place, key in keys}
+            append = appends[id(file.manifest)][str(file.listed.schema)]
+            logged.setdefault((file.root, append), number)
+    others.sort(key=lambda number: (files[number].mtime_ns, files[number].path))
+    if len(others) > _MOST_FOOTERS:
+        _log.warning(
+            "%d files were written by other programs: their columns are taken from the oldest; set option "
+            "'mergeSchema' to true to look into each",
+            len(others),
+        )
+        del others[1:]
+    return [*(logged[key] for key in sorted(logged)), *others]
+
+
+def _spelled_alike(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
+    """The same schemas, in which names that differ in case alone are spelled as the first file that has one does.
+
+    A file that has that spelling and another one has two columns.
+
+    Raises:
+        SchemaError: a file has two other spellings.
+    """
+    known: dict[str, str] = {}
+    spelled = []
+    for schema in schemas:
+        names: list[str] = []
+        for field_name in schema.names:
+            first = known.setdefault(field_name.lower(), field_name)
+            is_here = first in schema.names
+            names.append(field_name if is_here or spell(first, schema.names) is None else first)
+        spelled.append(
+            pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+        )
+    return spelled
+
+
+def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The columns of all, each with the type that it has first. One that a file lacks is NULL in its rows."""
+    found: dict[str, pa.Field] = {}
+    count: dict[str, int] = {}
+    for schema in schemas:
+        for field in schema:
+            first = found.get(field.name, field)
+            found[field.name] = first.with_nullable(first.nullable or field.nullable)
+            count[field.name] = count.get(field.name, 0) + 1
+    return pa.schema(
+        [
+            field if count[name] == len(schemas) else field.with_nullable(True)
+            for name, field in found.items()
+        ]
+    )
 
 
 def _text_columns(

@@ -3,6 +3,8 @@
 import datetime as dt
 import decimal
 import math
+import os
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -300,8 +302,9 @@ def test_files_that_differ(tmp_path: Path, form: str) -> None:
     write(form, tmp_path / "b", pa.table({"X": pa.array([2], pa.int64()), "z": [True]}))
     for name in ("a", "b"):
         next((tmp_path / name).glob("part-*")).rename(tmp_path / f"{name}.{form}")
+    os.utime(tmp_path / f"b.{form}", ns=(time.time_ns() + 10**9,) * 2)
     found = read(form, tmp_path / f"*.{form}")
-    assert found.to_pydict() == {"x": [1, 2], "y": ["one", None]}
+    assert found.to_pydict() == {"x": [1, 2], "y": ["one", None], "z": [None, True]}
     wrong = reader_of(form, tmp_path / f"a.{form}").with_schema(
         pa.schema([("x", pa.int8()), ("y", pa.int64())])
     )
@@ -312,10 +315,52 @@ def test_files_that_differ(tmp_path: Path, form: str) -> None:
 def test_merged_schemas(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": pa.array([1], pa.int32())}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"x": pa.array([2], pa.int64()), "y": ["two"]}), tmp_path / "2.parquet")
-    assert read("parquet", tmp_path).to_pydict() == {"x": [1, 2]}
+    os.utime(tmp_path / "2.parquet", ns=(time.time_ns() + 10**9,) * 2)
+    found = read("parquet", tmp_path)
+    assert found.to_pydict() == {"x": [1, 2], "y": [None, "two"]}
+    assert found.schema.field("x").type == pa.int32()
     merged = read("parquet", tmp_path, mergeSchema="true")
     assert merged.to_pydict() == {"x": [1, 2], "y": [None, "two"]}
     assert merged.schema.field("x").type == pa.int64()
+
+
+@pytest.mark.parametrize("form", ["parquet", "orc", "arrow"])
+def test_columns_of_several_appends_do_not_depend_on_the_names_of_files(
+    tmp_path: Path, form: str
+) -> None:
+    """Each job's id is in the names of its files."""
+    for number, (first, second) in enumerate([("a", "z"), ("z", "a")]):
+        folder = tmp_path / str(number)
+        write(form, folder, pa.table({"x": [1]}), job=first)
+        write(form, folder, pa.table({"c": ["new"], "x": [2]}), job=second)
+        found = read(form, folder)
+        assert found.schema.names == ["x", "c"]
+        assert sorted(found.to_pylist(), key=lambda row: row["x"]) == [
+            {"x": 1, "c": None},
+            {"x": 2, "c": "new"},
+        ]
+
+
+@pytest.mark.parametrize("names", [("1", "2"), ("2", "1")])
+def test_a_column_is_not_null_if_it_is_so_in_all_files(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    required = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    pq.write_table(pa.table({"id": [1, 2]}, schema=required), tmp_path / f"{names[0]}.parquet")
+    pq.write_table(
+        pa.table({"id": pa.array([3, None], pa.int64())}), tmp_path / f"{names[1]}.parquet"
+    )
+    found = read("parquet", tmp_path).column("id").to_pylist()
+    assert sorted(found, key=str) == [1, 2, 3, None]
+
+
+def test_one_column_in_two_spellings_is_one(tmp_path: Path) -> None:
+    for number, name in enumerate(("Id", "id")):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({name: [number]}), path)
+        os.utime(path, ns=(time.time_ns() + number * 10**9,) * 2)
+    for merge in ("false", "true"):
+        assert read("parquet", tmp_path, mergeSchema=merge).to_pydict() == {"Id": [0, 1]}
 
 
 def test_dictionary_columns_come_as_their_values(tmp_path: Path) -> None:
