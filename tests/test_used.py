@@ -16,13 +16,39 @@ from typing import Any
 import typer
 
 import spark_channel
-from spark_channel.cli.app import app
+from spark_channel.cli.app import complete
 from spark_channel.connectors.base.registry import connector_names, find_connector
 from spark_channel.errors import MissingPackageError, OptionError
 
 TESTS = Path(__file__).parent
 NOT_YET = frozenset(
     {
+        "limits serve --bytes-per-second",
+        "limits serve --max-jobs",
+        "limits serve --pressure",
+        "limits serve --probe-password",
+        "limits serve --probe-policy",
+        "limits serve --probe-seconds",
+        "limits serve --probe-threshold",
+        "limits serve --probe-user",
+        "limits serve --timezone",
+        "limits set --bytes-per-second",
+        "limits set --timezone",
+        "tunnel add-table --options-file",
+        "tunnel add-table --store",
+        "tunnel pause-base --channel",
+        "tunnel remove-table --options-file",
+        "tunnel remove-table --store",
+        "tunnel reset --option",
+        "tunnel resnapshot --options-file",
+        "tunnel resnapshot --store",
+        "tunnel resume --channel",
+        "tunnel resume --store",
+        "tunnel resume-base --channel",
+        "tunnel split --channel",
+        "tunnel split --option",
+        "tunnel split --options-file",
+        "tunnel split --store",
         "convert -p",
         "copy --engine",
         "demo --rows-per-second",
@@ -113,7 +139,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 def test_each_option_of_each_command_is_used() -> None:
     unused, count = [], 0
-    for path, command in commands(typer.main.get_command(app)):
+    for path, command in commands(typer.main.get_command(complete(()))):
         own = [each for each in functions() if each.issuperset(path)]
         for parameter in command.params:
             names = [name for name in parameter.opts if name.startswith("-")]
@@ -130,6 +156,8 @@ def test_each_option_of_each_command_is_used() -> None:
 def test_each_option_of_each_connector_is_used() -> None:
     unused, count = set(), 0
     for connector in connector_names():
+        if connector == "firebird":
+            continue  # the tests' own, where they have installed it
         for half in ("reader", "writer"):
             try:
                 options = find_connector({half: connector}, half).options_class(half)
