@@ -8,7 +8,6 @@ and-swap on the advert's nonce, so that two starters and a stopping service cann
 import contextlib
 import fcntl
 import json
-import logging
 import os
 import secrets
 import socket
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import ConfigDict
 
 from spark_channel.errors import ServiceUnavailableError
+from spark_channel.plain_text import log_of
 from spark_channel.processes import alive, pid_namespace, started
 from spark_channel.serialization import Strict, from_plain, to_plain
 from spark_channel.service import advert_remover
@@ -204,7 +204,7 @@ def private_directory() -> Path:
     return path
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 _warned_of: set[Path] = set()
 
 

@@ -107,7 +107,7 @@ def test_our_error_is_found_in_sparks() -> None:
     )
     found = own_error(RuntimeError(page))
     assert isinstance(found, CommitError)
-    assert str(found) == "disk full\nof everything"
+    assert str(found) == r"disk full\nof everything", "one message is one line"
     assert own_error(ValueError("not of this package")) is None
     cancelled = own_error(
         RuntimeError("[SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group g\n\tat x")
