@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 NAMED_ELSEWHERE = {"hdfs-native": "Apache-2.0"}
-"""By the repository of a package whose metadata names none."""
+"""By the bill of materials in the wheel of a package whose metadata names none."""
 NOT_FOR_USERS = {"dev", "docs", "demo", "notebook"}
 
 

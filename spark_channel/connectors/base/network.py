@@ -273,7 +273,7 @@ def check_no_fragment(place: str) -> None:
 
 
 def is_of_this_machine(host: str) -> bool:
-    """Whether `host` is a local socket, or a loopback address: nobody on a network can answer in its place."""
+    """Whether `host` is a local socket, or a loopback address: no host of a network can answer in its place."""
     if not host or host.startswith(("/", "@")) or host.lower() == "localhost":
         return True
     try:

@@ -7,7 +7,7 @@ look, bounds what counts as taken by its time. A file must arrive whole: written
 hidden (a name that begins with `.` or `_`) until it is whole.
 
 A path is taken once, as by Spark's file source: a file that changes within `late_seconds` after it was taken is
-not read again. A token names the files that its range took, so that the range is the same files for ever.
+not read again. A token names the files that its range took, so the range is always these files.
 """
 
 import hashlib
@@ -341,7 +341,7 @@ def _horizon(token: Token) -> int:
 
 
 def _identity(token: Token) -> str:
-    """What tells a position from others of its channel, whatever range led to it."""
+    """A digest that identifies a position of a channel, whatever range led to it."""
     kept = {name: token[name] for name in sorted(token) if name not in _OF_RANGE}
     return hashlib.blake2b(json.dumps(kept).encode(), digest_size=8).hexdigest()
 

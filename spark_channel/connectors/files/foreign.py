@@ -1,4 +1,4 @@
-"""What an overwrite of a directory takes from others: what is there is not ours until the log says so."""
+"""Files of other programs that an overwrite of a directory would remove: only the log says which files are ours."""
 
 import os
 import posixpath
@@ -97,7 +97,7 @@ def refuse_shared_directory(place: Location) -> None:
 
 
 def refuse_table(place: Location) -> None:
-    """Check that the target of an overwrite is no table of a lake: its log would stay and name removed files.
+    """Check that the target of an overwrite is not a lake table, whose log would name removed files.
 
     Raises:
         TargetError: it is one.
