@@ -1,6 +1,7 @@
 """What ends `consume` instead of parking a channel or waiting without an end, and how it continues."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,15 +156,41 @@ def test_a_file_with_other_columns_parks_its_channel_alone(tmp_path: Path) -> No
     tunnel.create()
     for number in range(1, 13):
         pq.write_table(pa.table({"id": [number]}), files / f"{number}.parquet")
-    pq.write_table(pa.table({"id": [99], "more": [1]}), files / "odd.parquet")
     seen: list[int] = []
-    with pytest.raises(SchemaError, match="new column 'more'"):
-        tunnel.consume(
-            lambda d: seen.extend(n for b in d.batches for n in b["id"].to_pylist()), drained=True
-        )
+
+    def process(delivery: Delivery) -> None:
+        odd = pa.table({"id": [99], "more": [1]})
+        if not seen:
+            pq.write_table(odd, files / ".odd.parquet")
+            (files / ".odd.parquet").rename(files / "odd.parquet")
+        seen.extend(n for batch in delivery.batches for n in batch["id"].to_pylist())
+
+    class Stops(logging.Handler):
+        """Ends `consume` when a channel is parked: the other one goes on."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            tunnel.stop()
+
+    stops = Stops(logging.ERROR)
+    log = logging.getLogger("spark_channel.tunnel.checkpointing")
+    log.addHandler(stops)
+    try:
+        tunnel.consume(process)
+    finally:
+        log.removeHandler(stops)
     assert sorted(states(tunnel)) != [ChannelState.PARKED] * 2
     assert ChannelState.PARKED in states(tunnel)
+    assert "new column 'more'" in str(
+        [channel.parked for channel in tunnel.store.state(tunnel.name).channels.values()]
+    )
     assert seen, "the files of the other channel"
+    assert 99 not in seen
+    with pytest.raises(TunnelError, match=r"with more int64\. Reset the tunnel"):
+        tunnel.consume(process, drained=True)
+    (files / "odd.parquet").unlink()
+    tunnel.resume()
+    tunnel.consume(process, drained=True)
+    assert sorted(seen) == [*range(1, 13)]
 
 
 # --- maxSlotLag
