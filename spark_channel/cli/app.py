@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,9 @@ from spark_channel.cli.run import EngineName
 from spark_channel.cli.table_commands import convert, copy, replicate, verify
 from spark_channel.errors import OptionError
 from spark_channel.plain_text import log_in_lines
+
+if TYPE_CHECKING:
+    from spark_channel.connectors import Connector
 
 __all__ = ["app", "complete"]
 
@@ -246,32 +249,53 @@ def check(
 
 
 @app.command()
-def connectors() -> None:
-    """List the connectors: what each reads and writes, what it was tested against, and what selects it."""
-    from rich.console import Console
+def connectors(
+    name: Annotated[
+        str | None, typer.Argument(help="A connector, to see all that is known of it.")
+    ] = None,
+    output: Output = "text",
+) -> None:
+    """List the connectors: what each reads and writes, and its maturity; with a name, all that is known of it."""
+    import json
+
     from rich.table import Table
 
+    from spark_channel.cli.text import cell, print_table
     from spark_channel.connectors.base.registry import all_connectors
 
-    table = Table(
-        "name", "reads", "writes", "maturity", "tested against", "recognised by", "what it is"
-    )
-    for found in all_connectors():
-        marks = [f"{scheme}:" for scheme in found.schemes] + [
-            f"*{suffix}" for suffix in found.suffixes
-        ]
-        table.add_row(
-            found.name,
-            "yes" if found.reader else "-",
-            "yes" if found.writer else "-",
-            found.maturity,
-            found.tested or "not declared",
-            " ".join(marks),
-            found.about,
-        )
-        for more in found.also:
-            table.add_row("", "", "", more.maturity, more.tested, "", more.system)
-    Console().print(table)
+    shown = [each for each in all_connectors() if name in (None, each.name)]
+    if not shown:
+        names = ", ".join(each.name for each in all_connectors())
+        raise typer.BadParameter(f"{name!r} is no connector: {names}")
+    if output == "json":
+        typer.echo(json.dumps([_about(each) for each in shown]))
+    elif name is None:
+        table = Table("name", "reads", "writes", "maturity")
+        for each in shown:
+            reads, writes = ("yes" if half else "-" for half in (each.reader, each.writer))
+            table.add_row(cell(each.name), reads, writes, each.maturity)
+        print_table(table)
+        typer.echo("`spark-channel connectors NAME` says what each was tested against.")
+    else:
+        for words, value in _about(shown[0]).items():
+            text = "; ".join(value) if isinstance(value, list) else value
+            text = {True: "yes", False: "no", "": "-"}.get(text, text)
+            typer.echo(f"{words.replace('_', ' ')}: {text}")
+
+
+def _about(connector: "Connector") -> dict[str, object]:
+    others = [f"{other.system} ({other.maturity}, {other.tested})" for other in connector.also]
+    return {
+        "name": connector.name,
+        "about": connector.about,
+        "reads": connector.reader is not None,
+        "writes": connector.writer is not None,
+        "maturity": connector.maturity,
+        "tested_against": connector.tested,
+        "other_systems": others,
+        "url_schemes": [f"{scheme}:" for scheme in connector.schemes],
+        "file_suffixes": list(connector.suffixes),
+    }
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """`spark-channel limits`: serve a shared limit; look at all limits of this host and change them."""
 
+import json
 import os
 import queue
 import re
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from spark_channel.cli.text import cell
+from spark_channel.cli.arguments import Output
+from spark_channel.cli.text import cell, print_table
 from spark_channel.errors import OptionError
 from spark_channel.limits import LimitStatus, UnreachablePolicy
 from spark_channel.options import CommonOptions, parse_amount
+from spark_channel.plain_text import one_line
 from spark_channel.progress.report import short
 from spark_channel.service import (
     LimitControl,
@@ -45,9 +47,19 @@ _Windows = Annotated[
     ),
 ]
 _Timezone = Annotated[str, typer.Option(help="Time zone of --window, such as Europe/Berlin.")]
-_Name = Annotated[str, typer.Argument(help="Name of a shared limit, or id of a job.")]
+_Name = Annotated[
+    str | None,
+    typer.Argument(
+        help="Name of a shared limit or id of a job, or how it begins; default: the only limit that runs."
+    ),
+]
 _Rows = Annotated[str | None, typer.Option(help="Rows per second, such as 50k.")]
 _Bytes = Annotated[str | None, typer.Option(help="Arrow bytes per second, such as 64MB.")]
+_NewRows = Annotated[str | None, typer.Option(help="Rows per second, such as 50k, or `unlimited`.")]
+_NewBytes = Annotated[
+    str | None, typer.Option(help="Arrow bytes per second, such as 64MB, or `unlimited`.")
+]
+_UNLIMITED = "unlimited"
 
 
 @limits.command()
@@ -183,15 +195,17 @@ def serve(
 
 
 @limits.command("list")
-def list_() -> None:
+def list_(output: Output = "text") -> None:
     """List the shared limits and the limits of running jobs on this host."""
-    table = Table(
-        "limit", "rows/s", "bytes/s", "used rows/s", "jobs", "clients", "waiting", "state"
-    )
-    for kept in LimitControl().all():
-        status = kept.status
+    entries = LimitControl().all()
+    if output == "json":
+        typer.echo(json.dumps([_plain(entry.status) for entry in entries]))
+        return
+    table = Table("limit", "rows/s", "bytes/s", "used", "jobs", "clients", "wait", "state")
+    for entry in entries:
+        status = entry.status
         table.add_row(
-            cell(kept.name),
+            cell(entry.name),
             _speed(status.rows_per_second),
             _speed(status.bytes_per_second),
             _speed(status.granted_rows_per_second),
@@ -200,20 +214,24 @@ def list_() -> None:
             str(status.waiting_count),
             _state(status),
         )
-    Console().print(table)
+    print_table(table)
 
 
 @limits.command()
-def show(name: _Name) -> None:
+def show(name: _Name = None, output: Output = "text") -> None:
     """Show one limit: its speed, its clients, and what each waits for."""
-    _print(LimitControl().show(name))
+    status = LimitControl().find(name).status
+    if output == "json":
+        typer.echo(json.dumps(_plain(status)))
+    else:
+        _print(status)
 
 
 @limits.command("set")
 def set_(
-    name: _Name,
-    rows_per_second: _Rows = None,
-    bytes_per_second: _Bytes = None,
+    name: _Name = None,
+    rows_per_second: _NewRows = None,
+    bytes_per_second: _NewBytes = None,
     window: _Windows = None,
     timezone: _Timezone = "UTC",
 ) -> None:
@@ -222,23 +240,15 @@ def set_(
     With --window the command runs on, and changes the limit by the time, until it is interrupted or the limit ends.
     Then the limit has the speed that holds outside of the windows.
     """
-    control = LimitControl()
-    windows, zone = parse_windows(window or (), timezone, "--window")
-    before = control.show(name)
-    if rows_per_second is None and bytes_per_second is None and not windows:
+    if rows_per_second is None and bytes_per_second is None and not window:
         raise typer.BadParameter("give --rows-per-second, --bytes-per-second, or --window")
-    rows = (
-        _whole(before.rows_per_second)
-        if rows_per_second is None
-        else _parsed(rows_per_second, False)
-    )
-    nbytes = (
-        _whole(before.bytes_per_second)
-        if bytes_per_second is None
-        else _parsed(bytes_per_second, True)
-    )
+    windows, zone = parse_windows(window or (), timezone, "--window")
+    control = LimitControl()
+    before = control.find(name).status
+    rows = _new_speed(rows_per_second, before.rows_per_second, bytes_=False)
+    nbytes = _new_speed(bytes_per_second, before.bytes_per_second, bytes_=True)
     if not windows:
-        _print(control.set(name, rows, nbytes))
+        _print(control.set(before.limit, rows, nbytes))
         return
     with _until_ended() as ended:
         served = _Served(control, before.limit, ended)
@@ -303,23 +313,26 @@ def _until_ended() -> Iterator[queue.SimpleQueue[int]]:
 
 
 @limits.command()
-def pause(name: _Name) -> None:
+def pause(name: _Name = None) -> None:
     """Pause a limit until `resume`."""
-    _print(LimitControl().pause(name))
+    control = LimitControl()
+    _print(control.pause(control.find(name).name))
 
 
 @limits.command()
-def resume(name: _Name) -> None:
+def resume(name: _Name = None) -> None:
     """End a pause."""
-    _print(LimitControl().resume(name))
+    control = LimitControl()
+    _print(control.resume(control.find(name).name))
 
 
 def _print(status: LimitStatus) -> None:
-    console = Console(highlight=False)
-    console.print(
-        f"limit {status.limit}: {_speed(status.rows_per_second)} rows/s{_now(status)}, "
-        f"{_speed(status.bytes_per_second)} bytes/s, {_state(status)}; "
-        f"{status.jobs} jobs, {status.client_count} clients, {status.waiting_count} wait"
+    typer.echo(
+        one_line(
+            f"limit {status.limit}: {_speed(status.rows_per_second)} rows/s{_now(status)}, "
+            f"{_speed(status.bytes_per_second)} bytes/s, {_state(status)}; "
+            f"{status.jobs} jobs, {status.client_count} clients, {status.waiting_count} wait"
+        )
     )
     if status.clients:
         table = Table("client", "job", "rows/s", "bytes/s", "waits for")
@@ -331,7 +344,32 @@ def _print(status: LimitStatus) -> None:
                 _speed(None if status.bytes_per_second is None else client.bytes_per_second),
                 cell(client.waiting or "-"),
             )
-        console.print(table)
+        print_table(table)
+
+
+def _plain(status: LimitStatus) -> dict[str, object]:
+    """The same as a JSON object; null for a speed that is not limited."""
+    return {
+        "limit": status.limit,
+        "rows_per_second": status.rows_per_second,
+        "bytes_per_second": status.bytes_per_second,
+        "effective_rows_per_second": status.effective_rows_per_second,
+        "granted_rows_per_second": status.granted_rows_per_second,
+        "state": _state(status),
+        "jobs": status.jobs,
+        "clients": [
+            {
+                "client": client.name,
+                "job": client.job,
+                "rows_per_second": client.rows_per_second,
+                "bytes_per_second": client.bytes_per_second,
+                "waits_for": client.waiting,
+            }
+            for client in status.clients
+        ],
+        "client_count": status.client_count,
+        "waiting_count": status.waiting_count,
+    }
 
 
 def _signal(text: str) -> tuple[str, float]:
@@ -361,15 +399,16 @@ def _speed(rate: float | None) -> str:
     return "unlimited" if rate is None else short(rate)
 
 
-def _whole(rate: float | None) -> int | None:
-    return None if rate is None else round(rate)
-
-
-def _parsed(text: str, bytes_: bool) -> int:
+def _new_speed(text: str | None, before: float | None, *, bytes_: bool) -> int | None:
+    """The speed that an option asks for; without one, the speed before. None = unlimited."""
+    if text is None:
+        return None if before is None else round(before)
+    if text.strip().lower() == _UNLIMITED:
+        return None
     try:
         return parse_amount(text, bytes_=bytes_)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r}: it takes {error}") from None
+        raise typer.BadParameter(f"{text!r}: it takes {error}, or {_UNLIMITED}") from None
 
 
 _REFERENCE = re.compile(r"\$\{(?:env|file):[^}]+\}")

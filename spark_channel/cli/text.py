@@ -1,8 +1,13 @@
-"""Texts from outside on the console."""
+"""Texts from outside on the console, and tables that keep names whole."""
+
+from typing import TYPE_CHECKING
 
 from spark_channel.plain_text import one_line
 
-__all__ = ["cell"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["cell", "print_table"]
 
 
 def cell(text: object) -> str:
@@ -10,3 +15,27 @@ def cell(text: object) -> str:
     from rich.markup import escape
 
     return escape(one_line(text))
+
+
+def print_table(table: "Table") -> None:
+    """Print `table` with nothing left out: the first column has names that are typed again, each in one line.
+
+    Other columns continue in the next line where the terminal, or a pipe's 80 columns, are too narrow. What does not
+    fit even so makes lines longer than the terminal.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for number, column in enumerate(table.columns):
+        column.overflow = "fold"
+        column.no_wrap = number == 0 or all(len(str(text)) <= _SHORT for text in column.cells)
+    wide = console.options.update(width=_WIDE)
+    least = console.measure(table, options=wide).minimum
+    if least > console.width:
+        console = Console(highlight=False, width=least)
+    console.print(table)
+
+
+_WIDE = 10_000
+_SHORT = 10
+"""What is not longer stays in one line: a speed, a state, a count."""

@@ -1,16 +1,15 @@
 """`spark-channel tunnel`: creates, shows, pauses and resets tunnels."""
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from spark_channel.cli.text import cell
+from spark_channel.cli.arguments import Output
+from spark_channel.cli.text import cell, print_table
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag, TableLag
 from spark_channel.masking import mask_text
@@ -32,24 +31,17 @@ _SHOWN = 40
 def print_view(view: TunnelView) -> None:
     """Tables of channels, of the tables of those that have several, and of clients; and what else is known in lines."""
     record = view.record
-    wide = Console(file=sys.stdout)
-    wide.print(cell(f"{record.name}: {record.type} of {record.source}"), highlight=False)
-    wide.print(_channels(view))
+    typer.echo(one_line(f"{record.name}: {record.type} of {record.source}"))
+    print_table(_channels(view))
     for each in view.channels:
         for about, words in _remarks(each):
-            wide.print(
-                one_line(f"{each.channel.id} ({about}) {words}"), markup=False, highlight=False
-            )
+            typer.echo(one_line(f"{each.channel.id} ({about}) {words}"))
     tables = _tables(view)
     if tables.row_count:
-        wide.print(tables)
+        print_table(tables)
     for each in view.channels:
         if each.channel.parked:
-            wide.print(
-                one_line(f"parked {each.channel.id}: {each.channel.parked}"),
-                markup=False,
-                highlight=False,
-            )
+            typer.echo(one_line(f"parked {each.channel.id}: {each.channel.parked}"))
     if view.clients:
         clients = Table("client", "tag", "host", "timeout", "last heartbeat")
         for client in view.clients:
@@ -60,7 +52,7 @@ def print_view(view: TunnelView) -> None:
                 f"{client.timeout:g} s",
                 _heard(view, client),
             )
-        wide.print(clients)
+        print_table(clients)
 
 
 def plain_view(view: TunnelView) -> str:
@@ -83,7 +75,7 @@ def plain_view(view: TunnelView) -> str:
             for each in view.clients
         ],
     }
-    return json.dumps(found, indent=2, ensure_ascii=False)
+    return json.dumps(found, ensure_ascii=False)
 
 
 # --- text ---
@@ -356,25 +348,29 @@ def list_(
     ] = False,
     option: _Option = None,
     options_file: _OptionsFile = None,
+    output: Output = "text",
 ) -> None:
     """List the tunnels of a store; or, with --orphans, the slots that a server keeps WAL for without one."""
     if orphans:
-        _print_orphans(Tunnel("", _options(option, options_file), store=store))
+        _print_orphans(Tunnel("", _options(option, options_file), store=store), output)
         return
     table = Table("tunnel", "type", "source", "channels", "done", "clients")
+    tunnels = []
     place = Tunnel("", store=store).store
     for record in place.all():
         state = place.state(record.name)
-        done = sum(channel.state == "terminated" for channel in state.channels.values())
-        table.add_row(
-            cell(record.name),
-            str(record.type),
-            cell(record.source),
-            str(len(state.channels)),
-            str(done),
-            str(len(state.clients)),
-        )
-    Console().print(table)
+        counts = {
+            "channels": len(state.channels),
+            "done": sum(channel.state == "terminated" for channel in state.channels.values()),
+            "clients": len(state.clients),
+        }
+        about = {"tunnel": record.name, "type": str(record.type), "source": record.source}
+        tunnels.append({**about, **counts})
+        table.add_row(*map(cell, about.values()), *map(str, counts.values()))
+    if output == "json":
+        typer.echo(json.dumps(tunnels, ensure_ascii=False))
+    else:
+        print_table(table)
 
 
 @tunnel.command()
@@ -383,13 +379,11 @@ def describe(
     option: _Option = None,
     options_file: _OptionsFile = None,
     store: _Store = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; null for what is not known.")
-    ] = False,
+    output: Output = "text",
 ) -> None:
     """Show a tunnel's channels and clients; with its source's options, how far each channel and table is behind."""
     view = Tunnel(name, _options(option, options_file), store=store).describe()
-    if as_json:
+    if output == "json":
         typer.echo(plain_view(view))
     else:
         print_view(view)
@@ -563,16 +557,28 @@ def _options(given: Sequence[str] | None, path: Path | None) -> dict[str, str]:
     return options
 
 
-def _print_orphans(tunnel: Tunnel) -> None:
+def _print_orphans(tunnel: Tunnel, output: str) -> None:
     found = tunnel.orphans()
     place = tunnel.store.show()
+    if output == "json":
+        slots = [
+            {
+                "slot": each.slot,
+                "active": each.is_active,
+                "bytes_kept": each.kept,
+                "named_by": each.named_by or None,
+            }
+            for each in found
+        ]
+        typer.echo(json.dumps(slots, ensure_ascii=False))
+        return
     if not found:
         typer.echo(f"no slot of this database is without a tunnel in {place}")
         return
-    slots = Table("slot", "active", "bytes of WAL kept")
+    table = Table("slot", "active", "bytes of WAL kept")
     for each in found:
-        slots.add_row(cell(each.slot), "yes" if each.is_active else "no", grouped(each.kept))
-    Console(file=sys.stdout).print(slots)
+        table.add_row(cell(each.slot), "yes" if each.is_active else "no", grouped(each.kept))
+    print_table(table)
     for each in found:
         if each.named_by:
             typer.echo(

@@ -367,13 +367,41 @@ class LimitControl:
         """End `pause`."""
         return self._change(Resume(self._find(name).name))
 
+    def find(self, start: str | None) -> LimitEntry:
+        """The limit whose name or job id is `start`, or the only one that begins so; None: the only one that runs.
+
+        Raises:
+            OptionError: there is none, or several; names those that run.
+        """
+        entries = self.all()
+        for entry in entries:
+            if start in (entry.name, _id_of(entry)):
+                return entry
+        likely = [
+            entry
+            for entry in entries
+            if start is None or entry.name.startswith(start) or _id_of(entry).startswith(start)
+        ]
+        if len(likely) == 1:
+            return likely[0]
+        names = ", ".join(entry.name for entry in likely or entries) or "none"
+        if start is None and not entries:
+            why = "no limit runs on this host"
+        elif start is None:
+            why = f"{len(entries)} limits run on this host, so name one: {names}"
+        elif likely:
+            why = f"several limits begin with {start!r}: {names}"
+        else:
+            why = f"no limit {start!r} runs on this host; running are: {names}"
+        raise OptionError(why, option="name", got=start)
+
     def _change(self, request: Request) -> LimitStatus:
         return ask_limit(self._find(request.limit).service, request)
 
     def _find(self, name: str) -> LimitEntry:
         kept = self.all()
         for limit in kept:
-            if name in (limit.name, limit.name.removeprefix("job:")):
+            if name in (limit.name, _id_of(limit)):
                 return limit
         names = ", ".join(limit.name for limit in kept) or "none"
         raise OptionError(
@@ -398,6 +426,10 @@ class LimitControl:
                     LimitEntry(name, service, shared, ask_limit(service, StatusRequest(name)))
                 )
         return found
+
+
+def _id_of(entry: LimitEntry) -> str:
+    return entry.name.removeprefix("job:")
 
 
 def ask_limit(service: ServiceAddress, request: Request) -> LimitStatus:

@@ -1,5 +1,6 @@
 """The command line, as a user types it."""
 
+import json
 import os
 import re
 import subprocess
@@ -38,12 +39,23 @@ def test_the_version_is_the_packages() -> None:
     assert run("--version").startswith("spark-channel 0.")
 
 
-def test_connectors_are_listed_with_what_they_do() -> None:
-    out = run("connectors")
-    assert "sqlite" in out
-    assert "*.parquet" in out
-    assert re.search(r"http .* experimental .*HTTP servers written", out)
-    assert re.search(r"mysql .* stable .*MariaDB 10.11.*\n.* stable .*MySQL 9.* MySQL ", out)
+def test_connectors_are_listed_in_a_line_each_and_one_with_all_that_is_known() -> None:
+    lines = run("connectors").splitlines()
+    for name, words in {
+        "sqlite": ["yes", "yes", "stable"],
+        "http": ["yes", "-", "experimental"],
+    }.items():
+        (line,) = [line for line in lines if f" {name} " in line]
+        assert [cell.strip() for cell in line.split("│")[2:-1]] == words
+    assert max(map(len, lines)) <= 80
+    one = run("connectors", "mysql")
+    assert re.search(
+        r"tested against: MariaDB 10\.11.*\nother systems: MySQL \(stable, MySQL 9", one
+    )
+    assert ".parquet" in run("connectors", "parquet")
+    assert "'mysq' is no connector: adbc, arrow" in run("connectors", "mysq", code=2)
+    (found,) = json.loads(run("connectors", "postgresql", "--output", "json"))
+    assert (found["name"], found["reads"], found["writes"]) == ("postgresql", True, True)
 
 
 def test_limits_of_an_idle_host_are_none() -> None:

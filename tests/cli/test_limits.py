@@ -1,5 +1,6 @@
 """`spark-channel limits` on a limit that is there: looked at, changed, paused; and what `serve` refuses."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -67,6 +68,40 @@ def test_a_limit_is_set_and_what_is_left_out_stays(orders: SharedLimit) -> None:
     )
     status = orders.status()
     assert (status.rows_per_second, status.bytes_per_second) == (20_000, 32_000_000)
+
+
+def test_a_limit_is_named_by_its_beginning_or_by_being_the_only_one(orders: SharedLimit) -> None:
+    assert "limit orders-db: 7k rows/s" in command("set", "--rows-per-second", "7k")
+    assert "limit orders-db: 8k rows/s" in command("set", "ord", "--rows-per-second", "8k")
+    assert "paused" in command("pause", "o")
+    assert "open" in command("resume")
+    with SharedLimit("orders", bytes_per_second="64MB"):
+        for given, said in (
+            (["ord"], "several limits begin with 'ord': orders, orders-db"),
+            ([], "2 limits run on this host, so name one: orders, orders-db"),
+            (["x"], "no limit 'x' runs on this host; running are: orders, orders-db"),
+        ):
+            done = CliRunner().invoke(limits, ["pause", *given])
+            assert said in str(done.exception)
+        assert "limit orders: unlimited rows/s, 64M" in command("show", "orders"), "its whole name"
+
+
+def test_a_limit_is_lifted(orders: SharedLimit) -> None:
+    lifted = command("set", "orders-db", "--rows-per-second", "unlimited")
+    assert "unlimited rows/s, unlimited bytes/s" in lifted
+    assert orders.status().rows_per_second is None
+
+
+def test_names_are_whole_in_eighty_columns_and_in_json(orders: SharedLimit) -> None:
+    name = "the-database-of-orders-at-the-second-site-of-the-company-in-the-north"
+    with SharedLimit(name, rows_per_second="5k"):
+        done = CliRunner().invoke(limits, ["list"], env={"COLUMNS": "80"})
+        assert f" {name} " in done.output
+        listed = json.loads(command("list", "--output", "json"))
+        (shown,) = [json.loads(command("show", name, "--output", "json"))]
+    assert [limit["limit"] for limit in listed] == ["orders-db", name]
+    assert listed[0]["clients"][0]["client"] == "task 0"
+    assert (shown["rows_per_second"], shown["bytes_per_second"]) == (5_000, None)
 
 
 def test_windows_change_a_limit_until_the_command_is_interrupted(orders: SharedLimit) -> None:

@@ -80,7 +80,7 @@ class Watched:
         return found.output
 
     def plain(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.shown("--json"))
+        found: dict[str, Any] = json.loads(self.shown("--output", "json"))
         return found
 
     def table(self, name: str) -> dict[str, Any]:

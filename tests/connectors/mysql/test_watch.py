@@ -42,7 +42,7 @@ def test_a_tunnel_tells_chunks_changes_bytes_and_seconds(
         return found.output
 
     def channel() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(shown("--json"))["channels"][0]
+        found: dict[str, Any] = json.loads(shown("--output", "json"))["channels"][0]
         return found
 
     begun = channel()["lag"]
