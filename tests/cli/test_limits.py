@@ -97,8 +97,8 @@ def test_names_are_whole_in_eighty_columns_and_in_json(orders: SharedLimit) -> N
     with SharedLimit(name, rows_per_second="5k"):
         done = CliRunner().invoke(limits, ["list"], env={"COLUMNS": "80"})
         assert f" {name} " in done.output
-        listed = json.loads(command("list", "--output", "json"))
-        (shown,) = [json.loads(command("show", name, "--output", "json"))]
+        listed = json.loads(run("limits", "list", "--output", "json"))
+        shown = json.loads(run("limits", "show", name, "--output", "json"))
     assert [limit["limit"] for limit in listed] == ["orders-db", name]
     assert listed[0]["clients"][0]["client"] == "task 0"
     assert (shown["rows_per_second"], shown["bytes_per_second"]) == (5_000, None)

@@ -1,5 +1,6 @@
 """`spark-channel tunnel`, run as a command."""
 
+import json
 import re
 import sqlite3
 import time
@@ -43,6 +44,9 @@ def test_a_tunnel_from_its_making_to_its_end(shop: Path) -> None:
     assert made.exit_code == 0, made.output
     assert "base_and_stream, 4 channels" in made.output
     assert "orders" in call("list").output
+    (listed,) = json.loads(call("list", "--output", "json").output)
+    counts = [listed[name] for name in ("channels", "done", "clients")]
+    assert (listed["tunnel"], listed["type"], counts) == ("orders", "base_and_stream", [4, 0, 0])
     shown = call("describe", "orders", *source(shop)).output
     assert shown.count("base-000") == 3
     assert "stream-0" in shown
@@ -225,6 +229,9 @@ def test_a_base_beside_its_changes_and_a_slot_without_a_tunnel(
         )
         assert f" {name} " not in call("list", "--orphans", *server, *store).output
         assert call("delete", name, "--leave-slot", "--yes", *store).exit_code == 0
+        plain = call("list", "--orphans", *server, *store, "--output", "json").output
+        (slot,) = [slot for slot in json.loads(plain) if slot["slot"] == name]
+        assert not slot["active"]
         found = call("list", "--orphans", *server, *store).output
         assert cells(found, name)[1] == "no"
         assert "pg_drop_replication_slot" in found
