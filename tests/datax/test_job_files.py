@@ -163,6 +163,11 @@ def test_a_text_writer_names_columns_and_formats_times(make_job: Any) -> None:
     assert quoted.apply(pa.record_batch({"a": ["x,y"]})).batch.to_pylist() == [{"a": "'x,y'"}]
     with pytest.raises(JobFileError, match=r"quoteChar got ''; it takes one character"):
         write(make_job, fileFormat="csv", quoteChar="")
+    with pytest.raises(
+        JobFileError,
+        match=r"fieldDelimiter got '\|\|'; it takes one character, since fileFormat is",
+    ):
+        write(make_job, fileFormat="csv", fieldDelimiter="||")
     plain = write(make_job, common={"datetimeFormat": "dd.MM.yyyy HH:mm"})
     assert prepare(plain.spec.transformers[1:], rows.schema).run(rows).batch.to_pylist() == [
         {"a": "x", "t": "31.01.2024 08:30"}

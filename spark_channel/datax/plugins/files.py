@@ -348,6 +348,9 @@ def text_writer_end(
     if given.file_format == "csv":
         if len(given.quote_char) != 1:
             raise refusal(place.key("quoteChar"), given.quote_char, "one character")
+        if len(given.field_delimiter) != 1:
+            takes = "one character, since fileFormat is csv"
+            raise refusal(place.key("fieldDelimiter"), given.field_delimiter, takes)
         quotes = CsvTexts(given.field_delimiter, given.quote_char)
     if given.header:
         names = given.header if quotes is None else quotes.texts(given.header)
