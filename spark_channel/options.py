@@ -534,7 +534,13 @@ class ReadOptions(CommonOptions):
     )
     channels: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
         None,
-        description="channels that run at the same time in the whole job; default: the session's parallelism",
+        description="channels that run at the same time in the whole job, up to `maxChannels`; "
+        "default: the session's parallelism",
+    )
+    max_channels: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None,
+        description="most channels that run at the same time; default: 8 for each core, and so many that a quarter of "
+        "the free connections of each server is left",
     )
     channels_per_task: Annotated[int, Field(ge=1, le=64)] = Field(
         1, description="channels in one Spark task"

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from spark_channel.errors import OptionError
 from spark_channel.masking import mask_untyped, mask_url
 from spark_channel.planning.tasks import (
+    MAX_CHANNELS,
     Split,
     Task,
     TaskGroup,
@@ -28,6 +29,7 @@ __all__ = [
     "advise",
     "deal",
     "plan",
+    "wanted_channels",
 ]
 
 
@@ -164,15 +166,17 @@ class TransferSpec:
 
     Speeds are per second and over the whole job; `bytes` are Arrow bytes. The `channel_` speeds only
     divide the job's limit into a number of channels (see `channel_count`). `channels` None = the
-    session's parallelism. `max_dirty_rows` None = unlimited, unless `max_dirty_fraction` (0..1 of all
-    rows) is set. `time_patterns` (strptime's letters) read text as a time where the writer's option `convert` is
-    `lenient`. `part_of` is the name of the replication that copies this table.
+    session's parallelism; `max_channels` None = as many as cores and servers bear. `max_dirty_rows` None =
+    unlimited, unless `max_dirty_fraction` (0..1 of all rows) is set. `time_patterns` (strptime's letters) read text
+    as a time where the writer's option `convert` is `lenient`. `part_of` is the name of the replication that copies
+    this table.
     """
 
     reader: Endpoint
     writer: Endpoint
     transformers: tuple[Any, ...] = ()
     channels: int | None = None
+    max_channels: int | None = None
     channels_per_task: int = 1
     splits_per_channel: int = 5
     rows_per_second: int | None = None
@@ -239,9 +243,22 @@ def _wanted(spec: TransferSpec) -> int | None:
     )
 
 
-def advise(spec: TransferSpec, parallelism: int) -> int:
-    """The number of splits to request from the reader, before `plan`."""
-    return split_advice(plan_channels(_wanted(spec), parallelism), spec.splits_per_channel)
+def wanted_channels(spec: TransferSpec, parallelism: int) -> int:
+    """The channels that the limits or the user ask for, or the session's parallelism.
+
+    Raises:
+        OptionError: an invalid limit or number of channels.
+    """
+    return plan_channels(_wanted(spec), parallelism)
+
+
+def advise(spec: TransferSpec, parallelism: int, most: int = MAX_CHANNELS) -> int:
+    """The number of splits to request from the reader, before `plan`. `most`: channels that run at the same time.
+
+    Where more are asked for, they are splits that wait.
+    """
+    wanted = wanted_channels(spec, parallelism)
+    return max(wanted, split_advice(min(wanted, most), spec.splits_per_channel))
 
 
 def plan(
@@ -270,12 +287,14 @@ def plan(
     return deal(spec, tasks, parallelism=parallelism)
 
 
-def deal(spec: TransferSpec, tasks: Sequence[Task], *, parallelism: int) -> TransferPlan:
-    """Limit the channels to the number of tasks, and assign: the last part of `plan`, for given tasks.
+def deal(
+    spec: TransferSpec, tasks: Sequence[Task], *, parallelism: int, most: int = MAX_CHANNELS
+) -> TransferPlan:
+    """Limit the channels to the number of tasks and to `most`, and assign: the last part of `plan`, for given tasks.
 
     Raises:
         OptionError: an invalid limit or number of channels.
     """
-    channels = plan_channels(_wanted(spec), parallelism, len(tasks))
+    channels = min(plan_channels(_wanted(spec), parallelism, len(tasks)), most)
     groups = tuple(assign_fairly(tasks, channels, spec.channels_per_task))
     return TransferPlan(channels if groups else 0, groups)

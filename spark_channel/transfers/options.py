@@ -27,6 +27,7 @@ _PLANNED = {
     "channels": "channels",
     "numpartitions": "channels",
     "channelspertask": "channels_per_task",
+    "maxchannels": "max_channels",
 }
 
 
@@ -61,7 +62,11 @@ def job_options(spec: TransferSpec, more: Mapping[str, Any]) -> JobOptions:
         if (field := _PLANNED.get(key.lower())) is not None:
             planned[field] = given.pop(key)
     if planned:
-        names = {"channels": "channels", "channels_per_task": "channelsPerTask"}
+        names = {
+            "channels": "channels",
+            "channels_per_task": "channelsPerTask",
+            "max_channels": "maxChannels",
+        }
         parsed, _ = ReadOptions.parse({names[field]: value for field, value in planned.items()})
         spec = replace(spec, **{field: getattr(parsed, field) for field in planned})
     return JobOptions(replace(spec, reader=reader, writer=writer), given)
@@ -111,6 +116,7 @@ def _sorted(end: Endpoint, names: set[str], job: dict[str, Any]) -> Endpoint:
 _WHOLE = (
     "channels",
     "channelsPerTask",
+    "maxChannels",
     "jobId",
     "capacityRows",
     "capacityBytes",

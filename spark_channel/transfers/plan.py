@@ -47,6 +47,8 @@ from spark_channel.planning import (
     merge_tasks,
 )
 from spark_channel.planning.tasks import SPLITS_PER_CHANNEL, assign_by_mark
+from spark_channel.planning.transfer import wanted_channels
+from spark_channel.transfers.channels import channel_bound
 from spark_channel.transfers.conversion import (
     by_wall_clock,
     is_lenient,
@@ -194,7 +196,14 @@ class OpenedTransfer:
         """The tasks of targets that are published are not run again."""
         left = [task for task in self.plan.tasks if self.target_of(task.id) not in published]
         return replace(
-            self, plan=_dealt(self.spec, left, max(1, self.plan.channels), per_mark=self.per_mark)
+            self,
+            plan=_dealt(
+                self.spec,
+                left,
+                max(1, self.plan.channels),
+                max(1, self.plan.channels),
+                per_mark=self.per_mark,
+            ),
         )
 
 
@@ -312,20 +321,26 @@ def open_transfer(
     readers = [source.reader for source in sources]
     _refuse_other_columns(sources)
     limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
+    wanted = wanted_channels(spec, parallelism)
+    bound = channel_bound(
+        (*readers[:1], writers[0]), wanted=wanted, cores=parallelism, most=spec.max_channels
+    )
+    if remark := bound.told(wanted):
+        _log.warning(remark)
     for source in sources:
-        source.reader.fetch_size = limits.fetch_size(spec.channels or parallelism)
+        source.reader.fetch_size = limits.fetch_size(min(wanted, bound.channels))
         source.reader.stored_is_asked = writers[0].asks_reads(writers[0].options.commit)
     begun = (
         find_partial_transfer(writers, spec, sources[0].pipeline.output_schema) if alone else None
     )
     if begun is None:
-        tasks = _cut(spec, sources, writers, parallelism, held)
+        tasks = _cut(spec, sources, writers, advise(spec, parallelism, bound.channels), held)
     else:
         # Rows that were refused are found only by reading all of them again.
         again = writers[0].options.tolerates_dirty_rows
         tasks = _marked(begun.tasks if again else begun.left, sources, writers)
     per_mark = any(source.reader.options.limit_per_mark for source in sources)
-    made = _dealt(spec, tasks, parallelism, per_mark=per_mark)
+    made = _dealt(spec, tasks, parallelism, bound.channels, per_mark=per_mark)
     return OpenedTransfer(
         spec,
         sources,
@@ -372,7 +387,7 @@ def open_targets(
                 own_lengths=lengths,
             )
         )
-    sizes = [each.limits.fetch_size(spec.channels or parallelism) for each in made]
+    sizes = [each.limits.fetch_size(max(1, first.plan.channels)) for each in made]
     for source in first.sources:
         source.reader.fetch_size = FetchSize(
             min((each.rows for each in sizes if each.rows is not None), default=None),
@@ -385,11 +400,11 @@ def _cut(
     spec: TransferSpec,
     sources: Sequence[TransferSource],
     writers: Sequence[Writer],
-    parallelism: int,
+    splits_wanted: int,
     held: ExitStack,
 ) -> list[Task]:
     targets = len(writers)
-    advice = advise(spec, parallelism) if targets == 1 else targets
+    advice = splits_wanted if targets == 1 else targets
     splits: list[Split] = []
     for number, source in enumerate(sources):
         held.enter_context(source.reader.hold())
@@ -437,9 +452,9 @@ def _marked(
 
 
 def _dealt(
-    spec: TransferSpec, tasks: Sequence[Task], parallelism: int, *, per_mark: bool
+    spec: TransferSpec, tasks: Sequence[Task], parallelism: int, most: int, *, per_mark: bool
 ) -> TransferPlan:
-    made = deal(spec, tasks, parallelism=parallelism)
+    made = deal(spec, tasks, parallelism=parallelism, most=most)
     if not per_mark:
         return made
     groups = assign_by_mark(made.tasks, made.channels, spec.channels_per_task)

@@ -15,9 +15,11 @@ from spark_channel.errors import ChannelError, LimitError, SourceError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, Split, Task, TaskGroup, TransferSpec, advise
 from spark_channel.planning.tasks import assign_fairly
+from spark_channel.planning.transfer import wanted_channels
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress
 from spark_channel.service.launch import JobReporter, reason_of
+from spark_channel.transfers.channels import channel_bound
 from spark_channel.transfers.limits import JobLimits, is_limited
 from spark_channel.transfers.options import JobOptions
 from spark_channel.transfers.run import job_name
@@ -109,7 +111,16 @@ class Verification:
         )
         self._options = self.sides[0].reader.options
         self._limits = JobLimits.of(self._options).watching(*(side.reader for side in self.sides))
-        self._channels = job.spec.channels or engine.parallelism()
+        wanted = wanted_channels(job.spec, engine.parallelism())
+        bound = channel_bound(
+            [side.reader for side in self.sides],
+            wanted=wanted,
+            cores=engine.parallelism(),
+            most=job.spec.max_channels,
+        )
+        if remark := bound.told(wanted):
+            _log.warning(remark)
+        self._channels = min(wanted, bound.channels)
         fetch = self._limits.fetch_size(2 * self._channels)
         for side in self.sides:
             side.reader.fetch_size = fetch

@@ -16,7 +16,7 @@ from spark_channel.arrow_schema import TextLengths
 from spark_channel.connectors.base.claims import Follows, HeldClaim, StreamProgress
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.stored import FreeConnections, Stored
 from spark_channel.errors import BatchRefusedError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
@@ -267,6 +267,10 @@ class Reader(SplitReader):
 
     def resource_mark(self, split: Split) -> str | None:
         """The resource (a host) that reading `split` loads; None = no mark."""
+        return None
+
+    def free_connections(self) -> FreeConnections | None:
+        """Driver. How many more connections the server takes from this login now; None = not known, or no bound."""
         return None
 
     def stored(self) -> Stored | None:
@@ -554,6 +558,10 @@ class Writer(ABC):
 
         Opens nothing. A transfer with more target hosts than source hosts spreads its tasks by it.
         """
+        return None
+
+    def free_connections(self) -> FreeConnections | None:
+        """Driver. How many more connections the server takes from this login now; None = not known, or no bound."""
         return None
 
     def health(self) -> Health | None:

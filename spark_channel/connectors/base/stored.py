@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ["Overlap", "Stored", "most_overlap", "overlap"]
+__all__ = ["FreeConnections", "Overlap", "Stored", "most_overlap", "overlap"]
 
 
 class Overlap(IntEnum):
@@ -32,6 +32,18 @@ class Stored:
     servers: frozenset[str]
     parts: frozenset[tuple[str, ...]]
     complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FreeConnections:
+    """How many more connections a server takes from a login.
+
+    `server` is a name that the server gives itself, equal for all who ask it. `place` is for messages.
+    """
+
+    server: str
+    place: str
+    count: int
 
 
 def overlap(source: Stored, target: Stored) -> Overlap:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.network import is_of_this_machine
+from spark_channel.connectors.base.stored import FreeConnections
 from spark_channel.connectors.mysql.options import (
     ALL_ROWS,
     LEAST,
@@ -314,6 +315,21 @@ class MysqlSession(BoundSession):
         with self._cursor() as cursor:
             cursor.execute(sql, tuple(parameters) or None)
             return list(cursor.fetchall())
+
+    def free_connections(self) -> FreeConnections | None:
+        try:
+            ((host, port, most, own_most),) = self.rows(
+                "SELECT @@hostname, @@port, @@GLOBAL.max_connections, @@SESSION.max_user_connections"
+            )
+            ((_, used),) = self.rows("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+            counts = [int(most) - int(used)]
+            if own_most:
+                (user,) = self.rows("SELECT SUBSTRING_INDEX(USER(), '@', 1)")
+                own = [row for row in self.rows("SHOW PROCESSLIST") if row[1] == user[0]]
+                counts.append(int(own_most) - len(own))
+        except ChannelError:  # a server of another program that speaks MySQL's protocol
+            return None
+        return FreeConnections(f"{host}:{port}", self.place, min(counts))
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """As fields of bytes. The server sends as fast as batches are taken: memory stays flat."""

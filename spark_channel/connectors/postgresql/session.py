@@ -18,6 +18,7 @@ import pyarrow as pa
 from psycopg.pq import TransactionStatus
 
 from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors.base.stored import FreeConnections
 from spark_channel.connectors.postgresql.copy import (
     HEADER,
     TRAILER,
@@ -59,6 +60,21 @@ _RENEW = (
     "PERFORM pg_catalog.pg_advisory_unlock_all(), {named}; END IF; END $renew$"
 )
 """In one exchange: behind a pooler the next statement may run in another session."""
+
+
+_FREE = """
+WITH used AS (SELECT usesysid, datid FROM pg_catalog.pg_stat_activity WHERE usesysid IS NOT NULL)
+SELECT pg_catalog.concat_ws(' ', pg_catalog.pg_postmaster_start_time(), pg_catalog.current_setting('port')),
+  least(
+    pg_catalog.current_setting('max_connections')::int
+      - pg_catalog.current_setting('superuser_reserved_connections')::int
+      - coalesce(pg_catalog.current_setting('reserved_connections', true)::int, 0) - (SELECT count(*) FROM used),
+    (SELECT CASE WHEN rolconnlimit >= 0 THEN rolconnlimit - (SELECT count(*) FROM used WHERE usesysid = r.oid) END
+      FROM pg_catalog.pg_roles r WHERE rolname = session_user),
+    (SELECT CASE WHEN datconnlimit >= 0 THEN datconnlimit - (SELECT count(*) FROM used WHERE datid = d.oid) END
+      FROM pg_catalog.pg_database d WHERE datname = current_database()))
+"""
+"""The server, and what it has left for this login: `least` leaves out the bounds that are not set."""
 
 
 class PgSession(DriverSession):
@@ -191,6 +207,13 @@ class PgSession(DriverSession):
             self._script([sql])
             return []
         return self._run(sql) if self._is_begun else self._alone(sql)
+
+    def free_connections(self) -> FreeConnections | None:
+        try:
+            ((server, count),) = self.rows(_FREE)
+        except ChannelError:  # a server of another program that speaks PostgreSQL's protocol
+            return None
+        return FreeConnections(str(server), self.place, int(count))
 
     def repeated(
         self, name: str, types: str, sql: str, literals: Sequence[str]

@@ -22,7 +22,7 @@ from spark_channel.connectors.base.contract import (
 )
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.base.health import RowCost
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.stored import FreeConnections, Stored
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.keyset import SessionHolder, ShortStatements, keyset_of
@@ -118,6 +118,10 @@ class SqlReader(Reader):
             if self.stored_is_asked:
                 self.find_stored(session)
             return self.fine_splits(session, max(1, advice))
+
+    def free_connections(self) -> FreeConnections | None:
+        with self.connect("plan") as session:
+            return session.free_connections()
 
     def stored(self) -> Stored:
         if self._stored is None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from spark_channel.connectors.base.stored import FreeConnections
 from spark_channel.connectors.base.types import sqlglot, tokens
 from spark_channel.errors import ChannelError, OptionError, TargetError
 from spark_channel.masking import mask_statement
@@ -92,6 +93,10 @@ class Session(ABC):
         A session that runs many of them may keep the server's plan as `name`.
         """
         return self.rows(re.sub(r"\$(\d)", lambda found: literals[int(found[1]) - 1], sql))
+
+    def free_connections(self) -> FreeConnections | None:
+        """How many more connections the server takes from this login now; None = it has no bound, or does not say."""
+        return None
 
     def ping(self) -> None:
         """Have the server answer.

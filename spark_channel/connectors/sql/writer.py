@@ -20,6 +20,7 @@ from spark_channel.connectors.base.contract import (
     WritePlan,
 )
 from spark_channel.connectors.base.feed import row_fields
+from spark_channel.connectors.base.stored import FreeConnections
 from spark_channel.connectors.sql.catalog import Column, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import is_own_table
 from spark_channel.connectors.sql.options import SqlWriteOptions
@@ -86,6 +87,11 @@ class SqlWriter(WriteProtocol[S]):
     """Writes a task with `commit=task`."""
     stages_with_claim: ClassVar[bool] = False
     """Whether `make_staging` runs in the transaction that takes the claim, and `publish_staged` drops the staging."""
+
+    def free_connections(self) -> FreeConnections | None:
+        return self.run(
+            TargetError, "look", lambda session: session.free_connections(), begins=True
+        )
 
     def exists(self) -> bool | None:
         return self.run(

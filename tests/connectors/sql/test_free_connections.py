@@ -1,0 +1,130 @@
+"""A job leaves connections of its servers to others, however many channels it is asked for."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from spark_channel import transfer
+from spark_channel.connectors import load_reader, load_writer
+from spark_channel.connectors.base.stored import FreeConnections
+from spark_channel.errors import ChannelError
+from spark_channel.transfers.channels import channel_bound
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer
+
+pytestmark = pytest.mark.timeout(120)
+ROWS = 400
+MOST = 12
+"""Connections that the job's login may have."""
+
+
+class Side:
+    """A reader or writer of a server with so many free connections; None = it does not say."""
+
+    def __init__(self, server: str, count: int | None) -> None:
+        self._answer = None if count is None else FreeConnections(server, server, count)
+        self.asked = 0
+
+    def free_connections(self) -> FreeConnections | None:
+        self.asked += 1
+        return self._answer
+
+
+def bound(*sides: Side, wanted: int = 1000, cores: int = 8, most: int | None = None) -> int:
+    return channel_bound(sides, wanted=wanted, cores=cores, most=most).channels  # type: ignore[arg-type]
+
+
+def test_channels_are_bounded_by_cores_and_by_what_each_server_has_left() -> None:
+    assert bound(Side("a", None), Side("b", None), cores=2) == 16
+    assert bound(Side("a", 40), Side("b", None)) == 27, (
+        "a quarter, and three of the driver, are left"
+    )
+    assert bound(Side("a", 40), Side("a", 38)) == 13, "a channel has two connections of one server"
+    assert bound(Side("a", 40), Side("b", 12)) == 6
+    assert bound(Side("a", 2), Side("b", 2)) == 1
+    assert bound(Side("a", 2), most=50) == 50
+
+
+def test_few_channels_do_not_ask_the_servers() -> None:
+    side = Side("a", 1)
+    assert bound(side, wanted=4) == 64
+    assert side.asked == 0
+    remark = channel_bound([side], wanted=9, cores=8, most=None).told(9)  # type: ignore[list-item]
+    assert remark == (
+        "9 channels were asked for, and 1 run at the same time (a has 1 free connections); the other splits wait for "
+        "them. Option 'maxChannels' sets another number"
+    )
+
+
+@pytest.fixture
+def postgresql(postgres_server: PostgresServer) -> Iterator[dict[str, str]]:
+    name = "few_connections"
+    postgres_server.psql(
+        f"CREATE ROLE {name} LOGIN PASSWORD 'pw' CONNECTION LIMIT {MOST}; CREATE SCHEMA {name} AUTHORIZATION {name};"
+        f"CREATE TABLE {name}.source AS SELECT g AS id FROM generate_series(1, {ROWS}) g;"
+        f"ALTER TABLE {name}.source ADD PRIMARY KEY (id), OWNER TO {name}"
+    )
+    try:
+        yield {
+            "url": postgres_server.url,
+            "user": name,
+            "password": "pw",
+            "currentSchema": name,
+        }
+    finally:
+        postgres_server.psql(f"DROP SCHEMA {name} CASCADE; DROP ROLE {name}")
+
+
+@pytest.fixture
+def mariadb(mariadb_server: MariadbServer) -> Iterator[dict[str, str]]:
+    name = "few_connections"
+    mariadb_server.sql(
+        f"CREATE DATABASE {name}; CREATE USER {name}@'%' IDENTIFIED BY 'pw' WITH MAX_USER_CONNECTIONS {MOST};"
+        f"GRANT ALL ON {name}.* TO {name}@'%'; CREATE TABLE {name}.source (id int PRIMARY KEY);"
+        f"USE {name}; INSERT INTO source SELECT seq FROM seq_1_to_{ROWS}"
+    )
+    try:
+        yield {
+            "url": f"mysql://127.0.0.1:{mariadb_server.port}/{name}",
+            "user": name,
+            "password": "pw",
+        }
+    finally:
+        mariadb_server.sql(f"DROP DATABASE {name}; DROP USER {name}@'%'")
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def login(request: pytest.FixtureRequest) -> dict[str, str]:
+    found: dict[str, str] = request.getfixturevalue(request.param)
+    return found
+
+
+def test_a_server_says_what_it_has_left_for_a_login(login: dict[str, str]) -> None:
+    reader, _ = load_reader({**login, "dbtable": "source"})
+    writer, _ = load_writer({**login, "dbtable": "target"})
+    read, written = reader.free_connections(), writer.free_connections()
+    assert read is not None
+    assert written is not None
+    assert read.server == written.server
+    assert read.count == MOST - 1, "one asks"
+
+
+def test_a_job_of_many_channels_leaves_connections_to_others(
+    login: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    report = transfer(
+        None, {**login, "dbtable": "source", "numPartitions": "200"}, {**login, "dbtable": "target"}
+    )
+    assert report.rows == ROWS
+    assert report.tasks >= 200
+    assert re.search("200 channels were asked for, and [23] run at the same time", caplog.text)
+
+
+def test_more_channels_are_an_option_of_another_name(login: dict[str, str]) -> None:
+    with pytest.raises(ChannelError, match="connection"):
+        transfer(
+            None,
+            {**login, "dbtable": "source", "numPartitions": "200", "maxChannels": "200"},
+            {**login, "dbtable": "target"},
+        )
