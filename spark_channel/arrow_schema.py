@@ -1,6 +1,6 @@
 """Arrow batches cast to a schema, text lengths in its metadata, and its columns by name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,9 +23,9 @@ __all__ = [
     "is_number",
     "is_text",
     "length_in",
+    "match_names",
     "noted",
     "plain_type",
-    "spell",
     "text_lengths",
     "widest",
     "without_notes",
@@ -116,6 +116,9 @@ def cast_exactly(values: pa.Array, kind: pa.DataType, *, declared: bool = False)
     if values.type.equals(kind):
         return values
     values = _plain_values(values)
+    spelled = _spelled_as(values.type, kind)
+    if not spelled.equals(values.type):
+        values = values.view(spelled)
     if values.type.equals(kind):
         return values
     if values.null_count == len(values):
@@ -164,6 +167,45 @@ def _plain_values(values: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     return values
+
+
+def _spelled_as(given: pa.DataType, kind: pa.DataType) -> pa.DataType:
+    """`given`, in which fields inside have the names of `kind`: Arrow makes NULLs of those in another case.
+
+    Raises:
+        SchemaError: see `match_names`.
+    """
+    types = pa.types
+    if given.equals(kind):
+        return given
+    if types.is_struct(given) and types.is_struct(kind):
+        fields, wanted = list(given), {field.name: field.type for field in kind}
+        there = {field.name for field in fields}
+        if len(wanted) != kind.num_fields or len(there) != len(fields):
+            return given
+        names = {spelled: name for name, spelled in match_names(wanted, there).items()}
+        return pa.struct(
+            [
+                field.with_name(names[field.name]).with_type(
+                    _spelled_as(field.type, wanted[names[field.name]])
+                )
+                if field.name in names
+                else field
+                for field in fields
+            ]
+        )
+    if types.is_map(given) and types.is_map(kind):
+        item = given.item_field
+        item = item.with_type(_spelled_as(item.type, kind.item_type))
+        key = given.key_field.with_type(_spelled_as(given.key_type, kind.key_type))
+        return pa.map_(key, item, keys_sorted=given.keys_sorted)
+    if is_list(given) and is_list(kind):
+        inner = given.value_field
+        inner = inner.with_type(_spelled_as(inner.type, kind.value_type))
+        if types.is_fixed_size_list(given):
+            return pa.list_(inner, given.list_size)
+        return pa.large_list(inner) if types.is_large_list(given) else pa.list_(inner)
+    return given
 
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -377,18 +419,39 @@ def find_column(schema: pa.Schema, name: str, option: str) -> pa.Field:
     )
 
 
-def spell(name: str, names: Sequence[str]) -> str | None:
-    """The one of `names` that is `name`: spelled exactly so, else the only one that differs in case alone.
+def match_names(names: Iterable[str], others: Iterable[str], shown: str = "") -> dict[str, str]:
+    """Return how `others` spell those of `names` that they have: exactly so, else in another case, one to one.
+
+    `shown`: where the others are, for the error.
 
     Raises:
-        SchemaError: several differ in case alone.
+        SchemaError: in another case, a name may be several of the others, or several names may be one of them.
     """
-    if name in names:
-        return name
-    near = [each for each in names if each.lower() == name.lower()]
-    if len(near) > 1:
-        raise SchemaError(
-            f"column {name!r} is spelled otherwise in the source or target, which has {', '.join(map(repr, near))}: "
-            "name one of them"
-        )
-    return near[0] if near else None
+    names, others = list(names), list(others)
+    exact = set(names).intersection(others)
+    near: dict[str, list[str]] = {}
+    for other in others:
+        if other not in exact:
+            near.setdefault(other.lower(), []).append(other)
+    matched: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        if name in exact:
+            matched[name] = name
+            continue
+        found = near.get(name.lower(), [])
+        if len(found) > 1 or (found and found[0] in taken):
+            first = taken.get(found[0])
+            several = (
+                f"may be {' or '.join(map(repr, found))}"
+                if first is None
+                else f"and column {first!r} may both be {found[0]!r}"
+            )
+            raise SchemaError(
+                f"{shown or 'the source or target'} has no column {name!r} that is spelled so: it {several}, which "
+                "differ from it in case alone. Spell the column as it is there, or rename one of them"
+            )
+        if found:
+            taken[found[0]] = name
+            matched[name] = found[0]
+    return matched

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.arrow_schema import InexactError, cast_exactly
+from spark_channel.errors import SchemaError
 
 NOW = dt.datetime(2024, 1, 1, 13, 5)
 DAY = dt.date(2024, 1, 1)
@@ -126,13 +127,30 @@ def test_a_list_view_is_refused_since_arrows_cast_loses_its_last_values(given: p
 
 def test_a_field_of_a_struct_is_dropped_only_by_a_type_that_was_asked_for() -> None:
     both = pa.array([{"a": 1, "b": 2}])
-    for kind in (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("B", pa.int64())])):
+    for kind in (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("c", pa.int64())])):
         with pytest.raises(InexactError, match="b"):
             cast_exactly(both, kind)
     chosen = cast_exactly(both, pa.struct([("a", pa.int64())]), declared=True)
     assert chosen.to_pylist() == [{"a": 1}]
     more = cast_exactly(pa.array([{"a": 1}]), both.type)
     assert more.to_pylist() == [{"a": 1, "b": None}]
+
+
+def test_fields_inside_are_found_in_another_case() -> None:
+    row = [{"A": 1, "b": [("k", {"C": 2})]}, None]
+    values = pa.array(
+        row,
+        pa.struct([("A", pa.int64()), ("b", pa.map_(pa.string(), pa.struct([("C", pa.int8())])))]),
+    )
+    kind = pa.struct(
+        [("B", pa.map_(pa.string(), pa.struct([("c", pa.int64())]))), ("a", pa.int32())]
+    )
+    for declared in (True, False):
+        made = cast_exactly(values.slice(0), kind, declared=declared)
+        assert made.to_pylist() == [{"B": [("k", {"c": 2})], "a": 1}, None]
+    two = pa.array([{"Id": 1, "ID": 2}])
+    with pytest.raises(SchemaError, match="'Id' or 'ID'"):
+        cast_exactly(two, pa.struct([("id", pa.int64())]))
 
 
 def test_a_type_that_was_asked_for_may_be_the_text_or_the_bytes_of_a_value() -> None:

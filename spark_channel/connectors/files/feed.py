@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import match_names
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
@@ -284,21 +285,21 @@ def _as_planned(
 
 def _compare(expected: pa.Schema, found: pa.Schema, path: str, *, typed: bool) -> None:
     advice = "Begin a new stream, or reset the tunnel, to take new columns"
-    known = {field.name.lower(): field for field in expected}
-    there = {field.name.lower() for field in found}
+    there = match_names(expected.names, found.names, path)
+    began_as = {spelled: name for name, spelled in there.items()}
     for field in found:
-        was = known.get(field.name.lower())
-        if was is None:
+        if field.name not in began_as:
             raise SchemaError(f"{path} has a new column {field.name!r}. {advice}")
+        was = expected.field(began_as[field.name])
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if typed and kind != was.type:
             raise SchemaError(
                 f"{path} has column {field.name!r} as {kind}; its stream began with {was.type}. {advice}"
             )
-    for name, field in known.items():
+    for name in expected.names:
         if name not in there:
             raise SchemaError(
-                f"{path} lacks column {field.name!r}, with which its stream began. {advice}"
+                f"{path} lacks column {name!r}, with which its stream began. {advice}"
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from spark_channel.arrow_schema import InexactError, cast_exactly, spell
+from spark_channel.arrow_schema import InexactError, cast_exactly
 from spark_channel.connectors import Reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.files.conditions import ValueRange, exact
@@ -24,7 +24,7 @@ from spark_channel.connectors.files.formats.base import (
     SplitRequest,
     batch_rows,
 )
-from spark_channel.connectors.files.listing import SourceFile, partition_value
+from spark_channel.connectors.files.listing import SourceFile
 from spark_channel.connectors.files.options import (
     ArrowReadOptions,
     CsvReadOptions,
@@ -147,12 +147,8 @@ class FilesReader(Reader):
         if plan.condition is None or not file.partition:
             return True
         ranges = {}
-        for name, text in file.partition:
-            position = plan.partitions.get_field_index(name)
-            if position < 0:
-                continue
-            kind = plan.partitions.field(position).type
-            value = partition_value(name, text, kind).as_py()
+        for name, scalar in plan.folder_values(file.partition).items():
+            kind, value = scalar.type, scalar.as_py()
             with contextlib.suppress(ValueError, TypeError):
                 rank = None if value is None else exact(value, kind)
                 ranges[name] = ValueRange(rank, rank, int(value is None), 1)
@@ -205,11 +201,7 @@ class FilesReader(Reader):
             strict=plan.strict and written is None,
             inferred=plan.inferred and written is None,
         )
-        partition = {
-            name: partition_value(name, text, plan.partitions.field(name).type)
-            for name, text in piece["partition"]
-            if name in plan.partitions.names
-        }
+        partition = plan.folder_values(piece["partition"])
         with reading(shown):
             opened = planned.open(login)
         batches = self.form.batches(opened, piece["path"], piece["piece"], wanted)
@@ -244,17 +236,21 @@ def _result(
     found = plan.files if plan.found is None else plan.found
 
     def column(field: pa.Field) -> pa.Array:
-        if field.name in plan.partitions.names:
-            return pa.repeat(partition.get(field.name, pa.scalar(None, field.type)), batch.num_rows)
-        name = spell(field.name, batch.schema.names)
-        if name is None:
-            return pa.nulls(batch.num_rows, field.type)
-        values = batch.column(batch.schema.get_field_index(name))
+        values = nullable(field)
         if not field.nullable and values.null_count:
             raise SourceError(
-                f"{shown}: column {field.name!r} holds NULL, and its schema is NOT NULL. "
-                "The file is damaged; write it again"
+                f"{shown}: column {field.name!r} is NULL or not there, and its schema is NOT NULL. Give a schema in "
+                "which it may be NULL; if the file itself says NOT NULL, it is damaged: write it again"
             )
+        return values
+
+    def nullable(field: pa.Field) -> pa.Array:
+        if field.name in plan.partitions.names:
+            return pa.repeat(partition.get(field.name, pa.scalar(None, field.type)), batch.num_rows)
+        number = batch.schema.get_field_index(field.name)
+        if number < 0:
+            return pa.nulls(batch.num_rows, field.type)
+        values = batch.column(number)
         if values.type.equals(field.type):
             return values
         there = values.type

@@ -1,6 +1,6 @@
 """Files, columns and splits of a read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -9,12 +9,17 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.arrow_schema import check_columns, find_column, spell
+from spark_channel.arrow_schema import check_columns, find_column, match_names
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import locate, open_planned, reading
 from spark_channel.connectors.files.formats.base import Format, Piece
 from spark_channel.connectors.files.formats.text import TextFormat, merge_inferred, plain_inferred
-from spark_channel.connectors.files.listing import SourceFile, list_files, partition_fields
+from spark_channel.connectors.files.listing import (
+    SourceFile,
+    list_files,
+    partition_fields,
+    partition_value,
+)
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import FileReadOptions
 from spark_channel.connectors.files.versions import show_file, with_tag
@@ -78,10 +83,20 @@ class SourcePlan:
         """The columns of a CSV file that was written with `names`, in its order; None = it has those of the source."""
         if names is None:
             return self.files
-        own = {field.name.lower(): field for field in self.files}
-        found = [own.get(name.lower(), pa.field(name, pa.string())) for name in names]
-        by_order = len(names) == len(own) and not own.keys() & {name.lower() for name in names}
-        return self.files if by_order else pa.schema(found)
+        matched = match_names(self.files.names, names)
+        if not matched and len(names) == len(self.files):
+            return self.files  # by their order
+        known = {spelled: self.files.field(name) for name, spelled in matched.items()}
+        return pa.schema([known.get(name, pa.field(name, pa.string())) for name in names])
+
+    def folder_values(self, partition: Sequence[tuple[str, str | None]]) -> dict[str, pa.Scalar]:
+        """What a file's folders say of the columns `partitions`."""
+        texts = dict(partition)
+        names = match_names(self.partitions.names, texts)
+        return {
+            name: partition_value(name, texts[spelled], self.partitions.field(name).type)
+            for name, spelled in names.items()
+        }
 
     def needed(self) -> pa.Schema:
         """The columns of `files` that result and condition take: at least one, to count rows by."""
@@ -149,7 +164,9 @@ def plan_source(
     in_folders = pa.schema(partition_fields(files))
     files = list(files)
     in_files, dialect, certain = _columns_of(form, options, files, given)
-    in_files = pa.schema([field for field in in_files if field.name not in in_folders.names])
+    # As for Spark, a folder says the value of a column that its files have, too.
+    twice = set(match_names(in_folders.names, in_files.names).values())
+    in_files = pa.schema([field for field in in_files if field.name not in twice])
     inferred = form.text and not certain and (given is None or own)
     plan = plan_columns(
         form,
@@ -182,7 +199,8 @@ def plan_columns(
     """
     found = in_files
     if given is not None:
-        in_files, in_folders = _as_given(form, in_files, in_folders, given)
+        by_line = form.name == "json" and declared
+        in_files, in_folders = _as_given(form, in_files, in_folders, given, by_line=by_line)
     everything = pa.schema([*in_files, *in_folders])
     check_columns(everything)
     result = everything if given is None else pa.schema(_by_name(everything, given))
@@ -211,12 +229,10 @@ def _if_empty(options: FileReadOptions) -> pa.Schema:
 
 
 def _as_found(columns: pa.Schema, found: pa.Schema) -> pa.Schema:
-    names = {field.name: spell(field.name, found.names) for field in columns}
+    names = match_names(columns.names, found.names)
     return pa.schema(
         [
-            field
-            if names[field.name] is None
-            else field.with_type(found.field(names[field.name]).type)
+            field.with_type(found.field(names[field.name]).type) if field.name in names else field
             for field in columns
         ]
     )
@@ -256,18 +272,7 @@ def _with_other_columns(files: Sequence[SourceFile]) -> list[int]:
 
     The log says which of its files have equal columns. Other files are each looked into, if they are not too many.
     """
-    appends: dict[int, dict[str, int]] = {}  # by manifest: the number of each key of a schema
-    logged: dict[tuple[str, int], int] = {}
-    others: list[int] = []
-    for number, file in enumerate(files):
-        if file.written is None or file.manifest is None or file.listed is None:
-            others.append(number)
-        else:
-            if id(file.manifest) not in appends:
-                keys = enumerate(file.manifest.schemas)
-                appends[id(file.manifest)] = {key: place for place, key in keys}
-            append = appends[id(file.manifest)][str(file.listed.schema)]
-            logged.setdefault((file.root, append), number)
+    logged, others = _by_log(files)
     others.sort(key=lambda number: (files[number].mtime_ns, files[number].path))
     if len(others) > _MOST_FOOTERS:
         _log.warning(
@@ -276,7 +281,23 @@ def _with_other_columns(files: Sequence[SourceFile]) -> list[int]:
             len(others),
         )
         del others[1:]
-    return [*(logged[key] for key in sorted(logged)), *others]
+    return [*logged, *others]
+
+
+def _by_log(files: Sequence[SourceFile]) -> tuple[list[int], list[int]]:
+    """(a file of each schema in the log, in the order of the appends; the files that no log describes)."""
+    appends: dict[int, dict[str, tuple[int, int]]] = {}  # by log: the place of each key of a schema
+    logged: dict[tuple[int, int], int] = {}
+    others: list[int] = []
+    for number, file in enumerate(files):
+        if file.written is None or file.manifest is None or file.listed is None:
+            others.append(number)
+            continue
+        if id(file.manifest) not in appends:
+            keys = enumerate(file.manifest.schemas)
+            appends[id(file.manifest)] = {key: (len(appends), place) for place, key in keys}
+        logged.setdefault(appends[id(file.manifest)][str(file.listed.schema)], number)
+    return [logged[key] for key in sorted(logged)], others
 
 
 def _spelled_alike(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
@@ -285,20 +306,27 @@ def _spelled_alike(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
     A file that has that spelling and another one has two columns.
 
     Raises:
-        SchemaError: a file has two other spellings.
+        SchemaError: a file has two other spellings, or one that may be either of two columns.
     """
-    known: dict[str, str] = {}
-    spelled = []
+
+    def names_of(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
+        spelled = match_names(columns, schema.names, "a file of the source")
+        columns_of = {name: column for column, name in spelled.items()}
+        return [columns_of.get(name, name) for name in schema.names]
+
+    columns: dict[str, None] = {}
     for schema in schemas:
-        names: list[str] = []
-        for field_name in schema.names:
-            first = known.setdefault(field_name.lower(), field_name)
-            is_here = first in schema.names
-            names.append(field_name if is_here or spell(first, schema.names) is None else first)
-        spelled.append(
-            pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+        columns.update(dict.fromkeys(names_of(schema, columns)))
+    # Once more, since a later file may have both spellings.
+    return [
+        pa.schema(
+            [
+                field.with_name(name)
+                for field, name in zip(schema, names_of(schema, columns), strict=True)
+            ]
         )
-    return spelled
+        for schema in schemas
+    ]
 
 
 def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -322,12 +350,13 @@ def _text_columns(
     form: TextFormat, options: FileReadOptions, files: list[SourceFile], given: pa.Schema | None
 ) -> tuple[pa.Schema, Dialect, bool]:
     """The columns of the files that the log describes, by name, and of a sample of the others."""
-    others = [number for number, file in enumerate(files) if file.written is None]
-    logged: dict[str, tuple[pa.Schema, str]] = {}
-    for file in files:
-        if file.written is not None and file.listed is not None:
-            logged.setdefault(file.listed.schema or "", (file.written[0], file.path))
-    written = _merged(form, list(logged.values()), given)
+    logged, others = _by_log(files)
+    described = [
+        (written[0], files[number].path)
+        for number in logged
+        if (written := files[number].written) is not None
+    ]
+    written = _merged(described, given)
     if files and not others:
         return written, {}, True
     sampled, dialect = _sampled(form, options, files, others)
@@ -340,14 +369,14 @@ def _text_columns(
         raise SourceError(
             f"{shown} is empty, so its columns are unknown; give a schema to read it as empty"
         )
-    known = {_key(form, name) for name in written.names}
-    more = [field for field in sampled if _key(form, field.name) not in known]
-    return pa.schema([*written, *more]), dialect, False
+    # The log says nothing of NULLs in the files of others.
+    known = [field.with_nullable(True) for field in written]
+    both = _spelled_alike([pa.schema(known), sampled])
+    more = [field for field in both[1] if field.name not in both[0].names]
+    return pa.schema([*both[0], *more]), dialect, False
 
 
-def _merged(
-    form: TextFormat, logged: Sequence[tuple[pa.Schema, str]], given: pa.Schema | None
-) -> pa.Schema:
+def _merged(logged: Sequence[tuple[pa.Schema, str]], given: pa.Schema | None) -> pa.Schema:
     """The columns of all appends to a directory. One that an append lacks is NULL in its rows.
 
     Raises:
@@ -355,20 +384,20 @@ def _merged(
     """
     if len({schema.serialize().to_pybytes() for schema, _ in logged}) == 1:
         return logged[0][0]
-    typed = set() if given is None else {_key(form, name) for name in given.names}
+    typed = set() if given is None else {name.lower() for name in given.names}
     found: dict[str, tuple[pa.Field, str, int]] = {}
-    for schema, path in logged:
+    schemas = _spelled_alike([schema for schema, _ in logged])
+    for schema, (_, path) in zip(schemas, logged, strict=True):
         for field in schema:
-            key = _key(form, field.name)
-            first, where, count = found.get(key, (field, path, 0))
-            kind = first.type if key in typed else _wider(first.type, field.type)
+            first, where, count = found.get(field.name, (field, path, 0))
+            kind = first.type if field.name.lower() in typed else _wider(first.type, field.type)
             if kind is None:
                 raise SchemaError(
                     f"column {field.name!r} is {first.type} in {where} and {field.type} in {path}. Give a schema, or "
                     "read each file with its own"
                 )
             nullable = first.nullable or field.nullable
-            found[key] = pa.field(first.name, kind, nullable), where, count + 1
+            found[field.name] = pa.field(first.name, kind, nullable), where, count + 1
     return pa.schema(
         [
             field.with_nullable(True) if count < len(logged) else field
@@ -389,11 +418,6 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _key(form: Format, name: str) -> str:
-    """What names of one column share: those of CSV are found ignoring case, those of JSON are not."""
-    return name.lower() if form.name == "csv" else name
-
-
 def _schema_of(
     form: Format, options: FileReadOptions, files: list[SourceFile], number: int
 ) -> pa.Schema:
@@ -410,7 +434,8 @@ def _sampled(
     form: TextFormat, options: FileReadOptions, files: list[SourceFile], others: Sequence[int]
 ) -> tuple[pa.Schema, Dialect]:
     """The columns that samples of the first of the `others` agree on, and the dialect that they show."""
-    kinds: dict[str, tuple[str, pa.DataType]] = {}
+    kinds: dict[str, pa.DataType] = {}
+    schemas: list[pa.Schema] = []
     dialect: Dialect = {}
     for number in others[:_SAMPLED_FILES]:
         file = files[number]
@@ -422,14 +447,15 @@ def _sampled(
             found, shown = form.sample(opened, file.path, options)
         check_columns(found)
         dialect = {**dialect, **shown}
+        schemas.append(found)
+    for found in _spelled_alike(schemas):
         is_first = not kinds
         for field in found:
-            key = _key(form, field.name)
             # CSV files of one source have one header: the read refuses a file with another one.
-            if form.name != "csv" or is_first or key in kinds:
-                name, kind = kinds.get(key, (field.name, pa.null()))
-                kinds[key] = name, merge_inferred(kind, field.type)
-    return pa.schema([(name, plain_inferred(kind)) for name, kind in kinds.values()]), dialect
+            if form.name != "csv" or is_first or field.name in kinds:
+                kind = kinds.get(field.name, pa.null())
+                kinds[field.name] = merge_inferred(kind, field.type)
+    return pa.schema([(name, plain_inferred(kind)) for name, kind in kinds.items()]), dialect
 
 
 def _decoded(field: pa.Field) -> pa.Field:
@@ -438,30 +464,35 @@ def _decoded(field: pa.Field) -> pa.Field:
 
 
 def _as_given(
-    form: Format, in_files: pa.Schema, in_folders: pa.Schema, given: pa.Schema
+    form: Format, in_files: pa.Schema, in_folders: pa.Schema, given: pa.Schema, *, by_line: bool
 ) -> tuple[pa.Schema, pa.Schema]:
-    """Columns with the given names and types: found by name; those of CSV else by their order."""
-    wanted = [field for field in given if spell(field.name, in_folders.names) is None]
-    extra = [field for field in wanted if spell(field.name, in_files.names) is None]
+    """Columns with the given names and types: found by name; those of CSV else by their order.
+
+    `by_line`: each line of a file may spell them in its own way, whatever a sample shows.
+    """
+    folders = match_names(given.names, in_folders.names)
+    wanted = [field for field in given if field.name not in folders]
+    if by_line:
+        named = {field.name.lower() for field in wanted}
+        others = [field for field in in_files if field.name.lower() not in named]
+        in_files = pa.schema([*wanted, *others])
+    names = match_names([field.name for field in wanted], in_files.names, "the source")
+    extra = [field for field in wanted if field.name not in names]
     if extra and form.name == "csv":
         if len(in_files) and len(wanted) != len(in_files):
             raise SourceError(
                 f"the given schema has column {extra[0].name!r}, and the files have "
                 f"{', '.join(in_files.names)}: name the files' columns, or give as many as they have"
             )
-        in_files, extra = pa.schema(wanted), []
+        in_files, names, extra = pa.schema(wanted), {}, []
 
-    def typed(columns: pa.Schema) -> list[pa.Field]:
-        named = {spell(field.name, columns.names): field for field in given}
-        return [
-            pa.field(named[field.name].name, named[field.name].type, named[field.name].nullable)
-            if field.name in named
-            else field
-            for field in columns
-        ]
+    def typed(columns: pa.Schema, names: Mapping[str, str]) -> list[pa.Field]:
+        columns_of = {spelled: given.field(name) for name, spelled in names.items()}
+        found = [columns_of.get(field.name, field) for field in columns]
+        return [pa.field(field.name, field.type, field.nullable) for field in found]
 
     # Other formats give NULL for a column that a file does not have.
-    return pa.schema([*typed(in_files), *extra]), pa.schema(typed(in_folders))
+    return pa.schema([*typed(in_files, names), *extra]), pa.schema(typed(in_folders, folders))
 
 
 def _by_name(everything: pa.Schema, given: pa.Schema) -> list[pa.Field]:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.arrow_schema import InexactError, cast_exactly, spell
+from spark_channel.arrow_schema import InexactError, cast_exactly
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.files.conditions import Condition, ValueRange, exact
 from spark_channel.connectors.files.formats.base import ReadRequest
@@ -221,14 +221,14 @@ def _row_batch(
 ) -> pa.RecordBatch:
     made = []
     for field in columns:
-        found = spell(field.name, batch.schema.names)
+        number = batch.schema.get_field_index(field.name)
         if field.name in partition_by:
             value = partition_value(field.name, texts.get(field.name), field.type)
             made.append(pa.repeat(value, batch.num_rows))
-        elif found is None:
+        elif number < 0:
             made.append(pa.nulls(batch.num_rows, field.type))
         else:
-            values = batch.column(batch.schema.get_field_index(found))
+            values = batch.column(number)
             try:
                 made.append(cast_exactly(values, field.type, declared=True))
             except InexactError as error:

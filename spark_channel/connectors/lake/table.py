@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from spark_channel.arrow_schema import InexactError, cast_exactly, is_list, spell
+from spark_channel.arrow_schema import InexactError, cast_exactly, is_list, match_names
 from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.files.store import Store
@@ -300,18 +300,16 @@ def find_names(names: Sequence[str], columns: pa.Schema, option: str) -> tuple[s
     Raises:
         OptionError: the column does not exist.
     """
-    found = []
+    spelled = match_names(names, columns.names)
     for name in names:
-        spelled = spell(name, columns.names)
-        if spelled is None:
+        if name not in spelled:
             raise OptionError(
                 f"option {option!r} names {name!r}, which is not a column; there are {', '.join(columns.names)}",
                 option=option,
                 got=name,
                 takes=", ".join(columns.names),
             )
-        found.append(spelled)
-    return tuple(found)
+    return tuple(spelled[name] for name in names)
 
 
 Widen = Callable[[pa.Field, pa.DataType], pa.Field | None]
@@ -330,15 +328,13 @@ def match(
     found: dict[str, str] = {}
     new: list[pa.Field] = []
     wider: list[pa.Field] = []
+    spelled = match_names(schema.names, columns.names, shown)
     for field in schema:
-        name = spell(field.name, columns.names)
+        name = spelled.get(field.name)
         if name is None:
+            _check_new(field.name, schema, columns, shown)
             new.append(field)
             continue
-        if name in found:
-            raise SchemaError(
-                f"columns {found[name]!r} and {field.name!r} are both column {name!r} of {shown}; rename one"
-            )
         there = columns.field(name)
         if not holds(there.type, field.type):
             wide = widen(there, field.type)
@@ -355,6 +351,16 @@ def match(
             f"{shown} needs a value in column {missing[0]!r}, which the rows lack; add the column"
         )
     return found, new, wider
+
+
+def _check_new(name: str, schema: pa.Schema, columns: pa.Schema, shown: str) -> None:
+    """Tables do not distinguish names by case."""
+    others = [other for other in (*columns.names, *schema.names) if other != name]
+    for other in others:
+        if other.lower() == name.lower():
+            raise SchemaError(
+                f"columns {other!r} and {name!r} are both column {name.lower()!r} of {shown}; rename one"
+            )
 
 
 def conform(

@@ -21,6 +21,7 @@ from spark_channel.connectors.files.formats.types import (
     checked,
     map_leaves,
     plain_leaf,
+    renamed,
 )
 from spark_channel.connectors.files.options import ArrowWriteOptions
 
@@ -66,14 +67,19 @@ class ArrowFormat(Format):
             there = check_types(reader.schema, path)
         have, readable = there.names, _readable(there)
         opened.seek(0)
-        columns = [have.index(name) for name in pick(wanted.schema.names, have)]
+        names = pick(wanted, have)
+        columns = [have.index(name) for name in names]
+
+        def ready(batch: pa.RecordBatch) -> pa.RecordBatch:
+            return renamed(checked(batch, wanted, names, readable, decoded=False), names)
+
         with _open(opened, sorted(columns)) as reader:
             if isinstance(reader, pa.ipc.RecordBatchFileReader):
                 for number in range(*params.get("batches", (0, reader.num_record_batches))):
-                    yield checked(reader.get_batch(number), wanted, readable, decoded=False)
+                    yield ready(reader.get_batch(number))
             else:
                 for batch in reader:
-                    yield checked(batch, wanted, readable, decoded=False)
+                    yield ready(batch)
 
     def carries(self, kind: pa.DataType) -> bool:
         return True

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from spark_channel.arrow_schema import spell
+from spark_channel.arrow_schema import match_names
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.log import Dialect
@@ -137,7 +137,7 @@ class Format(ABC):
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
-        """The batches of one piece, before `condition`: the wanted columns that the file has."""
+        """The batches of one piece, before `condition`: the wanted columns that the file has, named as in `wanted`."""
 
     @abstractmethod
     def carries(self, kind: pa.DataType) -> bool:
@@ -174,13 +174,15 @@ def batch_rows(fetch: FetchSize, rows: int | None, nbytes: int | None) -> int:
     return max(1, found)
 
 
-def pick(wanted: Sequence[str], have: Sequence[str]) -> list[str]:
-    """The names of a file's columns that are wanted: spelled so, else the one that differs in case alone.
+def pick(wanted: ReadRequest, have: Sequence[str]) -> dict[str, str]:
+    """The names of a file's columns that are wanted -> their names in the source.
 
-    At least one, since rows without a column could not be counted.
+    At least one, since rows without a column could not be counted. All columns of the source are matched: one of them
+    that is not wanted may be the one that the file has.
     """
-    found = [spelled for name in wanted if (spelled := spell(name, have)) is not None]
-    return found or list(have[:1])
+    matched = match_names(wanted.all.names, have, wanted.shown)
+    names = {matched[name]: name for name in wanted.schema.names if name in matched}
+    return names or {name: name for name in have[:1]}
 
 
 def spans(count: int, size: int, target: int) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from spark_channel.arrow_schema import is_number
+from spark_channel.arrow_schema import is_number, match_names
 from spark_channel.connectors.base.types import changed_by, may_hold_changed
 from spark_channel.connectors.files.filesystem import not_text
 from spark_channel.connectors.files.formats.base import ReadRequest
@@ -441,8 +441,9 @@ class CsvBlocks(TextBlocks):
                     f"{', '.join(all_names)}"
                 )
             return list(all_names)
-        by_case = {name.lower(): name for name in all_names}
-        bound = [name if name in all_names else by_case.get(name.lower(), name) for name in header]
+        matched = match_names(all_names, header, self._wanted.shown)
+        names = {spelled: name for name, spelled in matched.items()}
+        bound = [names.get(name, name) for name in header]
         missing = [name for name in self._wanted.schema.names if name not in bound]
         more = [name for name in bound if name not in all_names] if self._wanted.strict else []
         if not missing and not more:

@@ -9,17 +9,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from spark_channel.arrow_schema import match_names
 from spark_channel.connectors.base.types import keeps, number_type
 from spark_channel.connectors.files.filesystem import not_text
 from spark_channel.connectors.files.formats.base import ReadRequest, walk_types
 from spark_channel.connectors.files.formats.text import Block, TextBlocks, from_text, merge_inferred
 from spark_channel.connectors.files.options import JsonReadOptions
-from spark_channel.errors import SourceError
+from spark_channel.errors import SchemaError, SourceError
 from spark_channel.serialization import Number, parsed, written
 
 __all__ = [
@@ -60,12 +62,21 @@ _FLOATS = {
 
 
 def rounded_numbers(data: bytes, doubles: Collection[bytes]) -> bool:
-    """Whether a double does not give back a number in a list, in a field of `doubles`, or of a name with an escape."""
+    """Whether a double does not give back a number in a list, in a field of `doubles`, or of a name with an escape.
+
+    `doubles` are in lower case.
+    """
     for found in LONG_NUMBER.finditer(data):
         name, number = found.groups()
-        if (name is None or b"\\" in name or name in doubles) and not keeps(number.decode()):
+        if (name is None or b"\\" in name or _lower(name) in doubles) and not keeps(
+            number.decode()
+        ):
             return True
     return False
+
+
+def _lower(name: bytes) -> bytes:
+    return name.decode(errors="replace").lower().encode()
 
 
 def count_objects(data: bytes, newline: bytes = b"\n") -> int | None:
@@ -184,7 +195,7 @@ def parse_lines(
         (field.name, field.type, _converter(field.type, options, as_double, closed=wanted.inferred))
         for field in wanted.schema
     ]
-    known = set(wanted.all.names)
+    names = _Spelling(wanted.all.names)
     for number, line in enumerate(lines):
         text = line.strip()
         if not text:
@@ -193,15 +204,20 @@ def parse_lines(
         if isinstance(row, LineError):
             yield number, row
             continue
-        if wanted.strict and (unknown := row.keys() - known):
+        try:
+            spelled = names.of(row)
+        except SchemaError as error:
+            yield number, LineError(f"{error}: {_shown(text)}", error)
+            continue
+        if wanted.strict and (unknown := row.keys() - spelled.values()):
             yield number, LineError(f"{_not_sampled(unknown)}: {_shown(text)}", None)
             continue
         values: list[Any] = []
         for name, kind, convert in converters:
-            value = row.get(name)
+            value = row.get(spelled.get(name, name))
             try:
                 values.append(None if value is None else convert(value))
-            except UnknownFieldError as error:
+            except (UnknownFieldError, SchemaError) as error:
                 yield number, LineError(f"column {name!r}: {error}: {_shown(text)}", None)
                 break
             except RecursionError as error:
@@ -223,6 +239,29 @@ def parse_lines(
                 break
         else:
             yield number, values
+
+
+_MOST_SPELLINGS = 1_000
+
+
+class _Spelling:
+    """How objects spell `names`: exactly so, else in another case."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._known: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def of(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """
+        Raises:
+            SchemaError: see `match_names`.
+        """
+        fields = tuple(row)
+        if fields not in self._known:
+            if len(self._known) >= _MOST_SPELLINGS:
+                self._known.clear()
+            self._known[fields] = match_names(self._names, fields, "the line")
+        return self._known[fields]
 
 
 def infer_lines(lines: Iterable[bytes]) -> pa.Schema:
@@ -274,11 +313,14 @@ def _converter(
     if types.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
         inner = [(field.name, _optional(inside(field.type))) for field in fields]
-        known = {name for name, _ in inner} if closed else None
+        names = _Spelling(name for name, _ in inner)
 
         def as_struct(value: object) -> dict[str, Any]:
-            found = _object(value, known)
-            return {name: convert(found.get(name)) for name, convert in inner}
+            found = _dict(value)
+            spelled = names.of(found)
+            if closed and (unknown := found.keys() - spelled.values()):
+                raise UnknownFieldError(_not_sampled(unknown))
+            return {name: convert(found.get(spelled.get(name, name))) for name, convert in inner}
 
         return as_struct
     if types.is_map(kind):
@@ -343,17 +385,6 @@ def _dict(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError("not an object")
     return value
-
-
-def _object(value: object, known: set[str] | None) -> dict[str, Any]:
-    """
-    Raises:
-        UnknownFieldError: it has a field that is not `known`.
-    """
-    found = _dict(value)
-    if known is not None and (unknown := found.keys() - known):
-        raise UnknownFieldError(_not_sampled(unknown))
-    return found
 
 
 def _not_sampled(names: Iterable[str]) -> str:
@@ -438,7 +469,12 @@ class JsonBlocks(TextBlocks):
             wanted.all if self._closed and not wanted.strict else wanted.schema
         )
         self._decimals = any(pa.types.is_decimal(kind) for _, _, kind in walk_types(wanted.schema))
-        self._doubles = {name.encode() for field in wanted.schema for name in _double_names(field)}
+        self._doubles = {
+            _lower(name.encode()) for field in wanted.schema for name in _double_names(field)
+        }
+        self._names = _names_in(wanted.all)
+        self._spelled = {name: name for name in wanted.all.names}
+        """How the lines of the last block spelled the columns."""
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for block in self._file.blocks(self._start, self._end, self._size):
@@ -467,19 +503,69 @@ class JsonBlocks(TextBlocks):
             return None  # Arrow's parser rounds silently
         try:
             # Arrow's parser takes any bytes for text: findings/arrow-json-takes-any-bytes.sh
-            data.decode("utf-8")
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+        table = self._parse(self._wire, data, lines)
+        if table is not None and self._is_as_spelled(table, text):
+            return table
+        # A field in another case is not a column for Arrow's parser.
+        spelled = self._spelling(text)
+        if spelled is None:
+            return None
+        if spelled != self._spelled:
+            self._spelled = spelled
+            table = self._parse(self._wire, data, lines)
+        return table
+
+    def _is_as_spelled(self, table: pa.Table, text: str) -> bool:
+        """Whether no NULL of the table is the value of a field that is spelled otherwise."""
+        if any(spelled != name and f'"{name}"' in text for name, spelled in self._spelled.items()):
+            return False
+        names: set[str] = set()
+        for field, values in zip(table.schema, table.columns, strict=True):
+            inside = _names_in(pa.schema([field]))
+            if values.null_count or len(inside) > 1:
+                names |= inside
+        if not names:
+            return True
+        lower = text.lower()
+        return not _ESCAPED_NAME.search(text) and all(
+            lower.count(f'"{name.lower()}"') == text.count(f'"{self._spelled.get(name, name)}"')
+            for name in names
+        )
+
+    def _spelling(self, text: str) -> dict[str, str] | None:
+        """How all lines of `text` spell the columns; None = not all alike, or not certain."""
+        pattern = _other_case(self._names)
+        if pattern is None or _ESCAPED_NAME.search(text):
+            return None
+        spelled = {name: name for name in self._wanted.all.names}
+        columns = {name.lower(): name for name in spelled}
+        for name in set(pattern.findall(text)):
+            column = columns.get(name.lower())
+            if column is None or spelled[column] != column or f'"{column}"' in text:
+                return None
+            spelled[column] = name
+        return spelled
+
+    def _parse(self, wire: pa.Schema, data: bytes, lines: int) -> pa.Table | None:
+        try:
             table = pajson.read_json(
                 pa.BufferReader(data),
                 read_options=pajson.ReadOptions(use_threads=False, block_size=len(data) + 1),
                 parse_options=pajson.ParseOptions(
-                    explicit_schema=self._wire,
+                    explicit_schema=pa.schema(
+                        [field.with_name(self._spelled[field.name]) for field in wire]
+                    ),
                     newlines_in_values=False,
                     unexpected_field_behavior="error" if self._closed else "ignore",
                 ),
             )
             if table.num_rows != lines:
                 return None
-            table = table.select(self._wanted.schema.names)
+            table = table.select([self._spelled[name] for name in self._wanted.schema.names])
+            table = table.rename_columns(self._wanted.schema.names)
             for column in table.columns if self._decimals else ():
                 # Arrow's parser makes decimals of more digits than their type has.
                 column.validate(full=True)
@@ -489,7 +575,7 @@ class JsonBlocks(TextBlocks):
                         table.column(number).combine_chunks(), field.type, self._options
                     )
                     table = table.set_column(number, field, column)
-        except (UnicodeDecodeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
         return table
 
@@ -537,6 +623,30 @@ def _double_names(field: pa.Field) -> Iterator[str]:
             yield from _double_names(inner)
     elif pa.types.is_list(kind):
         yield from _double_names(kind.value_field)
+
+
+def _names_in(schema: pa.Schema) -> frozenset[str]:
+    """The names of columns and of the fields inside them."""
+    inside = (
+        field.name
+        for _, _, kind in walk_types(schema)
+        if pa.types.is_struct(kind)
+        for field in kind
+    )
+    return frozenset([*schema.names, *inside])
+
+
+@cache
+def _other_case(names: frozenset[str]) -> "re.Pattern[str] | None":
+    """A field that is one of `names` in another case; None = they differ in case alone themselves."""
+    if len({name.lower() for name in names}) < len(names):
+        return None
+    any_name = "|".join(map(re.escape, sorted(names)))
+    return re.compile(rf'"(?!(?:{any_name})")((?i:{any_name}))"\s*:')
+
+
+_ESCAPED_NAME = re.compile(r'\\u[0-9a-fA-F]{4}[^"\\]*+"\s*:')
+"""The end of a field's name that has an escape."""
 
 
 def _has_structs(schema: pa.Schema) -> bool:

@@ -32,6 +32,7 @@ from spark_channel.connectors.files.formats.types import (
     map_leaves,
     picked,
     plain_leaf,
+    renamed,
     temporal_leaves,
 )
 from spark_channel.connectors.files.options import OrcWriteOptions
@@ -59,7 +60,8 @@ class OrcFormat(Format):
         file = orc.ORCFile(opened)
         schema = check_types(file.schema, path)
         readable = _readable(schema)
-        columns = pick(wanted.schema.names, readable.names)
+        names = pick(wanted, readable.names)
+        columns = list(names)
         if footer is not None:
             _check_times(schema, columns, footer.times, wanted.shown)
         for number in range(*params.get("stripes", (0, file.nstripes))):
@@ -76,9 +78,10 @@ class OrcFormat(Format):
             if any(_has_instants(schema.field(n).type, readable.field(n).type) for n in columns):
                 zone = "not known" if footer is None else footer.zone(opened, number)
                 batch = _instants(batch, readable, zone, wanted.shown)
-            batch = checked(batch, wanted, readable, decoded=True)
-            old = footer is None or footer.julian
-            yield _JULIAN.rebased(batch, wanted.shown) if old else batch
+            batch = checked(batch, wanted, names, readable, decoded=True)
+            if footer is None or footer.julian:
+                batch = _JULIAN.rebased(batch, wanted.shown)
+            yield renamed(batch, names)
 
     def carries(self, kind: pa.DataType) -> bool:
         types = pa.types

@@ -31,6 +31,7 @@ from spark_channel.connectors.files.formats.types import (
     map_leaves,
     picked,
     plain_leaf,
+    renamed,
     temporal_leaves,
 )
 from spark_channel.connectors.files.options import ParquetWriteOptions
@@ -177,12 +178,14 @@ class ParquetFormat(Format):
         file, condition = self._open_for(opened, wanted.condition)
         with closing(file):
             readable, julian = _readable(file, path), _julian(file)
-            columns = pick(wanted.schema.names, readable.names)
+            names = pick(wanted, readable.names)
             for number in params.get("groups", range(file.num_row_groups)):
                 if _may_match(file, number, condition):
-                    for batch in _group(file, number, columns, wanted):
-                        made = checked(batch, wanted, readable, decoded=True)
-                        yield made if julian is None else julian.rebased(made, wanted.shown)
+                    for batch in _group(file, number, list(names), wanted):
+                        made = checked(batch, wanted, names, readable, decoded=True)
+                        if julian is not None:
+                            made = julian.rebased(made, wanted.shown)
+                        yield renamed(made, names)
 
     def check_times(self, opened: pa.NativeFile, shown: str) -> None:
         """Refuse times of which pyiceberg's reader makes others: it holds those of 96 bits in nanoseconds, cuts

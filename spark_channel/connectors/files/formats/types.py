@@ -4,7 +4,7 @@ Values are checked after a file library returned them: it copies bytes that are 
 and trusts the offsets of Arrow files.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import pairwise
@@ -30,6 +30,7 @@ __all__ = [
     "map_type",
     "picked",
     "plain_leaf",
+    "renamed",
     "temporal_leaves",
 ]
 
@@ -88,6 +89,12 @@ def leaf_columns(schema: pa.Schema) -> list[int]:
 
         map_leaves(field, note)
     return numbers
+
+
+def renamed(batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
+    """`batch` of a file's columns with their names in the source."""
+    wanted = [names[name] for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(batch.columns, names=wanted)
 
 
 def picked(batch: pa.RecordBatch, columns: Sequence[str], shown: str) -> pa.RecordBatch:
@@ -236,22 +243,28 @@ def check_types(schema: pa.Schema, path: str) -> pa.Schema:
 
 
 def checked(
-    batch: pa.RecordBatch, wanted: ReadRequest, readable: pa.Schema, *, decoded: bool
+    batch: pa.RecordBatch,
+    wanted: ReadRequest,
+    names: Mapping[str, str],
+    readable: pa.Schema,
+    *,
+    decoded: bool,
 ) -> pa.RecordBatch:
     """Return `batch` in the types of `readable`, the columns of its file. Its text is UTF-8.
 
-    A column that is wanted as binary may hold any bytes, and keeps them.
+    A column that is wanted as binary may hold any bytes, and keeps them. `names`: see `pick`.
     `decoded`: the library computed the offsets. Those of an Arrow file come from the file, and are checked.
 
     Raises:
         SourceError: names the column.
     """
-    check_values(batch, wanted.schema, wanted.shown, decoded=decoded)
+    as_bytes = {name for name, column in names.items() if _is_bytes(column, wanted.schema)}
+    _check_values(batch, as_bytes, wanted.shown, decoded=decoded)
     columns = []
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         kind = readable.field(name).type
         same = values.type.equals(kind)
-        if same or (pa.types.is_string(kind) and _wants_bytes(name, wanted.schema)):
+        if same or (pa.types.is_string(kind) and name in as_bytes):
             columns.append(values)
             continue
         try:
@@ -269,9 +282,16 @@ def check_values(batch: pa.RecordBatch, wanted: pa.Schema, shown: str, *, decode
         SourceError: text that is not UTF-8 in a column that is not `wanted` as binary, a time that no day has, or
             offsets that are wrong.
     """
+    as_bytes = {name for name in batch.schema.names if _is_bytes(name, wanted)}
+    _check_values(batch, as_bytes, shown, decoded=decoded)
+
+
+def _check_values(
+    batch: pa.RecordBatch, as_bytes: Collection[str], shown: str, *, decoded: bool
+) -> None:
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         try:
-            _check(values, decoded=decoded, any_bytes=_wants_bytes(name, wanted))
+            _check(values, decoded=decoded, any_bytes=name in as_bytes)
         except pa.ArrowInvalid as error:
             reason = str(error).splitlines()[0]
             fix = (
@@ -299,12 +319,12 @@ def _check(values: pa.Array, *, decoded: bool, any_bytes: bool) -> None:
     values.validate(full=True)
 
 
-def _wants_bytes(name: str, wanted: pa.Schema) -> bool:
-    return any(
-        field.name.lower() == name.lower()
-        and (pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type))
-        for field in wanted
-    )
+def _is_bytes(name: str, wanted: pa.Schema) -> bool:
+    index = wanted.get_field_index(name)
+    if index < 0:
+        return False
+    kind = wanted.field(index).type
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _is_ascii(values: pa.Array) -> bool:
