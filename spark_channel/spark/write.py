@@ -116,9 +116,10 @@ class ChannelWriter(DataSourceArrowWriter):
         arriving = as_arrow(schema)
         self._steps = conversion_to(self._writer, connector.name, arriving)
         wanted = arriving if self._steps is None else self._steps.output_schema
-        if context.overwrite and (replaced := self._writer.foreign_content(wanted)):
-            _log.warning("job %s will replace %s in %s", context.job, replaced, target)
+        replaced = self._writer.foreign_content(wanted) if context.overwrite else ""
         self._plan, self._dirty_store = prepare_write(self._writer, context, wanted, target)
+        if replaced and self._plan.published_at is None:
+            _log.warning("job %s replaces %s in %s", context.job, replaced, target)
         falls_back = limits.static(1) is not None
         self._permit_option = permit_option(options)
         most = self._options.max_connections

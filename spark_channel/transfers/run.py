@@ -202,9 +202,11 @@ class Transfer:
                 reads=reads,
                 alone=len(opened.plan.tasks) == 1,
             )
-            if context.overwrite and (replaced := writer.foreign_content(opened.schema)):
-                _log.warning("job %s will replace %s in %s", self.job, replaced, opened.target)
-            self._plans.append(writer.prepare(context, opened.schema))
+            replaced = writer.foreign_content(opened.schema) if context.overwrite else ""
+            plan = writer.prepare(context, opened.schema)
+            self._plans.append(plan)
+            if replaced and plan.published_at is None:
+                _log.warning("job %s replaces %s in %s", self.job, replaced, opened.target)
         for source in opened.sources:
             source.reader.native = self._plans[0].native
         if begun is None and transaction_of(options) is not None:

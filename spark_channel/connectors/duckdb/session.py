@@ -46,6 +46,11 @@ _SHARED = (
     "option 'externalAccess' to true. "
 )
 _REFUSES_ACCESS = ("Permission Error", "Loading external extensions is disabled")
+_REFUSES_SETTING = (
+    "has been disabled by configuration",
+    "Cannot enable external access",
+    "when enable_external_access is disabled",
+)
 _MAY_QUOTE = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Constraint Error")
 """Beginnings of errors whose text may hold a value of a row."""
 _OF_ANOTHER = ("not a valid DuckDB database", "Failed to download extension")
@@ -160,6 +165,11 @@ class DuckdbSession(BoundSession):
                 f"another process held the file for longer than lockTimeout ({self._lock_timeout:g} s); "
                 "DuckDB lets one process write, or several read: end that process, or raise 'lockTimeout'. "
                 f"{_SHARED if 'different configuration' in text else ''}"
+            )
+        elif self._config and any(refusal in text for refusal in _REFUSES_SETTING):
+            hint = (
+                "this setting is locked, since a file that may come from elsewhere reaches nothing but itself. Omit "
+                "the statement, or, where you trust the file, set option 'externalAccess' to true. "
             )
         elif self._config and text.startswith(_REFUSES_ACCESS):
             hint = (

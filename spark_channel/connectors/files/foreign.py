@@ -1,9 +1,11 @@
 """Files of other programs that an overwrite of a directory would remove: only the log says which files are ours."""
 
+import json
 import os
 import posixpath
 import pwd
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pyarrow.fs import FileType
@@ -16,6 +18,7 @@ __all__ = [
     "check_directory",
     "counted",
     "foreign",
+    "head_of",
     "refuse_shared_directory",
     "refuse_strange",
     "refuse_table",
@@ -32,6 +35,15 @@ _ENDINGS = {
     "csv": (".csv", ".tsv"),
 }
 _COMPRESSED = (".gz", ".zst", ".bz2", ".lz4", ".snappy", ".deflate", ".xz")
+_OUTPUT = re.compile(
+    r"part-(?:[mr]-)?\d{5}[^.]*"  # Spark, MapReduce, Sqoop
+    r"|\d{6}_\d+(?:_copy_\d+)?"  # Hive
+    r"|\d{8}_\d{6}_\d{5}_[a-z0-9]{5}_[0-9a-f-]{36}"  # Trino
+)
+"""Names without an ending that other programs give to the files of a table, whatever its format."""
+_OF_SPARK = re.compile(r"part-(?:[mr]-)?\d{5}.*")
+_HEAD = 1 << 16
+"""Bytes in which the first line of a file of JSON lines is looked for."""
 
 
 def check_directory(place: Location) -> None:
@@ -57,13 +69,24 @@ def counted(paths: Sequence[str]) -> str:
     return f"{len(paths)} {'file' if len(paths) == 1 else 'files'} of other programs"
 
 
-def refuse_strange(shown: str, form: str, paths: Sequence[str]) -> None:
+def head_of(place: Location, path: str, size: int) -> bytes:
+    """The first `size` bytes of a file, whose path is relative to the directory."""
+    with place.fs.open_input_file(posixpath.join(place.path, path)) as opened:
+        return bytes(opened.read(size))
+
+
+def refuse_strange(
+    shown: str, form: str, paths: Sequence[str], head: Callable[[str, int], bytes]
+) -> None:
     """Check that files of others, which an overwrite replaces, look like a former state of the same data.
+
+    `head` returns the first bytes of a file. Files called `.json` are looked into, since most of those in the world
+    are settings.
 
     Raises:
         TargetError: files that are not of the format, or are in folders that are not partitions.
     """
-    strange = [path for path in paths if _is_strange(path, form)]
+    strange = [path for path in paths if _is_strange(path, form, head)]
     if not strange:
         return
     more = f" and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
@@ -75,11 +98,31 @@ def refuse_strange(shown: str, form: str, paths: Sequence[str]) -> None:
     )
 
 
-def _is_strange(path: str, form: str) -> bool:
+def _is_strange(path: str, form: str, head: Callable[[str, int], bytes]) -> bool:
     *folders, name = path.lower().split("/")
+    if any("=" not in folder for folder in folders):
+        return True
+    plain = name
     for ending in _COMPRESSED:
-        name = name.removesuffix(ending)
-    return not name.endswith(_ENDINGS[form]) or any("=" not in folder for folder in folders)
+        plain = plain.removesuffix(ending)
+    if _OUTPUT.fullmatch(plain):
+        return False
+    if form == "json" and name.endswith(".json") and not _OF_SPARK.fullmatch(name):
+        return not _has_lines(head(path, _HEAD))
+    return not plain.endswith(_ENDINGS[form])
+
+
+def _has_lines(head: bytes) -> bool:
+    """Whether a file begins with JSON lines: an object, whole in the first line, or the beginning of a long one."""
+    first, ended, _ = head.lstrip().partition(b"\n")
+    if not first:
+        return not head.strip()  # an empty file has no lines that could be lost
+    if not ended and len(head) == _HEAD:
+        return first.startswith(b"{")
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def refuse_shared_directory(place: Location) -> None:
@@ -112,7 +155,7 @@ def refuse_table(place: Location) -> None:
 
 def _shared(place: Location) -> str:
     if not place.local:
-        return "" if place.path.strip("/") else "the root of its file system"
+        return _shared_remote(place)
     path = Path(os.path.realpath(place.path))
     if path == path.parent:
         return "the root of the file system"
@@ -124,6 +167,16 @@ def _shared(place: Location) -> str:
     if path in _homes(path):
         return "a home directory"
     return "a mount point" if path.is_mount() else ""
+
+
+def _shared_remote(place: Location) -> str:
+    """In an object store the first part of a path is the bucket or container, in HDFS `/user/NAME` is a home."""
+    parts = [part for part in place.path.split("/") if part]
+    if not parts:
+        return "the root of its file system"
+    if not place.renames:
+        return "the root of its bucket" if len(parts) == 1 else ""
+    return "a home directory" if len(parts) == 2 and parts[0] == "user" else ""
 
 
 def _homes(path: Path) -> list[Path]:

@@ -9,6 +9,7 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from spark_channel.connectors.base.contract import (
 )
 from spark_channel.connectors.files.claims import new_attempt
 from spark_channel.connectors.files.filesystem import Location, writing
-from spark_channel.connectors.files.foreign import counted, foreign, refuse_strange
+from spark_channel.connectors.files.foreign import counted, foreign, head_of, refuse_strange
 from spark_channel.connectors.files.formats.base import Encoder, Format
 from spark_channel.connectors.files.options import FileWriteOptions
 from spark_channel.connectors.remote import Address, Remote, connect
@@ -45,7 +46,7 @@ class RemoteTarget:
     """The folder of one write."""
 
     def __init__(self, form: Format, options: FileWriteOptions, place: Location) -> None:
-        self.form, self.options, self.path = form, options, place.path
+        self.form, self.options, self.place, self.path = form, options, place, place.path
         self.address = Address.of(place.root, () if place.login is None else place.login.settings)
         self.shown = place.show()
 
@@ -95,7 +96,7 @@ class RemoteTarget:
             return []
         names = self.names(remote)
         if self.options.file_prefix is None and not self.options.replace_foreign_files:
-            refuse_strange(self.shown, self.form.name, foreign(names))
+            refuse_strange(self.shown, self.form.name, foreign(names), partial(head_of, self.place))
         return names
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> RemotePlan:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ from spark_channel.connectors.files.foreign import (
     check_directory,
     counted,
     foreign,
+    head_of,
     refuse_shared_directory,
     refuse_strange,
     refuse_table,
@@ -148,7 +150,8 @@ class FilesWriter(Writer):
         refuse_shared_directory(place)
         refuse_table(place)
         if not self.options.replace_foreign_files:
-            refuse_strange(place.show(), self.format, foreign(target.paths()))
+            paths = foreign(target.paths())
+            refuse_strange(place.show(), self.format, paths, partial(head_of, place))
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         if is_remote(self.options.path):

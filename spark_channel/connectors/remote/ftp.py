@@ -176,7 +176,10 @@ class FtpRemote(Remote):
 
     def entries(self, path: str) -> list[Entry]:
         found = self._by_mlsd(path)
-        return self._by_list(path) if found is None else found
+        listed = self._by_list(path) if found is None else found
+        with _as_os(path):
+            self._ftp.voidcmd("TYPE I")  # a listing is text, and servers know no size of a text
+        return listed
 
     def _by_mlsd(self, path: str) -> list[Entry] | None:
         """None: the server does not know MLSD."""

@@ -58,3 +58,14 @@ def test_a_write_into_a_supplied_file_runs_no_script_that_reads_others(
     with pytest.raises(TargetError, match="externalAccess"):
         duck.write(pa.table({"n": pa.array([1], pa.int32())}), preSql=copied)
     assert duck.sql("SELECT count(*) FROM t") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "statement", ["SET temp_directory = '{folder}'", "SET allowed_paths = ['{folder}']"]
+)
+def test_a_setting_that_is_locked_is_named_as_one(
+    duck: Duck, tmp_path: Path, statement: str
+) -> None:
+    duck.sql("CREATE TABLE t (n INTEGER)")
+    with pytest.raises(SourceError, match=r"this setting is locked.*externalAccess"):
+        duck.read(sessionInitStatement=statement.format(folder=tmp_path))

@@ -3,13 +3,27 @@
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
+from spark_channel.api import transfer
 from spark_channel.connectors import WriteContext
+from spark_channel.connectors.files.filesystem import Location, locate
+from spark_channel.connectors.files.foreign import refuse_shared_directory
 from spark_channel.errors import TargetError
 from tests.connectors.files.helpers import numbers, prepare, visible, write, writer_of
 
 STRANGE = ["letter.txt", "project/main.py", "README", "a/part-0.parquet", "k=1/b/x.parquet"]
-FITTING = ["part-0.parquet", "k=1/x.snappy.parquet", "k=1/l=2/y.pq", "z.parquet.gz"]
+FITTING = [
+    "part-0.parquet",
+    "k=1/x.snappy.parquet",
+    "k=1/l=2/y.pq",
+    "z.parquet.gz",
+    "000000_0",
+    "k=1/000001_0_copy_2",
+    "000000_0.snappy",
+    "part-m-00000",
+    "20240131_101530_00042_abcde_0b0a9a2c-64f6-4b5e-9a0e-6f1d2c3b4a59",
+]
 
 
 def put(target: Path, *names: str) -> None:
@@ -39,6 +53,70 @@ def test_a_former_state_of_the_same_data_is_replaced(tmp_path: Path, name: str) 
     overwrite(tmp_path / "out", retention="0")
     assert visible("parquet", tmp_path / "out") == [1]
     assert not (tmp_path / "out" / name).exists()
+
+
+JSON_LINES = {
+    "rows.json": '{"n": 1}\n{"n": 2}\n',
+    "one.json": '{"n": 1}',
+    "long.json": '{"n": "' + "x" * 70_000 + '"}\n',
+    "empty.json": "",
+    "part-00000-c000.json": "[",
+    "rows.jsonl": "",
+}
+OTHER_JSON = {
+    "job.json": '{\n  "job": {}\n}\n',
+    "list.json": '[{"n": 1}]\n',
+    "words.json": "{not json}\n",
+    "deep.json": "[" * 60_000,
+}
+
+
+@pytest.mark.parametrize("name", [*JSON_LINES, *OTHER_JSON])
+def test_a_json_file_is_of_the_format_if_its_first_line_is_a_row(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text({**JSON_LINES, **OTHER_JSON}[name])
+    context = WriteContext("plan", None, overwrite=True)
+    look = writer_of("json", tmp_path).rehearse
+    if name in JSON_LINES:
+        look(context, numbers(1).schema)
+    else:
+        with pytest.raises(TargetError, match=f"1 file of other programs .*{name}"):
+            look(context, numbers(1).schema)
+
+
+def test_the_root_of_a_bucket_and_a_home_in_hdfs_are_refused() -> None:
+    for path, why in (
+        ("s3://bucket?region=eu-west-1", "the root of its bucket"),
+        ("s3://bucket/?region=eu-west-1", "the root of its bucket"),
+        ("gs://bucket", "the root of its bucket"),
+    ):
+        with pytest.raises(TargetError, match=why):
+            refuse_shared_directory(locate(path))
+    refuse_shared_directory(locate("s3://bucket/folder?region=eu-west-1"))
+    for path, why in (("/", "the root of its file"), ("/user/ana", "a home directory")):
+        with pytest.raises(TargetError, match=why):
+            refuse_shared_directory(Location(LocalFileSystem(), path, "hdfs://name"))
+    refuse_shared_directory(Location(LocalFileSystem(), "/user/ana/out", "hdfs://name"))
+
+
+def test_the_line_before_the_job_comes_only_if_files_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path / "out", "part-0.parquet", "letter.txt")
+
+    def run() -> None:
+        transfer(
+            None,
+            {"name": "generator", "rows": 1},
+            {"name": "parquet", "path": str(tmp_path / "out")},
+            mode="overwrite",
+        )
+
+    with pytest.raises(TargetError, match=r"letter\.txt"):
+        run()
+    assert "replaces" not in caplog.text
+    (tmp_path / "out" / "letter.txt").unlink()
+    run()
+    assert "replaces 1 file of other programs" in caplog.text
 
 
 def test_the_error_names_three_and_how_many(tmp_path: Path) -> None:

@@ -157,6 +157,19 @@ def test_an_overwrite_removes_what_has_its_prefix(server: Server, home: Path) ->
     assert home.joinpath("other.csv").exists()
 
 
+def test_an_overwrite_looks_into_json_files_of_others(server: Server, home: Path) -> None:
+    """Settings are none of the format's rows, whatever their name."""
+    if server.kind == "sftp":
+        pytest.skip("the same code, and each SSH connection costs a tenth of a second")
+    home.joinpath("rows.json").write_text('{"n": 1}\n')
+    write(server, "json", uri(server, home), numbers(2), overwrite=True)
+    assert not home.joinpath("rows.json").exists()
+    home.joinpath("settings.json").write_text('{\n  "n": 1\n}\n')
+    with pytest.raises(TargetError, match=r"1 file of other programs .*settings\.json"):
+        write(server, "json", uri(server, home), numbers(3), overwrite=True)
+    assert home.joinpath("settings.json").exists()
+
+
 def test_files_are_hidden_until_the_job_ends(server: Server, home: Path) -> None:
     writer, _ = load_writer(
         {"writer": "csv", "path": uri(server, home), "storageOptions": server.login()}
