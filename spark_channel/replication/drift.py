@@ -24,11 +24,31 @@ _OF_FEED = (OPERATION, BEGIN, *ENDS)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`steps` change the rows, `options` are the writer's. `skip`: the table is left out, and why."""
+    """`steps` change the rows, `options` are the writer's. `skip`: the table is left out, and why.
+
+    `added`, `widened` and `left_out` are columns of the rows, by what is done with them.
+    """
 
     steps: tuple[Transformer, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     skip: str = ""
+    added: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What is done with the columns, for the report; empty = nothing."""
+        done = {
+            "added to the target": self.added,
+            "widened in the target": self.widened,
+            "left out": self.left_out,
+        }
+        return "; ".join(
+            f"{'columns' if len(names) > 1 else 'column'} {', '.join(map(repr, names))} {what}"
+            for what, names in done.items()
+            if names
+        )
 
 
 def decide(
@@ -113,7 +133,16 @@ def decide(
         is_narrow and contract.data_type == "evolve"
     )
     options = (("onSchemaChange", "evolve"),) if evolves and keeps_columns else ()
-    return Decision(tuple(steps), options)
+    new_names = tuple(each.name for each in new)
+    adds = contract.columns == "evolve"
+    widens = contract.data_type == "evolve" and bool(options)
+    return Decision(
+        tuple(steps),
+        options,
+        added=new_names if adds else (),
+        widened=tuple(each.name for each, _ in changed) if widens else (),
+        left_out=() if adds else new_names,
+    )
 
 
 def _shared(arriving: pa.Schema, target: pa.Schema) -> list[tuple[pa.Field, pa.Field]]:

@@ -153,7 +153,8 @@ class TableRun:
             again = self._after_refusal(of_values=of_values)
             if again is None:
                 raise
-            outcome.report = move(again, given)
+            spec = again
+            outcome.report = move(spec, given)
         self.ended(outcome.report)
         if copy.mode == "incremental" and spec.stream is not None:
             outcome.position = spec.stream.position
@@ -319,6 +320,12 @@ class TableRun:
         if options.load_columns:
             steps.append(LoadColumns(self._report.run_id, self._report.started_at))
         reader, writer = dict(copy.reader), dict(copy.writer)
+        decision = self._decide(planned, steps, refused=refused) if looks else Decision()
+        if decision.skip:
+            self._outcome.why = decision.skip
+            return None
+        if looks:
+            planned = self._with_older_rows(planned, decision)
         conditions = [reader.get("where"), planned.condition]
         if copy.table is not None and copy.table.own_rows and self._writing.is_parent():
             conditions.append(copy.table.own_rows)  # each child of the target gets those of its own
@@ -327,10 +334,6 @@ class TableRun:
             reader["where"] = (
                 given[0] if len(given) == 1 else " AND ".join(f"({each})" for each in given)
             )
-        decision = self._decide(planned, steps, refused=refused) if looks else Decision()
-        if decision.skip:
-            self._outcome.why = decision.skip
-            return None
         writer |= self._write_options(planned, writer, decision)
         made = TransferSpec(
             Endpoint(str(reader.pop("reader")), reader),
@@ -341,6 +344,33 @@ class TableRun:
             part_of=f"replicate {self._report.run_id}",
         )
         return replace(made, channels=1, splits_per_channel=1) if copy.is_small else made
+
+    def _with_older_rows(self, planned: "_Planned", decision: Decision) -> "_Planned":
+        """Say what is done with columns; an increment has the rows that were copied before, too, if these have values
+        in a new column.
+        """
+        copy, stream = self._copy, planned.stream
+        words = decision.words
+        is_later = copy.mode == "incremental" and not planned.overwrite
+        read = self._reading.schema().names
+        added = [name for name in decision.added if name in read]
+        if added and is_later and self._reading.has_values(added):
+            if copy.options.primary_key:
+                assert copy.options.update_key is not None
+                found = self._reading.increment(copy.options.update_key, None, again=True)
+                if found.position is None:
+                    return planned  # the rows went meanwhile
+                words += ": all rows are read again, since older ones have values there"
+                stream = replace(stream, position=found.position)
+                planned = replace(planned, stream=stream, condition=found.condition)
+            else:
+                words += (
+                    f", with NULL in the rows that were copied before: --full-refresh --select '{copy.stream}' reads "
+                    "them again"
+                )
+        if words:
+            self._note(words)
+        return planned
 
     def _decide(
         self, planned: "_Planned", steps: Sequence[Transformer], *, refused: bool

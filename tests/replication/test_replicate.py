@@ -196,7 +196,7 @@ def events(shop: Shop, first: int, last: int) -> None:
     rows = ", ".join(f"({n}, 'e{n}')" for n in range(first, last + 1))
     shop.run(
         "CREATE TABLE IF NOT EXISTS events (n INTEGER PRIMARY KEY, what TEXT);"
-        f"INSERT INTO events VALUES {rows}"
+        f"INSERT INTO events (n, what) VALUES {rows}"
     )
 
 
@@ -247,6 +247,42 @@ def test_rows_with_a_primary_key_are_updated(shop: Shop) -> None:
     report = shop.replicate(streams)
     assert report.exit_code == 0, why(report)
     assert shop.rows("SELECT id, n FROM stock ORDER BY id") == [(1, 1), (2, 20), (3, 3)]
+
+
+@pytest.mark.parametrize(("default", "value"), [("'open'", "open"), ("NULL", None)])
+def test_older_rows_get_the_values_of_a_new_column(
+    shop: Shop, default: str, value: str | None
+) -> None:
+    shop.run(
+        "CREATE TABLE stock (id INTEGER PRIMARY KEY, n INTEGER); INSERT INTO stock VALUES (1, 1), (2, 2)"
+    )
+    streams = {"stock": {"mode": "incremental", "update_key": "id", "primary_key": "id"}}
+    shop.replicate(streams)
+    shop.run(
+        f"ALTER TABLE stock ADD COLUMN state TEXT DEFAULT {default}; INSERT INTO stock VALUES (3, 3, NULL)"
+    )
+    shop.run("DELETE FROM stock WHERE id = 1")
+    report = shop.replicate(streams)
+    assert report.exit_code == 0, why(report)
+    assert "column 'state' added to the target" in report.tables[0].why
+    assert ("all rows are read again" in report.tables[0].why) == (value is not None)
+    kept = [value for (value,) in shop.rows("SELECT state FROM stock ORDER BY id")]
+    assert kept == [None, value, None], "an incremental table keeps what its source has deleted"
+    assert shop.replicate(streams).tables[0].why == ""
+
+
+@pytest.mark.parametrize("where", ["database", "parquet", "delta"])
+def test_older_rows_that_cannot_be_updated_are_told(shop: Shop, where: str) -> None:
+    events(shop, 1, 3)
+    target = target_of(shop, where)
+    shop.replicate(EVENTS, target)
+    shop.run("ALTER TABLE events ADD COLUMN state TEXT DEFAULT 'open'")
+    events(shop, 4, 4)
+    report = shop.replicate(EVENTS, target)
+    assert report.exit_code == 0, why(report)
+    said = report.tables[0].why
+    assert "NULL in the rows that were copied before: --full-refresh --select 'events'" in said
+    assert shop.replicate(EVENTS, target).tables[0].why == ""
 
 
 def test_of_two_runs_at_a_time_one_adds_the_rows(
@@ -321,7 +357,7 @@ def test_a_table_without_a_record_is_not_replaced_unless_asked(shop: Shop) -> No
             "CREATE TABLE events (n INTEGER, what TEXT); INSERT INTO events VALUES (9, 'mine')"
         )
     report = shop.replicate(EVENTS)
-    assert "--full-refresh --select 'events'" in why(report)
+    assert "--full-refresh --select 'events'" in report.tables[0].why
     assert shop.rows("SELECT n FROM events") == [(9,)]
     assert shop.replicate(EVENTS, full_refresh=True).rows == 3
     assert shop.replicate(EVENTS).rows == 0

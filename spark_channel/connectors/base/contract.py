@@ -261,6 +261,10 @@ class Reader(SplitReader):
         """
         return None
 
+    def has_values(self, columns: Sequence[str]) -> bool:
+        """Driver. Whether a row may have a value other than NULL in one of the columns."""
+        return True
+
     def lasts(self, split: Split) -> bool:
         """Whether `split` returns the same splits in a later run, after `hold` has ended."""
         return True

@@ -113,6 +113,13 @@ class SqlReader(Reader):
 
         return next_increment(self, column, after, again=again)
 
+    def has_values(self, columns: Sequence[str]) -> bool:
+        with self.connect("plan") as session:
+            source = self.known(session)
+            values = [f"{source.column(name)} IS NOT NULL" for name in columns]
+            query = source.sql(["1"], [f"({' OR '.join(values)})"])
+            return bool(session.rows(source.dialect.limited(query, 1)))
+
     def split(self, advice: int) -> list[Split]:
         with self.connect("plan") as session:
             if self.stored_is_asked:
