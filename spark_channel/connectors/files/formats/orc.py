@@ -26,6 +26,7 @@ from spark_channel.connectors.files.formats.types import (
     UTC,
     Julian,
     Notes,
+    as_spark,
     check_types,
     checked,
     first_julian,
@@ -244,13 +245,9 @@ def _readable(schema: pa.Schema) -> pa.Schema:
         if pa.types.is_int64(kind):
             if spark == "timestamp_ntz":
                 return pa.timestamp("us")
-            if spark.startswith("interval"):
-                return pa.duration("us")
             if spark.startswith("time("):
                 return pa.time64("ns")
-        if pa.types.is_int32(kind) and spark.startswith("interval"):
-            return pa.string()
-        return plain_leaf(kind, notes)
+        return as_spark(kind, spark) or plain_leaf(kind, notes)
 
     return pa.schema([map_leaves(field, as_read) for field in schema])
 

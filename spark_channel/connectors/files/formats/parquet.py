@@ -1,5 +1,6 @@
 """Parquet: row groups pruned, gathered."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -24,6 +25,7 @@ from spark_channel.connectors.files.formats.types import (
     INSTANT,
     Julian,
     Notes,
+    as_spark,
     as_type,
     check_types,
     checked,
@@ -100,6 +102,7 @@ class RowGroupEncoder(Encoder):
 
 
 _READ_BUFFER = 1 << 20
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _TEXTS = frozenset({"UUID", "JSON", "ENUM", "INTERVAL"})
 """Types of Parquet, by logical and by converted type, that are read as text."""
 
@@ -269,6 +272,7 @@ def _readable(file: pq.ParquetFile, path: str) -> pa.Schema:
     """The columns with the types as which they are read."""
     schema = check_types(file.schema_arrow, path)
     numbers = iter(range(len(file.schema)))
+    noted = _spark_types(file)
 
     def as_read(kind: pa.DataType, notes: Notes) -> pa.DataType:
         number = next(numbers, None)
@@ -278,9 +282,44 @@ def _readable(file: pq.ParquetFile, path: str) -> pa.Schema:
                 return INSTANT
             if _has_text(column):
                 return pa.string()
+            if (spark := as_spark(kind, noted.get(number, ""))) is not None:
+                return spark
         return plain_leaf(kind, notes)
 
     return pa.schema([map_leaves(field, as_read) for field in schema])
+
+
+def _spark_types(file: pq.ParquetFile) -> dict[int, str]:
+    """The types that Spark notes in the footer for leaves, which may be numbers in the file: its intervals."""
+    try:
+        noted = json.loads((file.metadata.metadata or {}).get(_SPARK_SCHEMA, b"null"))
+        columns = {field["name"]: list(_spark_leaves(field["type"])) for field in noted["fields"]}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
+    found: dict[int, str] = {}
+    leaves = leaf_columns(file.schema_arrow)
+    first = 0
+    for position, name in enumerate(file.schema_arrow.names):
+        count = leaves.count(position)
+        kinds = columns.get(name, [])
+        if len(kinds) == count:
+            found.update(enumerate(kinds, first))
+        first += count
+    return found
+
+
+def _spark_leaves(kind: Any) -> Iterator[str]:
+    """The types of a type's leaves, in the order of a file."""
+    if isinstance(kind, str):
+        yield kind
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            yield from _spark_leaves(field["type"])
+    elif kind["type"] == "map":
+        yield from _spark_leaves(kind["keyType"])
+        yield from _spark_leaves(kind["valueType"])
+    else:
+        yield from _spark_leaves(kind["elementType" if kind["type"] == "array" else "sqlType"])
 
 
 def _has_text(column: Any) -> bool:
@@ -395,7 +434,7 @@ def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[
     if _julian(file) is not None:
         return {}
     schema, group = file.schema_arrow, file.metadata.row_group(number)
-    leaves = file.schema
+    leaves, noted = file.schema, _spark_types(file)
     found = {}
     for index, position in enumerate(leaf_columns(schema)[: min(group.num_columns, len(leaves))]):
         name = schema.names[position]
@@ -403,6 +442,8 @@ def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[
             continue
         chunk = group.column(index)
         if chunk.path_in_schema != name or _has_text(leaves.column(index)):
+            continue
+        if as_spark(schema.field(position).type, noted.get(index, "")) is not None:
             continue
         statistics = chunk.statistics
         if statistics is None:

@@ -20,6 +20,7 @@ __all__ = [
     "INSTANT",
     "UTC",
     "Julian",
+    "as_spark",
     "as_type",
     "check_types",
     "check_values",
@@ -129,6 +130,16 @@ def plain_leaf(kind: pa.DataType, notes: Notes = None) -> pa.DataType:
     if types.is_decimal(kind) and kind.bit_width < _DECIMAL128_BITS:
         return pa.decimal128(kind.precision, kind.scale)
     return kind
+
+
+def as_spark(kind: pa.DataType, spark: str) -> pa.DataType | None:
+    """The type of a number in a file that Spark notes as one of its own types; None = it is not of these."""
+    if spark.startswith("interval"):
+        if pa.types.is_int64(kind):
+            return pa.duration("us")
+        if pa.types.is_int32(kind):
+            return pa.string()  # of months
+    return None
 
 
 def as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
