@@ -21,7 +21,7 @@ from spark_channel.connectors.files.filesystem import (
     locate,
     read_settings,
 )
-from spark_channel.connectors.lake.table import LakeWriteOptions
+from spark_channel.connectors.lake.table import LENGTH_NOTE, LakeWriteOptions, is_length
 from spark_channel.errors import (
     ChannelError,
     OptionError,
@@ -49,6 +49,7 @@ __all__ = [
     "place_of",
     "settings_of",
     "uri_of",
+    "written_columns",
 ]
 
 
@@ -305,6 +306,19 @@ def columns_of(table: "DeltaTable") -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type, field.nullable) for field in found])
 
 
+def written_columns(table: "DeltaTable") -> pa.Schema:
+    """The same, with the notes of which a write takes care: the lengths of CHAR and VARCHAR."""
+    notes = {field["name"]: field.get("metadata", {}).get(LENGTH_NOTE) for field in _fields(table)}
+    return pa.schema(
+        [
+            field
+            if notes[field.name] is None
+            else field.with_metadata({LENGTH_NOTE: notes[field.name]})
+            for field in columns_of(table)
+        ]
+    )
+
+
 # Table features that this connector would read or write wrongly: refused by name.
 
 
@@ -411,9 +425,10 @@ def check_writable(table: "DeltaTable", shown: str, *, removes: bool) -> None:
             ("delta.invariants", "an invariant"),
             ("delta.generationExpression", "a generation expression"),
             ("delta.identity.start", "identity values"),
-            ("__CHAR_VARCHAR_TYPE_STRING", "a length (CHAR or VARCHAR) that only Spark checks"),
+            (LENGTH_NOTE, "a length (CHAR or VARCHAR) inside another type, that only Spark checks"),
         ):
-            if name in field.get("metadata", {}):
+            note = field.get("metadata", {}).get(name)
+            if note is not None and not (name == LENGTH_NOTE and is_length(str(note))):
                 raise UnsupportedError(
                     f"column {field['name']!r} of {shown} has {what}; {_IN_SPARK}"
                 )

@@ -21,12 +21,12 @@ from spark_channel.connectors.delta.table import (
     check_deletion_vectors,
     check_readable,
     check_writable,
-    columns_of,
     explained,
     open_table,
     place_of,
     settings_of,
     uri_of,
+    written_columns,
 )
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.listing import partition_value
@@ -265,7 +265,7 @@ class DeltaState(TableState):
 
     def __init__(self, table: "DeltaTable", base: str, shown: str) -> None:
         self._table, self._base, self._shown = table, base, shown
-        self.columns = columns_of(table)
+        self.columns = written_columns(table)
         self.partition_columns = tuple(table.metadata().partition_columns)
         self._history: list[dict[str, Any]] | None = None
 

@@ -1,5 +1,6 @@
 """Table state and conditional commit; columns; options."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.files.store import Store
 from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.lazy import compute as pc
 from spark_channel.options import Amount, ByteAmount, ColumnList, WriteOptions
 
 __all__ = [
+    "LENGTH_NOTE",
     "Change",
     "LakeTable",
     "LakeWriteOptions",
@@ -29,6 +32,7 @@ __all__ = [
     "exact_columns",
     "find_names",
     "holds",
+    "is_length",
     "match",
 ]
 
@@ -312,6 +316,9 @@ def find_names(names: Sequence[str], columns: pa.Schema, option: str) -> tuple[s
     return tuple(spelled[name] for name in names)
 
 
+_SHOWN = 100
+"""Characters of a value in a message."""
+
 Widen = Callable[[pa.Field, pa.DataType], pa.Field | None]
 """(a column of the table, the type of the rows') -> the column as it can hold the rows; None = it cannot."""
 
@@ -353,6 +360,38 @@ def match(
     return found, new, wider
 
 
+LENGTH_NOTE = "__CHAR_VARCHAR_TYPE_STRING"
+"""Where Spark notes that a column of text is a CHAR or VARCHAR, in the metadata of its field."""
+_LENGTH = re.compile(r"(char|varchar)\((\d+)\)")
+
+
+def is_length(note: str) -> bool:
+    """Whether a note is of the column itself, and not of a type inside it."""
+    return _LENGTH.fullmatch(note) is not None
+
+
+def _of_length(values: pa.Array, field: pa.Field, shown: str) -> pa.Array:
+    """The values of a CHAR(n), with blanks to its length as Spark writes them, or of a VARCHAR(n).
+
+    Raises:
+        TargetError: a longer value. Spark would cut blanks at its end.
+    """
+    note = (field.metadata or {}).get(LENGTH_NOTE.encode(), b"").decode()
+    found = _LENGTH.fullmatch(note)
+    if found is None:
+        return values
+    kind, length = found[1], int(found[2])
+    counts = pc.utf8_length(values)
+    longer = pc.index(pc.greater(counts, length), True).as_py()
+    if longer >= 0:
+        text = values[longer].as_py()
+        raise TargetError(
+            f"column {field.name!r} is {note} in {shown}, and a row has {counts[longer]} characters in it: "
+            f"{text[:_SHOWN]!r}. Shorten the value, or change the column's type to STRING in Spark"
+        )
+    return pc.utf8_rpad(values, length, " ") if kind == "char" else values
+
+
 def _check_new(name: str, schema: pa.Schema, columns: pa.Schema, shown: str) -> None:
     """Tables do not distinguish names by case."""
     others = [other for other in (*columns.names, *schema.names) if other != name]
@@ -377,7 +416,7 @@ def conform(
         if not field.nullable and values.null_count:
             raise TargetError(f"column {name!r} holds NULL, and {shown} does not allow it")
         try:
-            made.append(cast_exactly(values, field.type))
+            made.append(_of_length(cast_exactly(values, field.type), field, shown))
         except InexactError as error:
             raise TargetError(
                 f"column {name!r} holds a value that does not fit {field.type} of {shown}: {error}; "

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import os
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 pytest.importorskip("deltalake")
 
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 
 from spark_channel.connectors import WriteContext
-from spark_channel.errors import CommitError, SourceError, UnsupportedError
+from spark_channel.errors import CommitError, SourceError, TargetError, UnsupportedError
 from tests.connectors.delta.helpers import (
     leftovers,
     numbers,
@@ -239,9 +241,52 @@ def test_an_overwrite_of_paths_outside_ascii_is_refused(tmp_path: Path) -> None:
         write(tmp_path / "t", rows, overwrite=True)
 
 
-def test_a_length_that_only_spark_checks_is_refused(tmp_path: Path) -> None:
-    notes = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(4)"}
-    column = {"name": "v", "type": "string", "nullable": True, "metadata": notes}
+def _of_length(kind: str) -> dict[str, Any]:
+    notes = {"__CHAR_VARCHAR_TYPE_STRING": kind}
+    return {"name": "v", "type": "string", "nullable": True, "metadata": notes}
+
+
+@pytest.mark.parametrize(
+    ("kind", "longer"), [("varchar(4)", "fünf!"), ("varchar(4)", "four "), ("char(4)", "fünf!")]
+)
+def test_a_text_that_is_longer_than_its_column_is_refused(
+    tmp_path: Path, kind: str, longer: str
+) -> None:
+    _spark_log(tmp_path / "t", _of_length(kind), [])
+    write(tmp_path / "t", pa.table({"id": [1], "v": ["fünf"]}))
+
+    with pytest.raises(TargetError, match=f"column 'v' is {re.escape(kind)} .* 5 .*'{longer}'"):
+        write(tmp_path / "t", pa.table({"id": [2, 3], "v": ["a", longer]}), job="next")
+
+    assert read(tmp_path / "t").to_pylist() == [{"id": 1, "v": "fünf"}]
+
+
+def test_a_length_inside_another_type_is_refused(tmp_path: Path) -> None:
+    column = _of_length("array<varchar(4)>")
+    column["type"] = {"type": "array", "elementType": "string", "containsNull": True}
     _spark_log(tmp_path / "t", column, [])
     with pytest.raises(UnsupportedError, match=r"column 'v' .* has a length"):
-        write(tmp_path / "t", pa.table({"id": [1], "v": ["longer"]}))
+        write(tmp_path / "t", pa.table({"id": [1], "v": [["longer"]]}))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["char(4)", "varchar(4)"])
+def test_texts_with_a_length_are_stored_as_spark_stores_them(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    texts = ["ä", None, "", "a ", "four"]
+    values = ", ".join("(NULL)" if text is None else f"('{text}')" for text in texts)
+    spark.sql(f"CREATE TABLE lengths (v {kind}) USING parquet LOCATION '{tmp_path / 's'}'")
+    try:
+        spark.sql(f"INSERT INTO lengths SELECT /*+ COALESCE(1) */ * FROM VALUES {values}")
+    finally:
+        spark.sql("DROP TABLE lengths")
+    _spark_log(tmp_path / "t", _of_length(kind), [])
+    write(tmp_path / "t", pa.table({"id": list(range(5)), "v": texts}))
+
+    stored = pq.read_table(tmp_path / "s").column("v").to_pylist()
+
+    assert sorted(read(tmp_path / "t").column("v").to_pylist(), key=str) == sorted(stored, key=str)
+    key = pa.table({"id": [9], "v": ["ä"]})
+    write(tmp_path / "t", key, job="next", writeMode="upsert", keyColumns="v")
+    assert len(read(tmp_path / "t")) == 5
