@@ -1,16 +1,17 @@
 """Texts from outside as text: names, values and messages of servers may not move a cursor or forge a line.
 
-`one_line` is the only function that escapes. Errors and our loggers call it where they are made; the display and the
-command line, where they print.
+`one_line` and `one_line_json` are the only functions that escape. Errors and our loggers call them where they are made;
+the display and the command line, where they print. The page of the service has the same in `page.js`.
 """
 
+import json
 import logging
 import re
 from collections.abc import Mapping
 from numbers import Number
 from typing import Any
 
-__all__ = ["LineFormatter", "log_in_lines", "log_of", "one_line"]
+__all__ = ["LineFormatter", "log_in_lines", "log_of", "one_line", "one_line_json"]
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # control characters, with line breaks and the begin of a terminal's codes
@@ -26,6 +27,16 @@ def one_line(text: object) -> str:
     A text that is shown so already stays the same.
     """
     return _UNSAFE.sub(_escape, str(text))
+
+
+def one_line_json(text: str) -> str:
+    r"""JSON of one line, in which characters that are not printed are escapes of JSON: the same data."""
+    return _UNSAFE.sub(_escape_json, text)
+
+
+def _escape_json(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code < 0x10000 else json.dumps(match[0])[1:-1]
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -1,21 +1,27 @@
 """Texts from outside are shown as text in every place: errors, logs, progress, reports, tables of the command line."""
 
 import io
+import json
 import logging
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import spark_channel.cli
+from spark_channel import observe
 from spark_channel.cli.plan import publish_text
-from spark_channel.cli.text import cell
+from spark_channel.cli.text import cell, json_line, say
 from spark_channel.errors import SourceError
 from spark_channel.plain_text import LineFormatter, log_of, one_line
 from spark_channel.progress import JobSpec, TransferReport
 from spark_channel.progress.render import before_lines
 from spark_channel.progress.report import summary_lines
+from spark_channel.service.display import _Lines
 
 HOSTILE = "c\x1b[1m\x9b31m\x07\r\nspark-channel: a second line\u202e\u2066\u2028\x85."
 RAW = set("\x1b\x9b\x07\r\n\u202e\u2066\u2028\x85")
@@ -104,6 +110,53 @@ def test_lines_before_and_after_a_job() -> None:
     )
     assert is_clean(summary_lines(report)[0])
     assert not (RAW - {"\n"}) & set(str(report))
+
+
+def test_what_a_notebook_shows() -> None:
+    spec = JobSpec("transfer", name="n", source=HOSTILE, target="t")
+    shown = _Lines(before_lines("job", spec))
+    for text in (repr(shown), shown._repr_html_()):
+        assert SHOWN in text
+        assert not (RAW - {"\n"}) & set(text)
+
+
+def test_lines_and_json_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    say(f"tunnel {HOSTILE} is deleted")
+    assert is_clean(capsys.readouterr().out)
+    data = {HOSTILE: [HOSTILE, "Größe 列 🚀", "\x7f\U000e0041"]}
+    line = json_line(data)
+    assert not RAW & set(line)
+    assert "Größe 列 🚀" in line
+    assert json.loads(line) == data
+
+
+def test_the_commands_print_by_these_functions_only() -> None:
+    """What is echoed as it is, is JSON in ASCII, or has no text from outside."""
+    for name in ("tunnel", "limits"):
+        source = (Path(spark_channel.cli.__file__).parent / f"{name}.py").read_text()
+        echoed = re.findall(r"typer\.echo\((\w+(?:\.\w+)?)\(", source)
+        assert len(echoed) == source.count("typer.echo(")
+        assert set(echoed) <= {"json_line", "json.dumps", "plain_view"}
+
+
+NODE = shutil.which("node")
+
+
+@pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
+def test_the_page_escapes_the_same_characters() -> None:
+    script = (Path(observe.__file__).parent / "static" / "page.js").read_text()
+    begin = script.index("const UNSAFE"), script.index("function element")
+    assert (
+        script.count(".textContent = ") == script.count("textContent = shown(") + 1
+    )  # of `setText`
+    text = (
+        "".join(map(chr, range(0x3000)))
+        + "\ud800\ufeff\ufffe🚀\U000e0000\U000e0041\U000e007f"
+        + HOSTILE
+    )
+    code = f"{script[slice(*begin)]} process.stdout.write(shown({json.dumps(text)}));"
+    done = subprocess.run([str(NODE), "-"], input=code, capture_output=True, text=True, check=True)
+    assert done.stdout == one_line(text)
 
 
 def test_cells_of_tables() -> None:

@@ -14,11 +14,10 @@ import typer
 from rich.table import Table
 
 from spark_channel.cli.arguments import Output
-from spark_channel.cli.text import cell, print_table
+from spark_channel.cli.text import cell, print_table, say
 from spark_channel.errors import OptionError
 from spark_channel.limits import LimitStatus, UnreachablePolicy
 from spark_channel.options import CommonOptions, parse_amount
-from spark_channel.plain_text import one_line
 from spark_channel.progress.report import short
 from spark_channel.service import (
     LimitControl,
@@ -180,18 +179,18 @@ def serve(
             max_jobs=max_jobs,
         ) as served,
     ):
-        typer.echo(
+        say(
             f"limit {name} at {served.address}: on this host jobs take it as option sharedLimit={name}"
         )
         if token_file is not None:
             _write_private(token_file, served.token)
-            typer.echo(
+            say(
                 f"elsewhere as sharedLimit={served.address}, sharedLimitToken=${{file:{token_file}}}"
             )
         speeds = speeds_of(rows_per_second, bytes_per_second)
         with WindowKeeper(windows, speeds, zone, Applied(served)) if windows else nullcontext():
             ended.get()
-    typer.echo(f"limit {name} is served no more")
+    say(f"limit {name} is served no more")
 
 
 @limits.command("list")
@@ -284,7 +283,7 @@ class _Served:
                 self._control.resume(self._name)
             _print(self._control.set(self._name, speeds.rows, speeds.nbytes))
         except OptionError as error:
-            typer.echo(str(error))
+            say(str(error))
 
     def _change(self, change: Callable[[], object]) -> None:
         try:
@@ -327,12 +326,10 @@ def resume(name: _Name = None) -> None:
 
 
 def _print(status: LimitStatus) -> None:
-    typer.echo(
-        one_line(
-            f"limit {status.limit}: {_speed(status.rows_per_second)} rows/s{_now(status)}, "
-            f"{_speed(status.bytes_per_second)} bytes/s, {_state(status)}; "
-            f"{status.jobs} jobs, {status.client_count} clients, {status.waiting_count} wait"
-        )
+    say(
+        f"limit {status.limit}: {_speed(status.rows_per_second)} rows/s{_now(status)}, "
+        f"{_speed(status.bytes_per_second)} bytes/s, {_state(status)}; "
+        f"{status.jobs} jobs, {status.client_count} clients, {status.waiting_count} wait"
     )
     if status.clients:
         table = Table("client", "job", "rows/s", "bytes/s", "waits for")

@@ -1,7 +1,6 @@
 """`spark-channel plan` and `check`: finds and reads job files, and shows whether and how they would run."""
 
 import importlib
-import json
 import os
 import secrets
 import shutil
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_channel.cli.reach import reach
-from spark_channel.cli.text import cell
+from spark_channel.cli.text import cell, json_line
 from spark_channel.connectors import find_connector, load_reader, load_writer
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.datax import LoadedJob, load_job, parse_parameters
@@ -309,7 +308,7 @@ def check_jobs(
             "missing_plugins": dict(missing.most_common()),
             "jobs": [{"file": str(path), **asdict(result)} for path, result in results.items()],
         }
-        print(json.dumps(shown, ensure_ascii=False))  # noqa: T201 - the command line talks
+        print(json_line(shown))  # noqa: T201 - the command line talks
     else:
         _print(results, states, missing)
     return not states[_REFUSED]

@@ -13,7 +13,7 @@ import yaml
 
 from spark_channel.cli.plan import check_place, job_files, load, publish_text, without_pandas
 from spark_channel.cli.run import EngineName, chosen_engine, open_engine, parse_conf
-from spark_channel.cli.text import cell
+from spark_channel.cli.text import cell, json_line
 from spark_channel.connectors.base.registry import all_connectors, has_third_parties
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.errors import JobFileError, OptionError
@@ -120,7 +120,7 @@ def _status(file: Path, options: ReplicateOptions) -> int:
     replication = load_replication(file)
     found = status_of(replication, options.select)
     if options.json_output:
-        print(json.dumps([asdict(each) for each in found], ensure_ascii=False))  # noqa: T201 - the command line talks
+        print(json_line([asdict(each) for each in found]))  # noqa: T201 - the command line talks
         return 0
     table = _table(
         ("table", "object", "mode", "state", "rows", "position", "lag", "last run"), {"rows"}
@@ -246,7 +246,7 @@ def _run(file: Path, options: ReplicateOptions) -> int:
     if options.report is not None:
         publish_text(options.report, made.to_json() + "\n")
     if options.json_output:
-        print(json.dumps(json.loads(made.to_json()), ensure_ascii=False))  # noqa: T201 - the command line talks
+        print(json_line(json.loads(made.to_json())))  # noqa: T201 - the command line talks
     else:
         _show(made)
     return made.exit_code

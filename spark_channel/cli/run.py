@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spark_channel.cli.outcome import JobOutcome, RunOutcome, closing_table, exit_code
 from spark_channel.cli.plan import check_place, job_files, load, publish_text
+from spark_channel.cli.text import json_line
 from spark_channel.clock import utc_now
 from spark_channel.datax import LoadedJob
 from spark_channel.datax.plugins.connectors import is_database
@@ -452,7 +453,7 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
         except OptionError as error:  # the rows are written: the exit code is about them
             print(one_line(f"warning: {error}"), file=sys.stderr)  # noqa: T201 - the command line talks
     if options.json_output:
-        print(json.dumps(run.to_plain(), ensure_ascii=False))  # noqa: T201 - the command line talks
+        print(json_line(run.to_plain()))  # noqa: T201 - the command line talks
         return
     if len(run.jobs) > 1:
         from spark_channel.cli.outcome import print_summary

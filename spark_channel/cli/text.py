@@ -1,13 +1,16 @@
 """Texts from outside on the console, and tables that keep names whole."""
 
+import json
 from typing import TYPE_CHECKING
 
-from spark_channel.plain_text import one_line
+import typer
+
+from spark_channel.plain_text import one_line, one_line_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["cell", "print_table"]
+__all__ = ["cell", "json_line", "print_table", "say"]
 
 
 def cell(text: object) -> str:
@@ -15,6 +18,16 @@ def cell(text: object) -> str:
     from rich.markup import escape
 
     return escape(one_line(text))
+
+
+def say(text: str) -> None:
+    """Print one line for people."""
+    typer.echo(one_line(text))
+
+
+def json_line(data: object) -> str:
+    """The data as JSON in one line of printable characters."""
+    return one_line_json(json.dumps(data, ensure_ascii=False))
 
 
 def print_table(table: "Table") -> None:

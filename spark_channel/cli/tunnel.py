@@ -9,11 +9,10 @@ import typer
 from rich.table import Table
 
 from spark_channel.cli.arguments import Output
-from spark_channel.cli.text import cell, print_table
+from spark_channel.cli.text import cell, json_line, print_table, say
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag, TableLag
 from spark_channel.masking import mask_text
-from spark_channel.plain_text import one_line
 from spark_channel.processes import has_ended
 from spark_channel.serialization import dump_tagged
 from spark_channel.tunnel.positions import base_words, grouped, in_flight_words, kept_words
@@ -31,17 +30,17 @@ _SHOWN = 40
 def print_view(view: TunnelView) -> None:
     """Tables of channels, of the tables of those that have several, and of clients; and what else is known in lines."""
     record = view.record
-    typer.echo(one_line(f"{record.name}: {record.type} of {record.source}"))
+    say(f"{record.name}: {record.type} of {record.source}")
     print_table(_channels(view))
     for each in view.channels:
         for about, words in _remarks(each):
-            typer.echo(one_line(f"{each.channel.id} ({about}) {words}"))
+            say(f"{each.channel.id} ({about}) {words}")
     tables = _tables(view)
     if tables.row_count:
         print_table(tables)
     for each in view.channels:
         if each.channel.parked:
-            typer.echo(one_line(f"parked {each.channel.id}: {each.channel.parked}"))
+            say(f"parked {each.channel.id}: {each.channel.parked}")
     if view.clients:
         clients = Table("client", "tag", "host", "timeout", "last heartbeat")
         for client in view.clients:
@@ -75,7 +74,7 @@ def plain_view(view: TunnelView) -> str:
             for each in view.clients
         ],
     }
-    return json.dumps(found, ensure_ascii=False)
+    return json_line(found)
 
 
 # --- text ---
@@ -331,7 +330,7 @@ def create(
     made = Tunnel(name, _options(option, options_file), store=store)
     record = made.create(channels=channels)
     count = len(made.store.state(name).channels)
-    typer.echo(
+    say(
         f"tunnel {name} of {record.source}: {record.type}, {count} channels, in {made.store.show()}"
     )
 
@@ -368,7 +367,7 @@ def list_(
         tunnels.append({**about, **counts})
         table.add_row(*map(cell, about.values()), *map(str, counts.values()))
     if output == "json":
-        typer.echo(json.dumps(tunnels, ensure_ascii=False))
+        typer.echo(json_line(tunnels))
     else:
         print_table(table)
 
@@ -402,11 +401,9 @@ def resume(
     resumed = Tunnel(name, store=store).resume(channel)
     if not resumed:
         what = ", ".join(channel) + " is not" if channel else "no channel is"
-        typer.echo(f"tunnel {name}: {what} parked, so nothing is resumed")
+        say(f"tunnel {name}: {what} parked, so nothing is resumed")
         return
-    typer.echo(
-        f"tunnel {name}: resumed {', '.join(resumed)}; a client has it after its next heartbeat"
-    )
+    say(f"tunnel {name}: resumed {', '.join(resumed)}; a client has it after its next heartbeat")
 
 
 @tunnel.command("pause-base")
@@ -414,11 +411,11 @@ def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = Non
     """Pause the reading of existing rows, while changes are still read. The pause holds across restarts."""
     paused = Tunnel(name, store=store).pause_base(channel)
     if not paused:
-        typer.echo(
+        say(
             f"tunnel {name}: each channel is paused already, or has read all existing rows: nothing changes"
         )
         return
-    typer.echo(
+    say(
         f"tunnel {name}: existing rows of {', '.join(paused)} are paused from its client's next heartbeat on; "
         f"`spark-channel tunnel resume-base {name}` ends the pause"
     )
@@ -429,9 +426,9 @@ def resume_base(name: _Name, store: _Store = None, channel: _StreamChannels = No
     """Resume the reading of existing rows, from where `pause-base` stopped it."""
     resumed = Tunnel(name, store=store).resume_base(channel)
     if not resumed:
-        typer.echo(f"tunnel {name}: no channel was paused: nothing changes")
+        say(f"tunnel {name}: no channel was paused: nothing changes")
         return
-    typer.echo(
+    say(
         f"tunnel {name}: existing rows of {', '.join(resumed)} are read again from its client's next heartbeat on"
     )
 
@@ -446,9 +443,7 @@ def split(
 ) -> None:
     """Split a stream channel of files or of a table while clients read. The new channels open when it is drained."""
     made = Tunnel(name, _options(option, options_file), store=store).split(channel)
-    typer.echo(
-        f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow"
-    )
+    say(f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow")
 
 
 _Table = Annotated[str, typer.Option(help="The table, as schema.table.")]
@@ -464,7 +459,7 @@ def add_table(
 ) -> None:
     """Add a table to a tunnel of option `tables` while clients read. The publication must have the table."""
     Tunnel(name, _options(option, options_file), store=store).add_table(table)
-    typer.echo(
+    say(
         f"tunnel {name}: {table} is followed from here on, and its existing rows are read beside the changes"
     )
 
@@ -479,7 +474,7 @@ def remove_table(
 ) -> None:
     """Remove a table from a tunnel of option `tables` while clients read. It may have been dropped."""
     Tunnel(name, _options(option, options_file), store=store).remove_table(table)
-    typer.echo(
+    say(
         f"tunnel {name}: {table} is not followed after the ranges that are handed out; the other tables continue"
     )
 
@@ -494,7 +489,7 @@ def resnapshot(
 ) -> None:
     """Read the existing rows of one table of a tunnel of option `tables` again, while clients read."""
     Tunnel(name, _options(option, options_file), store=store).resnapshot(table)
-    typer.echo(f"tunnel {name}: the existing rows of {table} are read again beside the changes")
+    say(f"tunnel {name}: the existing rows of {table} are read again beside the changes")
 
 
 @tunnel.command()
@@ -514,7 +509,7 @@ def delete(
     if not yes:
         typer.confirm(f"Remove tunnel {name} and all its checkpoints?", abort=True)
     found.delete(leave_slot=leave_slot)
-    typer.echo(f"tunnel {name} is deleted")
+    say(f"tunnel {name} is deleted")
 
 
 @tunnel.command()
@@ -534,7 +529,7 @@ def reset(
             f"Drop all checkpoints of tunnel {name} and restart it from the beginning?", abort=True
         )
     found.reset(channels=channels)
-    typer.echo(f"tunnel {name} restarts from the beginning")
+    say(f"tunnel {name} restarts from the beginning")
 
 
 def _options(given: Sequence[str] | None, path: Path | None) -> dict[str, str]:
@@ -570,10 +565,10 @@ def _print_orphans(tunnel: Tunnel, output: str) -> None:
             }
             for each in found
         ]
-        typer.echo(json.dumps(slots, ensure_ascii=False))
+        typer.echo(json_line(slots))
         return
     if not found:
-        typer.echo(f"no slot of this database is without a tunnel in {place}")
+        say(f"no slot of this database is without a tunnel in {place}")
         return
     table = Table("slot", "active", "bytes of WAL kept")
     for each in found:
@@ -581,10 +576,10 @@ def _print_orphans(tunnel: Tunnel, output: str) -> None:
     print_table(table)
     for each in found:
         if each.named_by:
-            typer.echo(
+            say(
                 f"{each.slot}: a slot of this name belongs to tunnel {each.named_by}: keep it if that is this server"
             )
-    typer.echo(
+    say(
         f"no tunnel in {place} names these slots. A stream without a tunnel, a tunnel of another store or another "
         "program may use them: ask first, then SELECT pg_drop_replication_slot('...')"
     )

@@ -361,6 +361,15 @@ def explained(options: MongoAddress, failure: type[ChannelError]) -> Iterator[No
         raise failure(f"{options.address}: {options.hide(str(error))[:500]}") from options.hidden(
             error
         )
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:  # of pymongo, which takes answers as they come
+        raise failure(
+            f"{options.address}: the server answers in a form that is not MongoDB's ({type(error).__name__}: "
+            f"{options.hide(str(error))[:200]}); check that 'url' names a MongoDB server"
+        ) from options.hidden(error)
 
 
 def is_passing(error: Exception) -> bool:

@@ -40,13 +40,24 @@ const inBytes = (job) => job.limit_rows === null && job.limit_bytes !== null;
 const ended = (job) => ["done", "ended", "failed", "gone"].includes(job.phase);
 const paused = (job) => !ended(job) && job.note.startsWith("paused");
 
+// As in plain_text.py: names and messages from outside hide, move and turn round nothing.
+const UNSAFE = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff\u{e0000}-\u{e007f}]/gu;
+const SHORT = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+const shown = (text) => String(text).replace(UNSAFE, (character) => {
+  if (character in SHORT) return SHORT[character];
+  const code = character.codePointAt(0).toString(16);
+  return code.length < 3 ? "\\x" + code.padStart(2, "0") : code.length < 5 ? "\\u" + code.padStart(4, "0") : "\\U" + code.padStart(8, "0");
+});
 function element(tag, text, className) {
   const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
+  if (text !== undefined) made.textContent = shown(text);
   if (className) made.className = className;
   return made;
 }
-function setText(node, text) { if (node.textContent !== text) node.textContent = text; }
+function setText(node, text) {
+  const line = shown(text);
+  if (node.textContent !== line) node.textContent = line;
+}
 function announce(text) { setText(byId("announce"), text); }
 
 // ---- the stream of events: fetch, since EventSource cannot send a header, and a url with a token would be logged
@@ -201,7 +212,7 @@ function showJob() {
   byId("choose").hidden = Boolean(job);
   if (!job) return;
   const phase = paused(job) ? "paused" : job.phase;
-  if (byId("phase").textContent && byId("phase").textContent !== phase && byId("title").textContent === nameOf(job)) announce(nameOf(job) + ": " + phase);
+  if (byId("phase").textContent && byId("phase").textContent !== phase && byId("title").textContent === shown(nameOf(job))) announce(nameOf(job) + ": " + phase);
   setText(byId("title"), nameOf(job));
   setText(byId("ends"), [job.kind, job.name ? [job.source, job.target].filter(Boolean).join(" → ") : "", "id " + job.job].filter(Boolean).join(" · "));
   setText(byId("phase"), phase);
@@ -313,7 +324,7 @@ function showBars(node, bars) {
     if (!bar) { bar = element("div", undefined, "bar"); bar.append(element("span"), element("meter"), element("span")); node.append(bar); }
     setText(bar.children[0], name);
     bar.children[1].value = value;
-    bar.children[1].setAttribute("aria-label", name);
+    bar.children[1].setAttribute("aria-label", shown(name));
     setText(bar.children[2], text);
   });
 }

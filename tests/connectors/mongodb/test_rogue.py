@@ -96,6 +96,16 @@ def test_documents_that_cannot_be_decoded_are_refused_in_our_words(
         load_reader({"url": server.url, "collection": "t"})[0].schema()
 
 
+@pytest.mark.parametrize("answer", [{}, {"cursor": {}}, {"cursor": 7}, {"cursor": {"id": 0}}])
+def test_an_answer_of_another_form_is_refused_in_our_words(
+    server: MongoServer, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
+) -> None:
+    server.put("t", [{"_id": 1}])
+    monkeypatch.setattr(server, "do_find", lambda command: answer, raising=False)
+    with pytest.raises(SourceError, match="in a form that is not MongoDB's"):
+        list(reader(server).read(WHOLE))
+
+
 @pytest.mark.parametrize("size", ["large", -1, 0, float("nan"), float("inf"), None, {}])
 def test_the_size_that_a_server_says_is_no_fault(
     server: MongoServer, monkeypatch: pytest.MonkeyPatch, size: Any
