@@ -3,12 +3,21 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.kafka.options import (
@@ -28,6 +37,8 @@ __all__ = [
     "Edges",
     "Part",
     "Range",
+    "Topic",
+    "administrator",
     "consumer",
     "edges_at",
     "ended",
@@ -38,8 +49,9 @@ __all__ = [
     "partitions",
     "planned",
     "producer",
+    "settled_edges",
     "splits_of",
-    "topic_of",
+    "topics_of",
 ]
 
 _log = log_of(__name__)
@@ -47,6 +59,11 @@ _T = TypeVar("_T")
 _FIRST, _LONGEST = 0.5, 5.0
 """Seconds of a request. One that waits does not notice what its client meets, such as a login that is refused."""
 _LAST = 5.0
+_SETTLED = 2.0
+"""Seconds for the markers of a transaction to arrive. A commit returns before they are written."""
+_LOOK = 0.02
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What stands for the id of a topic whose brokers give none: those before 2.8."""
 _DENIED = frozenset(
     {
         "_AUTHENTICATION",
@@ -331,6 +348,15 @@ Part = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Topic:
+    """What a topic was when its offsets were taken. Another topic of its name has other records at them."""
+
+    partitions: tuple[int, ...]
+    id: str
+    """Changes when the topic is deleted and created again. Empty: its brokers give none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Range:
     """Offsets of one partition, without `end`."""
 
@@ -338,6 +364,8 @@ class Range:
     partition: int
     begin: int
     end: int
+    id: str = ""
+    """`Topic.id`. Empty: not known."""
 
     @property
     def size(self) -> int:
@@ -357,14 +385,14 @@ class Edges:
     high: int
 
 
-def partitions(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> list[Part]:
+def partitions(options: KafkaReadOptions, topics: Mapping[str, Topic]) -> list[Part]:
     """
     Raises:
-        SourceError: a topic that does not exist. OptionError: a partition that it does not have.
+        OptionError: a partition that a topic does not have.
     """
     found: list[Part] = []
     for topic in options.topic:
-        known = topic_of(link, client, topic)
+        known = topics[topic].partitions
         for number in options.partitions or ():
             if number not in known:
                 raise OptionError(
@@ -376,16 +404,32 @@ def partitions(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) 
     return found
 
 
-def topic_of(link: BrokerStatus, client: Any, topic: str) -> list[int]:
-    """The numbers of its partitions."""
-    met = link.asked(client, lambda seconds: client.list_topics(topic, timeout=seconds)).topics[
-        topic
-    ]
+def administrator(link: BrokerStatus) -> AdminClient:
+    """A client for what consumers cannot ask."""
+    return link.made(AdminClient, {})
+
+
+def topics_of(link: BrokerStatus, client: AdminClient, names: Sequence[str]) -> dict[str, Topic]:
+    """
+    Raises:
+        SourceError: a topic that does not exist.
+    """
+    return {name: _topic_of(link, client, name) for name in names}
+
+
+def _topic_of(link: BrokerStatus, client: AdminClient, name: str) -> Topic:
+    met = link.asked(client, lambda seconds: client.list_topics(name, timeout=seconds)).topics[name]
     if met.error is not None:
         if met.error.name() == "UNKNOWN_TOPIC_OR_PART":
-            raise SourceError(f"{link.address}: topic {topic!r} does not exist; check 'topic'")
-        raise link.failed(met.error, f"topic {topic!r}")
-    return sorted(met.partitions)
+            raise SourceError(f"{link.address}: topic {name!r} does not exist; check 'topic'")
+        raise link.failed(met.error, f"topic {name!r}")
+    wanted = TopicCollection([name])
+    description = link.asked(
+        client,
+        lambda seconds: client.describe_topics(wanted, request_timeout=seconds)[name].result(),
+    )
+    shown = str(description.topic_id)
+    return Topic(tuple(sorted(met.partitions)), "" if shown == _NO_ID else shown)
 
 
 def edges_at(link: BrokerStatus, client: Consumer, parts: Iterable[Part]) -> dict[Part, Edges]:
@@ -398,6 +442,35 @@ def _edges(link: BrokerStatus, client: Consumer, part: Part) -> Edges:
     return Edges(
         *link.asked(client, lambda seconds: client.get_watermark_offsets(place, timeout=seconds))
     )
+
+
+def settled_edges(
+    link: BrokerStatus, admin: AdminClient, client: Consumer, parts: Sequence[Part]
+) -> dict[Part, Edges]:
+    """`edges_at`, with the records of every transaction that was committed before this call.
+
+    The brokers answer a commit before they write its markers, and only these make the records readable. So this waits
+    until the partitions are readable up to their last record. Behind a transaction that stays open they are not: then
+    it returns after 2 s.
+    """
+    found = edges_at(link, client, parts)
+    wanted = {TopicPartition(*part): OffsetSpec.latest() for part in parts}  # type: ignore[no-untyped-call] # untyped
+    answers = link.asked(
+        admin,
+        lambda most: {
+            (place.topic, place.partition): answer.result().offset
+            for place, answer in admin.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=most
+            ).items()
+        },
+    )
+    end = SYSTEM_CLOCK.now() + _SETTLED
+    while behind := [part for part in parts if found[part].high < answers[part]]:
+        if SYSTEM_CLOCK.now() >= end:
+            break
+        link.serve(client, _LOOK)
+        found |= edges_at(link, client, behind)
+    return found
 
 
 def offsets_at(
@@ -428,7 +501,9 @@ def planned(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> 
     Raises:
         OptionError: offsets that a topic does not have, or has deleted.
     """
-    edges = edges_at(link, client, partitions(options, link, client))
+    admin = administrator(link)
+    topics = topics_of(link, admin, options.topic)
+    edges = settled_edges(link, admin, client, partitions(options, topics))
     ends = []
     for name, given, moment, default in (
         ("beginOffsets", options.begin_offsets, options.begin_timestamp, EARLIEST),
@@ -439,7 +514,7 @@ def planned(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> 
         else:
             ends.append(_given(name, default if given is None else given, edges))
     begins, stops = ends
-    return [Range(*part, begins[part], stops[part]) for part in edges]
+    return [Range(*part, begins[part], stops[part], topics[part[0]].id) for part in edges]
 
 
 def _given(name: str, offsets: Offsets, edges: Mapping[Part, Edges]) -> dict[Part, int]:
@@ -495,6 +570,5 @@ def splits_of(ranges: Sequence[Range], advice: int) -> list[Split]:
         for piece in range(pieces):
             begin = each.begin + each.size * piece // pieces
             end = each.begin + each.size * (piece + 1) // pieces
-            params = {"topic": each.topic, "partition": each.partition, "begin": begin, "end": end}
-            made.append(Split(params, end - begin))
+            made.append(Split(asdict(replace(each, begin=begin, end=end)), end - begin))
     return made

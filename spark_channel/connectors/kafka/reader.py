@@ -7,12 +7,14 @@ partition; and a record that is expected and does not come within `timeout` is a
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import FetchSize, Token
@@ -22,6 +24,8 @@ from spark_channel.connectors.kafka.client import (
     Edges,
     Part,
     Range,
+    Topic,
+    administrator,
     consumer,
     edges_at,
     error_of,
@@ -29,8 +33,9 @@ from spark_channel.connectors.kafka.client import (
     offsets_at,
     partitions,
     planned,
+    settled_edges,
     splits_of,
-    topic_of,
+    topics_of,
 )
 from spark_channel.connectors.kafka.options import KafkaReadOptions
 from spark_channel.connectors.kafka.serialization import (
@@ -71,6 +76,8 @@ def pages(
     if not part.size:
         return
     link = BrokerStatus(options, SourceError)
+    admin = administrator(link) if part.id else None
+    _check_topic(link, admin, part)
     advance = _Advance(part)
     with consumer(options, link, advance.note, **_prefetch(fetch)) as client:
         try:
@@ -78,6 +85,19 @@ def pages(
             yield from _Pages(options, part, fetch, link, client, advance).all()
         except KafkaException as error:
             raise link.failed(error_of(error), f"reading partition {part.partition}") from error
+    _check_topic(link, admin, part)
+
+
+def _check_topic(link: BrokerStatus, admin: AdminClient | None, part: Range) -> None:
+    """
+    Raises:
+        SourceError: the range's topic was deleted, whatever has its name now.
+    """
+    if admin is not None and topics_of(link, admin, [part.topic])[part.topic].id != part.id:
+        raise SourceError(
+            f"{link.address}: topic {part.topic!r} was deleted and created again after the read was planned: its "
+            f"offsets {part.begin} to {part.end - 1} of partition {part.partition} are other records now. Read again"
+        )
 
 
 def _prefetch(fetch: FetchSize) -> dict[str, int]:
@@ -263,7 +283,11 @@ class KafkaReader(RecordReader):
 
 
 class KafkaFeed(ChangeFeed):
-    """A token is an offset: the next record to read. It also has the number of partitions that the topic had."""
+    """A token is an offset: the next record to read.
+
+    It also has the topic's id, since a topic that is created again has other records at its offsets, and the number of
+    partitions that the topic had. A token of brokers that give no id has none.
+    """
 
     def __init__(self, reader: KafkaReader, options: FeedOptions) -> None:
         if options.cursor_column is not None:
@@ -284,19 +308,22 @@ class KafkaFeed(ChangeFeed):
                     option=option,
                 )
         self._reader = reader
+        self._unsettled: dict[Part, int] = {}
+        """Ends behind which a transaction stayed open for as long as one that is committed needs."""
 
     def schema(self) -> pa.Schema:
         return self._reader.schema()
 
     def earliest(self) -> list[Token]:
-        return [_token(part, edges.low, of) for part, edges, of in self._edges()]
+        return [_token(part, edges.low, topic) for part, edges, topic in self._edges()]
 
     def now(self) -> list[Token]:
-        return [_token(part, edges.high, of) for part, edges, of in self._edges()]
+        return [_token(part, edges.high, topic) for part, edges, topic in self._edges()]
 
     def end_of(self, token: Token) -> Token:
-        part, start, of = self._read(token)
-        return _token(part, self._checked(part, start, of).high, of)
+        position = self._read(token)
+        edges, topic = self._checked(position, settled=True)
+        return _token(position.part, edges.high, topic)
 
     def at(self, time: datetime) -> list[Token]:
         if time > datetime.now(UTC):
@@ -311,45 +338,53 @@ class KafkaFeed(ChangeFeed):
             )
         link = self._link()
         with consumer(self._reader.options, link) as client:
-            parts = partitions(self._reader.options, link, client)
-            counts = _counts(link, client, parts)
-            found = offsets_at(link, client, edges_at(link, client, parts), time)
-            return [_token(part, found[part], counts[part[0]]) for part in parts]
+            admin = administrator(link)
+            topics = topics_of(link, admin, self._reader.options.topic)
+            parts = partitions(self._reader.options, topics)
+            found = offsets_at(link, client, settled_edges(link, admin, client, parts), time)
+            return [_token(part, found[part], topics[part[0]]) for part in parts]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
-        part, start, of = self._read(after)
-        known = self._checked(part, start, of)
-        end = known.high if upto is None else min(known.high, self._read(upto)[1])
+        start = self._read(after)
+        edges, topic = self._checked(start)
+        last = None if upto is None else self._read(upto).offset
+        if edges.high == start.offset != last and self._unsettled.get(start.part) != edges.high:
+            edges, topic = self._checked(start, settled=True)
+            # What is open for longer would be waited for in each call.
+            self._unsettled[start.part] = edges.high
+        end = edges.high if last is None else min(edges.high, last)
         most = limit.most_rows(_RECORD)
         if most is not None:
-            end = min(end, start + max(1, most))
-        return _token(part, max(start, end), of)
+            end = min(end, start.offset + max(1, most))
+        return _token(start.part, max(start.offset, end), topic)
 
     def reaches(self, token: Token, end: Token) -> bool:
-        (part, offset, _), (other, bound, _) = self._read(token), self._read(end)
-        if part != other:
+        position, bound = self._read(token), self._read(end)
+        if position.part != bound.part:
             raise OptionError(
                 f"the positions {dict(token)} and {dict(end)} are of different partitions: "
                 "give one for each, in the order of the partitions",
                 option="endingOffsets",
             )
-        return offset >= bound
+        return position.offset >= bound.offset
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
-        (topic, number), start, _ = self._read(after)
-        return splits_of([Range(topic, number, start, self._read(upto)[1])], 1)
+        start, end = self._read(after), self._read(upto)
+        return splits_of([Range(*start.part, start.offset, end.offset, start.id or end.id)], 1)
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        lows = {part: edges.low for part, edges, _ in self._edges()}
-        ends = [self._read(token) for token in upto]
-        return splits_of([Range(*part, min(lows[part], end), end) for part, end, _ in ends], advice)
+        ranges = []
+        for end in map(self._read, upto):
+            edges, topic = self._checked(end)
+            ranges.append(Range(*end.part, min(edges.low, end.offset), end.offset, topic.id))
+        return splits_of(ranges, advice)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         return self._reader.read(split)
 
     def lag(self, token: Token) -> FeedLag:
-        part, offset, of = self._read(token)
-        return FeedLag(rows=self._checked(part, offset, of).high - offset)
+        position = self._read(token)
+        return FeedLag(rows=self._checked(position)[0].high - position.offset)
 
     def is_passing(self, error: BaseException) -> bool:
         return (
@@ -361,64 +396,84 @@ class KafkaFeed(ChangeFeed):
     def _link(self) -> BrokerStatus:
         return BrokerStatus(self._reader.options, SourceError)
 
-    def _edges(self) -> list[tuple[Part, Edges, int]]:
+    def _edges(self) -> list[tuple[Part, Edges, Topic]]:
         link = self._link()
         with consumer(self._reader.options, link) as client:
-            parts = partitions(self._reader.options, link, client)
-            counts = _counts(link, client, parts)
-            return [
-                (part, edges, counts[part[0]])
-                for part, edges in edges_at(link, client, parts).items()
-            ]
+            admin = administrator(link)
+            topics = topics_of(link, admin, self._reader.options.topic)
+            parts = partitions(self._reader.options, topics)
+            edges = settled_edges(link, admin, client, parts)
+            return [(part, edges[part], topics[part[0]]) for part in parts]
 
-    def _checked(self, part: Part, offset: int, of: int) -> Edges:
-        """Where the partition begins and ends now.
+    def _checked(self, position: "_Position", *, settled: bool = False) -> tuple[Edges, Topic]:
+        """Where the partition begins and ends now, and what its topic is.
 
         Raises:
             SourceError: the next records of a token no longer exist, or the topic has other partitions.
         """
-        link, (topic, number) = self._link(), part
+        link, (name, number), offset = self._link(), position.part, position.offset
+        admin = administrator(link)
+        topic = topics_of(link, admin, [name])[name]
+        if position.id and position.id != topic.id:
+            raise SourceError(
+                f"{self._shown}: topic {name!r} was deleted and created again since the stream stood at offset "
+                f"{offset} of partition {number}, which is another record now. {_AGAIN}"
+            )
+        count = len(topic.partitions)
+        if count != position.of:
+            raise SourceError(
+                f"{self._shown}: topic {name!r} has {count} partitions, and had {position.of} when the stream began: "
+                f"records of the others would not be read. {_AGAIN}"
+            )
         with consumer(self._reader.options, link) as client:
-            count = len(topic_of(link, client, topic))
-            if count != of:
-                raise SourceError(
-                    f"{self._shown}: topic {topic!r} has {count} partitions, and had {of} when the stream began: "
-                    f"records of the others would not be read. {_AGAIN}"
-                )
-            known = edges_at(link, client, [part])[part]
+            parts = [position.part]
+            edges = (
+                settled_edges(link, admin, client, parts)
+                if settled
+                else edges_at(link, client, parts)
+            )
+        known = edges[position.part]
         if offset < known.low:
             raise SourceError(
                 f"{self._shown}: the stream continues at offset {offset} "
-                f"of partition {number} of topic {topic!r}, whose first record is {known.low}: "
+                f"of partition {number} of topic {name!r}, whose first record is {known.low}: "
                 f"the topic's retention deleted the records between. {_AGAIN}, or raise the retention"
             )
         if offset > known.high:
             raise SourceError(
-                f"{self._shown}: the stream continues at offset {offset} of partition {number} of topic {topic!r}, "
+                f"{self._shown}: the stream continues at offset {offset} of partition {number} of topic {name!r}, "
                 f"which ends at {known.high}: the topic was created again, or lost records. {_AGAIN}"
             )
-        return known
+        return known, topic
 
-    def _read(self, token: Token) -> tuple[Part, int, int]:
-        names = {"topic": str, "partition": int, "offset": int, "of": int}
-        good = set(token) == set(names) and all(
-            type(token[name]) is kind for name, kind in names.items()
+    def _read(self, token: Token) -> "_Position":
+        names = {"topic": str, "partition": int, "offset": int, "of": int, "id": str}
+        good = set(token) | {"id"} == set(names) and all(
+            type(value) is names[name] for name, value in token.items()
         )
         if not good or token["topic"] not in self._reader.options.topic or token["offset"] < 0:
             raise SourceError(
                 f"the checkpoint {str(dict(token))[:200]} is not an offset of {self._shown}: "
                 f"it is damaged, or of another source. {_AGAIN}"
             )
-        return (token["topic"], token["partition"]), token["offset"], token["of"]
+        part = (token["topic"], token["partition"])
+        return _Position(part, token["offset"], token["of"], token.get("id", ""))
 
     @property
     def _shown(self) -> str:
         return self._reader.options.address
 
 
-def _counts(link: BrokerStatus, client: Consumer, parts: Sequence[Part]) -> dict[str, int]:
-    return {topic: len(topic_of(link, client, topic)) for topic in {topic for topic, _ in parts}}
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """What a token says: the next record, and the topic's partitions and id when it was made."""
+
+    part: Part
+    offset: int
+    of: int
+    id: str
 
 
-def _token(part: Part, offset: int, of: int) -> dict[str, Any]:
-    return {"topic": part[0], "partition": part[1], "offset": offset, "of": of}
+def _token(part: Part, offset: int, topic: Topic) -> dict[str, Any]:
+    token = {"topic": part[0], "partition": part[1], "offset": offset, "of": len(topic.partitions)}
+    return token | ({"id": topic.id} if topic.id else {})

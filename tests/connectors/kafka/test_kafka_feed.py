@@ -37,7 +37,7 @@ def test_ranges_of_offsets(server: KafkaServer) -> None:
     put(server, b"x", partition=1)
     found = feed(server)
     start, other = found.earliest()
-    assert start == {"topic": "orders", "partition": 0, "offset": 0, "of": 2}
+    assert start == {"topic": "orders", "partition": 0, "offset": 0, "of": 2, "id": start["id"]}
     some = found.latest(start, FeedLimit(rows=2))
     assert read(found, start, some) == [b"0", b"1"]
     end = found.latest(some, ALL)
@@ -73,7 +73,10 @@ def test_an_open_transaction_holds_the_stream_back(server: KafkaServer) -> None:
             lambda server: server.expire("orders", 0, 2),
             "whose first record is 2: the topic's retention deleted",
         ),
-        (lambda server: server.create("orders"), "which ends at 0: the topic was created again"),
+        (
+            lambda server: server.create("orders"),
+            "'orders' was deleted and created again since the stream stood at offset 1 of partition 0",
+        ),
         (lambda server: server.add_partitions("orders", 2), "has 2 partitions, and had 1"),
     ],
 )
@@ -89,6 +92,32 @@ def test_records_that_a_stream_would_miss_are_an_error(
         found.latest(token, ALL)
 
 
+def test_a_topic_of_the_same_name_with_more_records(server: KafkaServer) -> None:
+    server.create("orders")
+    put(server, b"0", b"1", b"2")
+    found = feed(server)
+    (start,), (end,) = found.earliest(), found.now()
+    splits = found.changes(start, end)
+    server.create("orders")
+    put(server, b"a", b"b", b"c", b"d", b"e")
+    for act in (
+        lambda: found.latest(end, ALL),
+        lambda: found.end_of(end),
+        lambda: found.lag(end),
+        lambda: found.base([end], 1),
+    ):
+        with pytest.raises(SourceError, match="was deleted and created again since the stream"):
+            act()
+    for split in [*splits, *found.changes(start, end)]:
+        with pytest.raises(SourceError, match="created again after the read was planned"):
+            list(found.read(split))
+    # A token of an earlier version has no id.
+    old = {name: value for name, value in end.items() if name != "id"}
+    after = found.latest(old, ALL)
+    assert read(found, old, after) == [b"d", b"e"]
+    assert after["id"] != end["id"]
+
+
 @pytest.mark.parametrize(
     "token",
     [
@@ -96,6 +125,7 @@ def test_records_that_a_stream_would_miss_are_an_error(
         {"offset": 1},
         {"topic": "x", "partition": 0, "offset": 1, "of": 1},
         {"topic": "orders", "partition": 0, "offset": "1", "of": 1},
+        {"topic": "orders", "partition": 0, "offset": 1, "of": 1, "id": 7},
     ],
 )
 def test_a_damaged_token(server: KafkaServer, token: Token) -> None:

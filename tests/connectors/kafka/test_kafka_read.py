@@ -112,6 +112,26 @@ def test_a_transaction_that_is_open_is_not_read(server: KafkaServer) -> None:
     assert values(server) == [b"before", b"open", b"behind", b"later"]
 
 
+def test_a_read_that_is_planned_right_after_a_commit_has_its_records(server: KafkaServer) -> None:
+    """The broker answers a commit before it writes the marker that makes the records readable."""
+    server.create("orders")
+    for count in range(1, 11):
+        transact(server, f"{count}").close()
+        assert len(values(server)) == count
+
+
+def test_a_topic_that_is_created_again_while_it_is_read(server: KafkaServer) -> None:
+    server.create("orders")
+    put(server, b"0", b"1", b"2", b"3")
+    found = reader(server)
+    (split,) = found.split(1)
+    batches = found.read(split)
+    assert next(batches).num_rows
+    server.create("orders")
+    with pytest.raises(SourceError, match="created again after the read was planned"):
+        list(batches)
+
+
 def test_records_that_are_deleted_after_the_plan_are_an_error(server: KafkaServer) -> None:
     server.create("orders")
     put(server, b"0", b"1", b"2", b"3")
@@ -124,7 +144,13 @@ def test_records_that_are_deleted_after_the_plan_are_an_error(server: KafkaServe
     ):
         list(found.read(split))
     server.create("orders")  # again, and empty
+    with pytest.raises(
+        SourceError,
+        match="'orders' was deleted and created again after the read was planned: its offsets 0 to 3",
+    ):
+        list(found.read(split))
     found = reader(server, timeout=1)
+    (split,) = splits_of([Range("orders", 0, 0, 4)], 1)  # of brokers that give no id
     with pytest.raises(
         SourceError, match="up to offset 3 when the read was planned, and has them up to -1 now"
     ):
