@@ -207,7 +207,7 @@ def _of_limit(status: LimitStatus) -> dict[str, Any]:
     }
 
 
-def _of_task(scan: int, attempts: int, counters: Snapshot) -> list[Any]:
+def _of_task(key: str, attempts: int, counters: Snapshot) -> list[Any]:
     """[key, task, attempts, phase, rows read, rows written, refused rows, seconds, waits by side]"""
     waits = dict.fromkeys(SIDES, 0.0)
     for reason, spent in counters.waits.items():
@@ -215,7 +215,7 @@ def _of_task(scan: int, attempts: int, counters: Snapshot) -> list[Any]:
         if side in waits:
             waits[side] += spent
     return [
-        f"{scan}-{counters.task}",
+        key,
         counters.task,
         attempts,
         str(counters.phase),

@@ -201,9 +201,10 @@ class Snapshot:
     """The counters of one attempt at one instant; every figure counts from the attempt's start.
 
     (`scan`, `task`) names the work and `attempt` the try: several attempts of one task count once.
-    `scan` tells apart passes over one plan (Spark's stage id, since a self-join reads its plan
-    twice). `sequence` grows with every snapshot, so that a late one is known. `seconds` is the attempt's age,
-    `error` why it failed.
+    `scan` tells apart passes over one plan (Spark's task, since a union and a self-join read their plan
+    twice); `opening` those that one attempt makes, as a task of a coalesced union does. `sequence`
+    grows with every snapshot, so that a late one is known. `seconds` is the attempt's age, `error` why
+    it failed.
 
     `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
     batch), "limit" (for the limiter) or "target" (for room in the channel). Measured on the thread that
@@ -215,6 +216,7 @@ class Snapshot:
     task: Count
     attempt: Count
     scan: Count = 0
+    opening: Count = 0
     sequence: Count = 0
     phase: Annotated[Phase, Field(strict=False)] = Phase.RUNNING
     rows_read: Count = 0
@@ -277,6 +279,7 @@ class Counters:
         "_waits",
         "attempt",
         "bytes_expected",
+        "opening",
         "rows_expected",
         "scan",
         "task",
@@ -290,6 +293,7 @@ class Counters:
         attempt: int,
         *,
         scan: int = 0,
+        opening: int = 0,
         rows_expected: int | None = None,
         bytes_expected: int | None = None,
         clock: Clock | None = None,
@@ -297,6 +301,7 @@ class Counters:
         self.task = task
         self.attempt = attempt
         self.scan = scan
+        self.opening = opening
         self.rows_expected = rows_expected
         self.bytes_expected = bytes_expected
         self.trace = PhaseTimes()
@@ -441,6 +446,7 @@ class Counters:
             task=self.task,
             attempt=self.attempt,
             scan=self.scan,
+            opening=self.opening,
             sequence=self._sequence,
             phase=self._phase,
             rows_expected=self.rows_expected,

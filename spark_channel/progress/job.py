@@ -1,7 +1,7 @@
 """A running job: merges snapshots, and returns status and report."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
@@ -160,6 +160,11 @@ class JobProgress:
     def last_heard(self) -> float:
         """The time of the last counter update, on this job's clock."""
         return self._last
+
+    def is_news(self, snapshots: Iterable[Snapshot]) -> bool:
+        """Whether one of them is of an attempt that is not known."""
+        with self._lock:
+            return any(not self._table.knows(snapshot) for snapshot in snapshots)
 
     def update(self, snapshot: Snapshot) -> bool:
         """Merge the counters of one attempt. False if a later snapshot of it was merged before."""
@@ -368,8 +373,8 @@ class JobProgress:
         with self._lock:
             return self._limit_changes()
 
-    def tasks(self) -> list[tuple[int, int, Snapshot]]:
-        """(pass over the plan, attempts, counters of the attempt that counts) of each task."""
+    def tasks(self) -> list[tuple[str, int, Snapshot]]:
+        """(key of the task in this pass over the plan, attempts, counters of the attempt that counts) of each task."""
         with self._lock:
             return self._table.standing()
 

@@ -159,9 +159,13 @@ class AttemptTable:
     """
 
     def __init__(self) -> None:
-        self._tasks: dict[tuple[int, int], TaskAttempts] = {}
-        self._counted: dict[tuple[int, int], Snapshot] = {}
-        self._landings: dict[tuple[int, int, int], WriteTimes] = {}
+        self._tasks: dict[_Key, TaskAttempts] = {}
+        self._counted: dict[_Key, Snapshot] = {}
+        self._landings: dict[tuple[_Key, int], WriteTimes] = {}
+        self._openings: dict[tuple[int, int, int], dict[int, int]] = {}
+        """The passes of each attempt over its task: their number, in the order in which they were heard."""
+        self._passes: dict[int, int] = {}
+        self._scans = 1
         self.rows_moved = 0
         self.bytes_moved = 0
         self.rows_written = 0
@@ -175,10 +179,12 @@ class AttemptTable:
 
     def update(self, snapshot: Snapshot, now: float) -> bool:
         """False when a later snapshot of this attempt is known."""
-        key = (snapshot.scan, snapshot.task)
+        key = self._key(snapshot)
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = TaskAttempts()
+            passes = self._passes[snapshot.task] = self._passes.get(snapshot.task, 0) + 1
+            self._scans = max(self._scans, passes)
         before = task.latest.get(snapshot.attempt)
         if before is not None and before.sequence >= snapshot.sequence:
             return False
@@ -205,9 +211,14 @@ class AttemptTable:
                 self.rows_seen += sign * max(each.rows_read, each.rows_written + each.dirty_rows)
         return True
 
+    def knows(self, snapshot: Snapshot) -> bool:
+        """Whether its attempt has reported before."""
+        attempt = (snapshot.scan, snapshot.task, snapshot.attempt)
+        return snapshot.opening in self._openings.get(attempt, ())
+
     def since_last(self, snapshot: Snapshot, now: float, start: float) -> float:
         """Return the seconds, by the attempt's clock, in which the rows since its last snapshot were moved."""
-        task = self._tasks.get((snapshot.scan, snapshot.task))
+        task = self._tasks.get(self._key(snapshot))
         before = None if task is None else task.latest.get(snapshot.attempt)
         if snapshot.seconds:
             return snapshot.seconds - (before.seconds if before is not None else 0.0)
@@ -218,20 +229,26 @@ class AttemptTable:
 
         To be asked once for each snapshot, before `update`.
         """
-        task = self._tasks.get((snapshot.scan, snapshot.task))
+        task = self._tasks.get(self._key(snapshot))
         before = None if task is None else task.latest.get(snapshot.attempt)
         if before is not None and before.sequence >= snapshot.sequence:
             return 0.0, 0.0
-        key = (snapshot.scan, snapshot.task, snapshot.attempt)
+        key = (self._key(snapshot), snapshot.attempt)
         landing = self._landings.setdefault(key, WriteTimes())
         begin, end = landing.times(snapshot, 0 if before is None else before.rows_written)
         if snapshot.phase.final:
             del self._landings[key]
         return snapshot.seconds - begin, snapshot.seconds - end
 
+    def _key(self, snapshot: Snapshot) -> "_Key":
+        """What other attempts of the same work share with this one."""
+        attempt = (snapshot.scan, snapshot.task, snapshot.attempt)
+        openings = self._openings.setdefault(attempt, {})
+        return snapshot.scan, snapshot.task, openings.setdefault(snapshot.opening, len(openings))
+
     @property
     def tasks(self) -> int:
-        """Tasks that reported."""
+        """Tasks that reported, each as often as it was passed over."""
         return len(self._tasks)
 
     def counted(self) -> Iterator[Snapshot]:
@@ -257,16 +274,20 @@ class AttemptTable:
         slowest = heapq.nlargest(_MOST_TRACES, found, key=lambda each: each.seconds)
         return tuple(sorted(slowest, key=lambda each: each.task))
 
-    def standing(self) -> list[tuple[int, int, Snapshot]]:
-        """(scan, attempts, snapshot) of each task that has an attempt that counts."""
+    def standing(self) -> list[tuple[str, int, Snapshot]]:
+        """(key, attempts, snapshot) of each task that has an attempt that counts."""
         return [
-            (scan, len(self._tasks[scan, task].latest), snapshot)
-            for (scan, task), snapshot in self._counted.items()
+            ("-".join(map(str, key)), len(self._tasks[key].latest), snapshot)
+            for key, snapshot in self._counted.items()
         ]
 
     def scans(self) -> int:
-        """Passes over the plan that reported, at least 1."""
-        return max(1, len({scan for scan, _ in self._tasks}))
+        """The most passes over one task that reported, at least 1."""
+        return self._scans
+
+
+_Key = tuple[int, int, int]
+"""A scan, a task, and the number of the pass over it."""
 
 
 def _rows_moved(snapshot: Snapshot) -> int:

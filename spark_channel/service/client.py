@@ -124,6 +124,7 @@ class ServiceClient:
         attempt: int,
         *,
         scan: int = 0,
+        opening: int = 0,
         rows_expected: int | None = None,
         bytes_expected: int | None = None,
     ) -> Counters:
@@ -131,7 +132,12 @@ class ServiceClient:
         self._check_process()
         with self._lock:
             counters = Counters(
-                task, attempt, scan=scan, rows_expected=rows_expected, bytes_expected=bytes_expected
+                task,
+                attempt,
+                scan=scan,
+                opening=opening,
+                rows_expected=rows_expected,
+                bytes_expected=bytes_expected,
             )
             self._reporting().add(counters)
         return counters

@@ -123,7 +123,12 @@ class JobRegistry:
                 if spec is None:
                     return None
                 known = self._add(job, spec, owned=False)
-            elif job in self._closed and not known.owned and not leaving:
+            elif (
+                job in self._closed
+                and not known.owned
+                # A task that began after the others had ended may be so short that it reports once.
+                and (not leaving or known.progress.is_news(snapshots))
+            ):
                 known = self._reopen(job)
             if known.progress.attempts + len(snapshots) > _MOST_ATTEMPTS:
                 raise ValueError(f"job {job} has {_MOST_ATTEMPTS} attempts already")

@@ -22,6 +22,7 @@ from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.worker import (
     HangupWatch,
     SessionFacts,
+    pass_of,
     portable,
     sent_as_they_come,
     without_traceback,
@@ -204,8 +205,7 @@ class ChannelReader(DataSourceReader):
             )
             counters = link.counters(
                 partition.group.id,
-                task.taskAttemptId(),
-                scan=task.stageId(),
+                **pass_of(task),
                 rows_expected=_total([each.split.rows for each in partition.group.tasks]),
                 bytes_expected=_total([each.split.nbytes for each in partition.group.tasks]),
             )

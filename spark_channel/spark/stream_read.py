@@ -37,7 +37,13 @@ from spark_channel.spark.driver import (
 )
 from spark_channel.spark.own_reads import note_origin
 from spark_channel.spark.schema import as_arrow
-from spark_channel.spark.worker import HangupWatch, SessionFacts, portable, without_traceback
+from spark_channel.spark.worker import (
+    HangupWatch,
+    SessionFacts,
+    pass_of,
+    portable,
+    without_traceback,
+)
 from spark_channel.transfers.limits import JobLimits, static_of_spec, static_shares
 from spark_channel.tunnel.positions import CheckpointPositions, LagWatch, Offset, StreamPositions
 from spark_channel.tunnel.source import StreamSource
@@ -204,7 +210,7 @@ class ChannelStreamReader(DataSourceStreamReader):
                     healths={"source": self._source.reader.health},
                 )
             )
-            counters = link.counters(partition.group.id, task.taskAttemptId(), scan=task.stageId())
+            counters = link.counters(partition.group.id, **pass_of(task))
             group = GroupRead(
                 self._source.feed,
                 partition.group,

@@ -20,7 +20,7 @@ from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
 from spark_channel.spark.schema import types_inside
 from spark_channel.spark.session import is_local, service_of, session_slots
-from spark_channel.spark.worker import HangupWatch, sent_as_they_come
+from spark_channel.spark.worker import HangupWatch, pass_of, sent_as_they_come
 from spark_channel.transfers.limits import JobLimits, is_limited, static_of_spec
 from spark_channel.transfers.task import TaskServiceClient
 
@@ -144,7 +144,7 @@ class _Throttle:
                 )
             )
             assert link.limiter is not None
-            counters = link.counters(partition, task.taskAttemptId(), scan=task.stageId())
+            counters = link.counters(partition, **pass_of(task))
             pacer = BatchRateLimiter(link.limiter, counters=counters)
             stack.enter_context(watch.calling(pacer.cancel))
             try:

@@ -12,13 +12,17 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import randbits
 from types import FrameType
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from spark_channel import errors
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import ChannelError, JobCancelledError, MissingPackageError
 from spark_channel.plain_text import log_of
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
 
 __all__ = [
     "HangupWatch",
@@ -26,6 +30,7 @@ __all__ = [
     "docs_link_of",
     "is_worker",
     "own_error",
+    "pass_of",
     "portable",
     "sent_as_they_come",
     "without_traceback",
@@ -158,6 +163,27 @@ def _variable(name: str) -> Any:
 
 
 _DESCRIPTORS = Path("/proc/self/fd")
+
+
+class PassNames(TypedDict):
+    """What names one pass over a part of a plan: see `progress.Snapshot`."""
+
+    attempt: int
+    scan: int
+    opening: int
+
+
+def pass_of(task: "TaskContext") -> PassNames:
+    """Return what tells this pass over a part of a plan apart from the others of a job, and from its own retries.
+
+    A union or a self-join reads one plan in several tasks of a stage, a coalesced union in one task. The attempts of a
+    task have its stage and partition.
+    """
+    return {
+        "attempt": task.taskAttemptId(),
+        "scan": task.stageId() << 32 | task.partitionId(),
+        "opening": randbits(48),
+    }
 
 
 class HangupWatch:

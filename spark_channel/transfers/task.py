@@ -157,13 +157,19 @@ class TaskServiceClient:
         attempt: int,
         *,
         scan: int = 0,
+        opening: int = 0,
         rows_expected: int | None = None,
         bytes_expected: int | None = None,
     ) -> Counters:
         """Counters of this attempt, reported twice a second when there is a service."""
         make = Counters if self._client is None else self._client.counters
         return make(
-            task, attempt, scan=scan, rows_expected=rows_expected, bytes_expected=bytes_expected
+            task,
+            attempt,
+            scan=scan,
+            opening=opening,
+            rows_expected=rows_expected,
+            bytes_expected=bytes_expected,
         )
 
     @property

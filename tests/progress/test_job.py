@@ -147,6 +147,17 @@ def test_a_plan_that_is_read_twice_has_twice_the_rows(clock: VirtualClock) -> No
     assert progress.status().rows == 150
 
 
+def test_passes_of_one_attempt_count_together_and_its_retry_once(clock: VirtualClock) -> None:
+    progress = job(clock, rows_expected=100)
+    for attempt in (0, 1):
+        for opening in (71, 5):
+            part = {"scan": 3, "opening": opening + attempt}
+            phase = Phase.DONE if attempt else Phase.FAILED
+            progress.update(snapshot(0, attempt, 100, rows_expected=100, phase=phase, **part))
+    assert (progress.status().rows, progress.status().percent) == (200, 100)
+    assert progress.report().retries == 2
+
+
 def test_bytes_give_the_percent_when_rows_are_unknown(clock: VirtualClock) -> None:
     progress = job(clock, bytes_expected=800)
     progress.update(snapshot(0, 0, 25, bytes_expected=800))
