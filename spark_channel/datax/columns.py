@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -33,10 +34,12 @@ from spark_channel.transform import (
     Transformer,
     strptime_pattern,
 )
+from spark_channel.transform.convert import local_zone
 
 __all__ = [
     "NamedColumn",
     "column_type",
+    "in_64_bits",
     "is_every_column",
     "job_transformers",
     "max_index",
@@ -127,21 +130,26 @@ def column_type(text: str, path: str, *, hive: bool = False) -> pa.DataType:
     return types[name]
 
 
+_SHIPPED = {"datetime": "yyyy-MM-dd HH:mm:ss", "date": "yyyy-MM-dd", "time": "HH:mm:ss"}
+_SHIPPED_EXTRA = ("yyyyMMdd",)
+"""The patterns of the core.json that DataX is shipped with."""
+
+
 def time_patterns(formats: ColumnFormats) -> tuple[str, ...]:
-    """The patterns of `common.column` for text that becomes a time; none of them set: ISO 8601."""
+    """The patterns of `common.column` for text that becomes a time, in DataX's order; else DataX's own."""
     given = {
-        "common.column.datetimeFormat": formats.datetime_format,
-        "common.column.dateFormat": formats.date_format,
-        "common.column.timeFormat": formats.time_format,
+        "common.column.datetimeFormat": formats.datetime_format or _SHIPPED["datetime"],
+        "common.column.dateFormat": formats.date_format or _SHIPPED["date"],
+        "common.column.timeFormat": formats.time_format or _SHIPPED["time"],
         **{
-            f"common.column.extraFormats[{n}]": text for n, text in enumerate(formats.extra_formats)
+            f"common.column.extraFormats[{n}]": text
+            for n, text in enumerate(formats.extra_formats or _SHIPPED_EXTRA)
         },
     }
     patterns = []
     for path, text in given.items():
-        if text is not None:
-            with at(path):
-                patterns.append(strptime_pattern(text))
+        with at(path):
+            patterns.append(strptime_pattern(text))
     return tuple(dict.fromkeys(patterns))
 
 
@@ -177,9 +185,29 @@ def picked_columns(columns: object, place: PluginContext) -> Labelled | None:
             name = f"c{number}"
         if column.index is not None:
             seen.add(column.index)
-        outputs.append(Output(column.index, name, kind, patterns, column.value))
+        outputs.append(Output(column.index, name, kind, patterns, column.value, exact=True))
     with at(path):
         return Labelled(Select(tuple(outputs)), path)
+
+
+def in_64_bits(steps: tuple[Transformer, ...]) -> tuple[Transformer, ...]:
+    """The reader's steps for a writer that takes numbers of 64 bits.
+
+    Raises:
+        JobFileError: a constant that has more.
+    """
+    return tuple(
+        _in_64_bits(step, step.inner)
+        if isinstance(step, Labelled) and isinstance(step.inner, Select)
+        else step
+        for step in steps
+    )
+
+
+def _in_64_bits(step: Labelled, select: Select) -> Labelled:
+    with at(step.label):
+        outputs = tuple(replace(output, exact=False) for output in select.outputs)
+        return replace(step, inner=replace(select, outputs=outputs))
 
 
 def max_index(columns: object) -> int:
@@ -355,7 +383,7 @@ def _replace(column: int, start: str, length: str, text: str) -> Transformer:
 
 def _filter(column: int, operator: str, value: str) -> Transformer:
     name = " ".join(operator.lower().split())
-    return DropRows(column, "=" if name == "==" else name, value)  # type: ignore[arg-type]  # DropRows checks it
+    return DropRows(column, "=" if name == "==" else name, value, local_zone())  # type: ignore[arg-type]  # DropRows checks it
 
 
 def _digest(column: int, algorithm: str, case: str) -> Transformer:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from pydantic.alias_generators import to_camel
 
-from spark_channel.datax.columns import job_transformers, time_patterns
+from spark_channel.datax.columns import in_64_bits, job_transformers, time_patterns
 from spark_channel.datax.document import (
     Content,
     JobFile,
@@ -343,6 +343,8 @@ def _spec(
         for plugin, (_, end) in zip(content.writers, ends, strict=True)
     )
     source, first = reader.endpoint, targets[0]
+    if len(ends) > 1 or not ends[0][1].exact_numbers:
+        reader = replace(reader, transformers=in_64_bits(reader.transformers))
     if reader.every_column:
         count = next((end.columns for _, end in ends if end.columns), 1)
         source = replace(source, options={**source.options, "columnsIfEmpty": str(count)})

@@ -116,7 +116,8 @@ class ParsedPlugin:
     `local_times`: a writer of texts, which wants instants as the reader's session shows them. `of_job`: settings of the
     whole job that its options have. `own_dirty_limit`: its options say how many rows may be refused; `no_dirty_rows`:
     why the target can leave none out, "" = it can. `columns`: how many a writer names; None = it takes any number.
-    `every_column`: a reader of files returns all columns, whose number an empty file does not show.
+    `every_column`: a reader of files returns all columns, whose number an empty file does not show. `exact_numbers`: a
+    writer that takes `double` as text and `long` of any size, as the reader found them.
     """
 
     endpoint: Endpoint
@@ -129,6 +130,7 @@ class ParsedPlugin:
     no_dirty_rows: str = ""
     columns: int | None = None
     every_column: bool = False
+    exact_numbers: bool = False
 
 
 @dataclass(slots=True)

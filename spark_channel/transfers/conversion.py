@@ -147,19 +147,26 @@ def conversion(
 ) -> "Convert | None":
     """The step that makes the values of `arriving` those of `types`; None = there is nothing to convert."""
     from spark_channel.transform.convert import Convert, can_convert, local_zone
+    from spark_channel.transform.exact_numbers import carried_type
 
+    carried = {field.name: carried_type(field) for field in arriving}
     fields = tuple(
         (field.name, kind)
         for field in arriving
-        if (kind := _wanted(field.type, types.get(field.name.lower()))) is not None
+        if (kind := _wanted(carried[field.name], types.get(field.name.lower()))) is not None
         and kind != field.type
-        and can_convert(field.type, kind)
+        and can_convert(carried[field.name], kind)
+    )
+    # A table that `startSql` makes has no types yet: numbers arrive in 64 bits there.
+    fields += tuple(
+        (field.name, carried[field.name])
+        for field in arriving
+        if carried[field.name] != field.type and field.name.lower() not in types
     )
     if not fields:
         return None
     numbers = any(
-        pa.types.is_temporal(kind) and pa.types.is_integer(arriving.field(name).type)
-        for name, kind in fields
+        pa.types.is_temporal(kind) and pa.types.is_integer(carried[name]) for name, kind in fields
     )
     return Convert(fields, patterns, local_zone() if numbers else "UTC")
 

@@ -11,6 +11,7 @@ from zoneinfo import available_timezones
 import pyarrow as pa
 
 from spark_channel.lazy import compute as pc
+from spark_channel.transform.exact_numbers import as_carried, carried_type, java_double
 from spark_channel.transform.time_patterns import formatted, parsed
 from spark_channel.transform.transformer import Flow, Refused, Transformer, TransformResult
 
@@ -45,6 +46,8 @@ def cast_or_refuse(
         array = array.dictionary_decode()
     if _is_text(array.type) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         array = _as_java_reads_it(array, whole=pa.types.is_integer(kind))
+    elif _is_text(array.type) and pa.types.is_boolean(kind):
+        array = pc.replace_substring_regex(array, r"^\s*[01]\s*$", "?")  # Arrow's false and true
     if patterns and _is_text(array.type) and pa.types.is_temporal(kind):
         return _by_pattern(array, kind, patterns)
     cast = _caster(kind)
@@ -67,6 +70,7 @@ def _as_java_reads_it(array: pa.Array, *, whole: bool) -> pa.Array:
     text = pc.replace_substring_regex(array, r"^\s*\+(\d|\.)", r"\1")
     if not whole:
         return text
+    text = pc.replace_substring_regex(text, r"^\s*-?0[xX]", "?")  # Arrow's 31 of 0x1F
     likely = pc.and_(
         pc.match_substring_regex(text, _NUMBER_TEXT), pc.match_substring_regex(text, "[.eE]")
     )
@@ -78,12 +82,34 @@ def _as_java_reads_it(array: pa.Array, *, whole: bool) -> pa.Array:
     return pc.if_else(pc.fill_null(found, False), numbers, text)
 
 
+_MOMENT, _DAY = "%Y-%m-%d %H:%M:%S", "%Y-%m-%d"
+_FRACTION = r"^(\d{4}-\d\d?-\d\d? \d\d?:\d\d?:\d\d?\.\d{1,6})\d*$"
+
+
 def _by_pattern(
     array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...]
 ) -> tuple[pa.Array, pa.BooleanArray | None]:
+    """The first pattern that fits the whole text. A fraction may follow the seconds, of which microseconds are kept.
+
+    Where the patterns are those of ISO 8601, all of its texts are read.
+    """
     text = pc.utf8_trim_whitespace(array)
-    moments = pc.coalesce(*(parsed(text, pattern) for pattern in patterns))
-    bad = pc.and_(pc.is_null(moments), pc.is_valid(array))
+    moments, bad = pa.nulls(len(text), pa.timestamp("us")), pc.is_valid(text)
+    if _MOMENT in patterns:
+        if _DAY not in patterns:
+            cut = pc.if_else(
+                pc.match_substring_regex(text, _FRACTION), text, pa.scalar(None, text.type)
+            )
+        else:
+            cut = text
+        cut = pc.replace_substring_regex(cut, _FRACTION, r"\1")
+        moments, _ = cast_or_refuse(cut, pa.timestamp("us"))
+        bad = pc.and_(pc.is_null(moments), pc.is_valid(text))
+    if pc.any(bad, min_count=0).as_py():
+        left = text.filter(bad)
+        made = pc.coalesce(*(parsed(left, pattern) for pattern in patterns))
+        moments = pc.replace_with_mask(moments, bad, pc.cast(made, pa.timestamp("us")))
+        bad = pc.and_(pc.is_null(moments), pc.is_valid(array))
     made = pc.cast(moments, kind, safe=not pa.types.is_date(kind))
     return made, bad if pc.any(bad, min_count=0).as_py() else None
 
@@ -107,11 +133,11 @@ def _likely(array: pa.Array, kind: pa.DataType) -> pa.BooleanArray:
     """
     characters = None
     if pa.types.is_integer(kind):
-        characters = r"^\s*[-+]?[0-9a-fA-FxX]+\s*$"
+        characters = r"^\s*[-+]?[0-9]+\s*$"
     elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         characters = r"^\s*[-+]?[0-9.eE+\-a-zA-Z]*[0-9fFnNyY.]\s*$"
     elif pa.types.is_boolean(kind):
-        characters = r"^\s*(?i:true|false|0|1)\s*$"
+        characters = r"^\s*(?i:true|false)\s*$"
     elif pa.types.is_temporal(kind):
         characters = r"[0-9]"
     if characters is None or not _is_text(array.type):
@@ -245,7 +271,7 @@ class Convert(Transformer):
 
     def _converts(self, field: pa.Field) -> bool:
         kind = dict(self.fields).get(field.name)
-        return kind is not None and kind != field.type and can_convert(field.type, kind)
+        return kind is not None and kind != field.type and can_convert(carried_type(field), kind)
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         schema = self.output_schema(batch.schema)
@@ -256,7 +282,7 @@ class Convert(Transformer):
             if given.type == made.type:
                 arrays.append(array)
                 continue
-            array, bad = convert(array, made.type, self.patterns, self.zone)
+            array, bad = self._converted(array, given, made.type)
             arrays.append(array)
             if bad is not None:
                 reasons.append(
@@ -268,6 +294,13 @@ class Convert(Transformer):
         good = pc.invert(guilty)
         kept = pa.RecordBatch.from_arrays([array.filter(good) for array in arrays], schema=schema)
         return TransformResult(kept, refusals(batch, reasons))
+
+    def _converted(self, array: pa.Array, given: pa.Field, kind: pa.DataType) -> "Converted":
+        if _rule(given.type, kind) is None:  # a number of 38 digits, where 64 bits have a rule
+            array, unfit = as_carried(array, given, cast_or_refuse)
+            made, bad = convert(array, kind, self.patterns, self.zone)
+            return made, _either(unfit, bad)
+        return convert(array, kind, self.patterns, self.zone)
 
 
 def can_convert(given: pa.DataType, kind: pa.DataType) -> bool:
@@ -345,7 +378,11 @@ def _whole_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> C
 
 
 def _float_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
-    return cast_or_refuse(pc.replace_substring_regex(_numbers(array), r"^\+", ""), kind)
+    """A text of digits that a float does not reach, such as 1E400, is none of its values."""
+    text = pc.replace_substring_regex(_numbers(array), r"^\+", "")
+    made, bad = cast_or_refuse(text, kind)
+    beyond = pc.and_(pc.is_inf(made), pc.match_substring_regex(text, "[0-9]"))
+    return made, _either(bad, beyond)
 
 
 def _decimal_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
@@ -515,10 +552,6 @@ def local_zone() -> str:
     return named if named in available_timezones() else "UTC"
 
 
-_LEAST_PLAIN, _LEAST_LARGE = 1e-3, 1e7
-"""Between them Java writes a double without an exponent."""
-
-
 @dataclass(frozen=True, slots=True)
 class JavaTexts(Transformer):
     """Timestamps in the format of `java.sql.Timestamp`, to the millisecond, and floats in that of `Double.toString`."""
@@ -543,7 +576,7 @@ def _is_shown(kind: pa.DataType) -> bool:
 
 
 def _shown(column: pa.Array) -> pa.Array:
-    return _timestamps(column) if pa.types.is_timestamp(column.type) else _doubles(column)
+    return _timestamps(column) if pa.types.is_timestamp(column.type) else java_double(column)
 
 
 def _timestamps(column: pa.Array) -> pa.Array:
@@ -551,34 +584,6 @@ def _timestamps(column: pa.Array) -> pa.Array:
     local = pc.cast(pc.floor_temporal(local, unit="millisecond"), pa.timestamp("ms"))
     # At least one digit of a second is shown, and no zero after it.
     return pc.replace_substring_regex(pc.strftime(local, format="%Y-%m-%d %H:%M:%S"), "0{1,2}$", "")
-
-
-def _doubles(column: pa.Array) -> pa.Array:
-    texts = pc.cast(column, pa.string())
-    size = pc.abs(pc.cast(column, pa.float64()))
-    plain = pc.or_(
-        pc.equal(size, 0),
-        pc.and_(pc.greater_equal(size, _LEAST_PLAIN), pc.less(size, _LEAST_LARGE)),
-    )
-    whole = pc.invert(pc.match_substring_regex(texts, r"[.eE]"))
-    made = pc.if_else(pc.and_(plain, whole), pc.binary_join_element_wise(texts, ".0", ""), texts)
-    others = pc.invert(pc.fill_null(plain, True))
-    if not pc.any(others, min_count=0).as_py():
-        return made
-    wanted = [_java_double(text) for text in texts.filter(others).to_pylist()]
-    return pc.replace_with_mask(made, others, pa.array(wanted, pa.string()))
-
-
-def _java_double(text: str) -> str:
-    """The shortest digits of a number, as Java shows what is very small or large."""
-    if text.lower() in ("nan", "-nan"):
-        return "NaN"
-    if "inf" in text.lower():
-        return "-Infinity" if text.startswith("-") else "Infinity"
-    sign, digits, exponent = Decimal(text).normalize().as_tuple()
-    shown = "".join(map(str, digits))
-    power = int(exponent) + len(shown) - 1
-    return f"{'-' if sign else ''}{shown[0]}.{shown[1:] or '0'}E{power}"
 
 
 @dataclass(frozen=True, slots=True)

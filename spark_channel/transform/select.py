@@ -12,7 +12,14 @@ import pyarrow as pa
 from spark_channel.arrow_schema import TEXT_LENGTH, length_in
 from spark_channel.errors import OptionError, SchemaError
 from spark_channel.lazy import compute as pc
-from spark_channel.transform.convert import cast_or_refuse, refusals
+from spark_channel.transform.convert import can_convert, cast_or_refuse, convert, refusals
+from spark_channel.transform.exact_numbers import (
+    as_carried,
+    carried_type,
+    exact_field,
+    is_exact,
+    kept,
+)
 from spark_channel.transform.text import as_text, has_text
 from spark_channel.transform.transformer import (
     Column,
@@ -100,7 +107,8 @@ class Output:
     """One column that `Select` returns: an input column, a constant, or generated values.
 
     `source` None: `constant` in every row, or `random` values. `kind` None: the source's type. `patterns`
-    (strptime's letters) read text as a time, the first that fits. `name` None: the source's name.
+    (strptime's letters) read text as a time, the first that fits. `name` None: the source's name. `exact`: numbers keep
+    all that was read (`exact_numbers`).
     """
 
     source: Column | None = None
@@ -109,9 +117,18 @@ class Output:
     patterns: tuple[str, ...] = ()
     constant: Any = None
     random: RandomColumn | None = None
+    exact: bool = False
+
+    @property
+    def keeps_all(self) -> bool:
+        return self.exact and is_exact(self.kind) and self.random is None
 
     def output_field(self, schema: pa.Schema, position: int, step: str) -> pa.Field:
         """Return the field of this column in the output, for input of `schema`; `step` names the step in errors."""
+        field = self._field(schema, position, step)
+        return exact_field(field) if self.keeps_all else field
+
+    def _field(self, schema: pa.Schema, position: int, step: str) -> pa.Field:
         if self.source is None:
             nullable = self.random is None and self.constant is None
             return pa.field(
@@ -154,7 +171,7 @@ class Select(Transformer):
             if output.source is not None and output.kind is not None:
                 given = schema.field(column_index(schema, output.source, self.step))
                 try:
-                    cast_or_refuse(pa.array([], given.type), output.kind, output.patterns)
+                    _of_kind(pa.array([], given.type), given, output)
                 except pa.ArrowException:
                     raise SchemaError(
                         f"{self.step} {position}: column {given.name!r} is {given.type}, "
@@ -188,9 +205,10 @@ class Select(Transformer):
             if output.source is None:
                 arrays.append(_without_source(output, made.type, batch))
                 continue
-            array = batch.column(column_index(batch.schema, output.source, self.step))
-            if output.kind is not None and array.type != output.kind:
-                array, bad = cast_or_refuse(array, output.kind, output.patterns)
+            index = column_index(batch.schema, output.source, self.step)
+            array = batch.column(index)
+            if output.kind is not None and (array.type != output.kind or output.keeps_all):
+                array, bad = _of_kind(array, batch.schema.field(index), output)
                 if bad is not None:
                     reasons.append(
                         (bad, f"{self.step} {made.name!r}: not a value of type {output.kind}")
@@ -206,6 +224,24 @@ class Select(Transformer):
         )
 
 
+def _of_kind(
+    array: pa.Array, given: pa.Field, output: Output
+) -> tuple[pa.Array, pa.BooleanArray | None]:
+    """The values of an input column as those of an output that has a type, and which are none."""
+    kind = output.kind
+    assert kind is not None
+    if output.keeps_all:
+        return kept(array, kind, cast_or_refuse)
+    carried = carried_type(given)
+    if carried == given.type:
+        return cast_or_refuse(array, kind, output.patterns)
+    if can_convert(given.type, kind) and not pa.types.is_temporal(kind):
+        return convert(array, kind)
+    array, unfit = as_carried(array, given, cast_or_refuse)
+    made, bad = cast_or_refuse(array, kind, output.patterns)
+    return made, bad if unfit is None else unfit if bad is None else pc.or_(unfit, bad)
+
+
 def constant_of(output: Output) -> pa.Scalar:
     """The constant in the output's type.
 
@@ -214,7 +250,10 @@ def constant_of(output: Output) -> pa.Scalar:
     """
     kind = output.kind or pa.string()
     text = pa.array([None if output.constant is None else _as_text(output.constant)], pa.string())
-    made, bad = cast_or_refuse(text, kind, output.patterns)
+    if output.keeps_all:
+        made, bad = kept(text, kind, cast_or_refuse)
+    else:
+        made, bad = cast_or_refuse(text, kind, output.patterns)
     if bad is not None:
         raise OptionError(
             f"column value {output.constant!r} is not a value of type {kind}",
@@ -308,8 +347,8 @@ _COMPARE = {
 class DropRows(Transformer):
     """Drop every row whose column matches `operator` and `value`; the other rows do not change.
 
-    Numbers compare as numbers, times as times (`value` = milliseconds since 1970-01-01 UTC, or an ISO
-    text; a time without a zone is UTC), everything else as text. `like` takes a regular expression (RE2)
+    Numbers compare as numbers, times as times (`value` = milliseconds since 1970-01-01 UTC, which for a time without a
+    zone is what `zone` shows then, or an ISO text), everything else as text. `like` takes a regular expression (RE2)
     that must match the whole text. A null is dropped by `!=`, `not like` and `= null`, and kept by the
     others; `!= null` drops every other value.
     """
@@ -317,6 +356,7 @@ class DropRows(Transformer):
     column: Column
     operator: Operator
     value: str
+    zone: str = "UTC"
     step: ClassVar[str] = "drop_rows"
     in_place: ClassVar[bool] = True
 
@@ -357,57 +397,68 @@ class DropRows(Transformer):
                 f"{self.step}: column {field.name!r} has type {field.type}, whose values are not "
                 "compared: name a column of numbers, texts or times"
             )
+        kind = carried_type(field)
         try:
-            self._hits(pa.array([], field.type), field.name)
+            self._hits(pa.array([], field.type), field)
         except (ValueError, pa.ArrowException):
-            takes = (
-                "a whole number"
-                if pa.types.is_integer(field.type)
-                else f"a value of type {field.type}"
-            )
+            takes = "a whole number" if pa.types.is_integer(kind) else f"a value of type {kind}"
             raise SchemaError(
-                f"{self.step}: column {field.name!r} is {field.type}, "
+                f"{self.step}: column {field.name!r} is {kind}, "
                 f"which does not compare to {self.value!r}; it takes {takes}"
             ) from None
         return schema
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         index = column_index(batch.schema, self.column, self.step)
-        hits = self._hits(batch.column(index), batch.schema.names[index])
+        hits = self._hits(batch.column(index), batch.schema.field(index))
         if not pc.any(hits, min_count=0).as_py():
             return TransformResult(batch)
         return TransformResult(batch.filter(pc.invert(hits)))
 
-    def _hits(self, array: pa.Array, name: str) -> pa.BooleanArray:
+    def _hits(self, array: pa.Array, field: pa.Field) -> pa.BooleanArray:
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        if self._is_null and not _is_text(array.type):
+        if self._is_null and not _is_text(carried_type(field)):
             return pc.is_null(array) if self.operator == "=" else pc.is_valid(array)
         if self.operator in ("like", "not like"):
             matches = pc.fill_null(
-                pc.match_substring_regex(as_text(array, name), self._pattern), False
+                pc.match_substring_regex(as_text(array, field.name), self._pattern), False
             )
             return matches if self.operator == "like" else pc.invert(matches)
-        compared = pc.call_function(_COMPARE[self.operator], self._comparable(array, name))
+        compared = pc.call_function(_COMPARE[self.operator], self._comparable(array, field))
         if self._is_null:
             return pc.fill_null(compared, self.operator == "=")
         return pc.fill_null(compared, self.operator == "!=")
 
-    def _comparable(self, array: pa.Array, name: str) -> list[Any]:
-        kind = array.type
+    def _comparable(self, array: pa.Array, field: pa.Field) -> list[Any]:
+        kind = carried_type(field)
+        if pa.types.is_integer(kind) and kind != array.type:
+            return [array, pa.scalar(Decimal(int(self.value)))]
         if pa.types.is_integer(kind):
             number = int(self.value)
             if pa.types.is_signed_integer(kind) and -(2**63) <= number < 2**63:
                 return [array, pa.scalar(number, pa.int64())]
             return [pc.cast(array, pa.decimal128(20, 0)), pa.scalar(Decimal(number))]
         if pa.types.is_floating(kind):
-            return [pc.cast(array, pa.float64()), pa.scalar(float(self.value))]
+            return [cast_or_refuse(array, pa.float64())[0], pa.scalar(float(self.value))]
         if pa.types.is_decimal(kind):
             return [array, pa.scalar(_decimal(self.value))]
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
             instants = pc.cast(array, pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
-            return [pc.cast(instants, pa.int64()), pa.scalar(_microseconds(self.value), pa.int64())]
-        return [as_text(array, name), pa.scalar(self.value)]
+            return [pc.cast(instants, pa.int64()), pa.scalar(self._moment(kind), pa.int64())]
+        return [as_text(array, field.name), pa.scalar(self.value)]
+
+    def _moment(self, kind: pa.DataType) -> int:
+        """`value` in microseconds since 1970, as the times of `kind` count them."""
+        if not self.value.lstrip("-").isdigit():
+            moment = datetime.fromisoformat(self.value)
+            stamp = pa.scalar(moment, pa.timestamp("us", "UTC" if moment.tzinfo else None))
+            return int(stamp.cast(pa.int64()).as_py())
+        micros = int(self.value) * 1000
+        if getattr(kind, "tz", None):
+            return micros
+        local = pc.local_timestamp(pa.scalar(micros, pa.timestamp("us", self.zone)))
+        return int(local.cast(pa.int64()).as_py())
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -419,11 +470,3 @@ def _decimal(text: str) -> Decimal:
         return Decimal(text)
     except InvalidOperation:
         raise ValueError(text) from None
-
-
-def _microseconds(text: str) -> int:
-    if text.lstrip("-").isdigit():
-        return int(text) * 1000
-    moment = datetime.fromisoformat(text)
-    stamp = pa.scalar(moment, pa.timestamp("us", "UTC" if moment.tzinfo else None))
-    return int(stamp.cast(pa.int64()).as_py())

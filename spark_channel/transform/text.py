@@ -271,6 +271,8 @@ _EXACT = Context(
     prec=2 * _LONGEST_NUMBER, Emax=999_999_999, Emin=-999_999_999, traps=[Inexact, InvalidOperation]
 )
 _DEFAULT_SCALE = 2
+_LONG = pa.decimal128(38, 0)
+"""Whole numbers of any size that a step would hold; sums of 20 digits are Arrow's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,8 +353,11 @@ class Calculate(Transformer):
         kind, number = array.type, _parsed(self.number)
         if self.operation not in "+-*" or number is None or int(number.as_tuple().exponent) > 0:
             return None
-        if pa.types.is_integer(kind):
-            array = pc.cast(array, pa.decimal128(20, 0))
+        if pa.types.is_integer(kind) or kind == _LONG:
+            try:
+                array = pc.cast(array, pa.decimal128(20, 0))
+            except pa.ArrowInvalid:
+                return None
         elif not pa.types.is_decimal128(kind) or kind.scale < 0:
             return None
         kernel = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}[self.operation]

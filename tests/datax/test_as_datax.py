@@ -190,14 +190,17 @@ def test_what_a_target_fills_in_is_of_its_zone(make_job: Any, shop: Shop) -> Non
     assert hours in ("1", "2")
 
 
-def test_postgresqls_sessions_keep_the_servers_zone_and_dates(make_job: Any, pg: Pg) -> None:
+def test_postgresqls_sessions_have_the_machines_zone_and_the_servers_dates(
+    make_job: Any, pg: Pg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
     pg.psql(
         "CREATE TABLE t (id int PRIMARY KEY, ts timestamptz); CREATE TABLE u (LIKE t, made timestamp DEFAULT now()); "
         "INSERT INTO t VALUES (1, '2024-02-01 15:00+09'), (2, '2024-02-01 16:00+09')"
     )
     job = between(
         make_job,
-        from_pg(pg, column=["id", "ts"], where="ts >= '1/2/2024 15:30'"),
+        from_pg(pg, column=["id", "ts"], where="ts >= '1/2/2024 14:30'"),
         to_pg(pg, column=["id", "ts"]),
         "postgresql",
     )
@@ -205,21 +208,22 @@ def test_postgresqls_sessions_keep_the_servers_zone_and_dates(make_job: Any, pg:
     assert pg.psql("SELECT id, ts AT TIME ZONE 'UTC' FROM u") == "2|2024-02-01 07:00:00"
     assert (
         pg.psql("SELECT round(extract(epoch FROM made - (now() AT TIME ZONE 'UTC')) / 3600) FROM u")
-        == "9"
+        == "8"
     )
     taken = pg.read(where="ts >= '2024-02-01 06:30'", sessionTimeZone="UTC")
     assert [str(value) for value in taken["ts"].to_pylist()] == ["2024-02-01 07:00:00+00:00"]
 
 
-def test_postgresqls_times_become_texts_of_the_servers_zone(
-    make_job: Any, pg: Pg, tmp_path: Path
+def test_postgresqls_times_become_texts_of_the_machines_zone(
+    make_job: Any, pg: Pg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
     pg.psql(
         "CREATE TABLE t (id int, ts timestamptz); INSERT INTO t VALUES (1, '2024-02-01 06:00Z')"
     )
     target = {"path": str(tmp_path), "fileName": "out", "writeMode": "truncate"}
     move(make_job("postgresqlreader", from_pg(pg), "txtfilewriter", target))
-    assert lines(tmp_path) == ["1,2024-02-01 15:00:00"]
+    assert lines(tmp_path) == ["1,2024-02-01 14:00:00"]
 
 
 # Modes and types

@@ -72,6 +72,7 @@ def writes(tmp_path: Path, name_node: str, kind: str, day: str, **more: Any) -> 
             "fieldDelimiter": "|",
             "column": SOURCE,
             "csvReaderConfig": {"useTextQualifier": False},
+            "nullFormat": "\\N",
         },
         "hdfswriter",
         {

@@ -48,6 +48,7 @@ class DataxCompatibility:
 
     `reader`: of every read; `writer`: of every write. `texts`: of a read whose rows become texts in files. `own_mode`:
     of a session that sets its SQL mode itself. `modes`: of a write, by DataX's `writeMode`, if the database has it.
+    `zone`: the option for the zone of the machine, which the driver of DataX gives to its sessions; "" = it gives none.
     """
 
     reader: Mapping[str, str] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class DataxCompatibility:
     texts: Mapping[str, str] = field(default_factory=dict)
     own_mode: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    zone: str = ""
 
 
 _SERVER = {"convert": "lenient", "ledger": "optional"}
@@ -286,7 +288,9 @@ _BUILT_IN = (
         datax=("postgresql",),
         secrets=("url", "password", "sslpassword"),
         feed=(_CURSOR, "slot"),
-        as_datax=DataxCompatibility(writer=_SERVER, texts={"timestampsAs": "local"}),
+        as_datax=DataxCompatibility(
+            writer=_SERVER, texts={"timestampsAs": "local"}, zone="sessionTimeZone"
+        ),
         maturity="stable",
         tested="PostgreSQL 15; the main tests also on 13 and 18",
         delivery=_ONCE,

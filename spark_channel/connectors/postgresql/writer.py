@@ -101,7 +101,12 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         return PostgresHealth(self.options, TargetError, self.row_cost)
 
     def is_refusal(self, error: BaseException) -> bool:
-        return super().is_refusal(error) or is_refused_data(error)
+        within = error.__cause__  # what the server said, where the error says which task
+        return (
+            super().is_refusal(error)
+            or is_refused_data(error)
+            or (isinstance(within, TargetError) and is_refused_data(within))
+        )
 
     def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> PgWriteSession:
         return PgWriteSession.lent(self.options, failure=failure, purpose=purpose)

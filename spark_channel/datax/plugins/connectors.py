@@ -27,6 +27,7 @@ from spark_channel.options import Options, WriteOptions
 from spark_channel.planning import Endpoint
 from spark_channel.planning.transfer import SaveMode
 from spark_channel.transform import Labelled, Output, RandomColumn, Select, strptime_pattern
+from spark_channel.transform.convert import local_zone
 
 __all__ = [
     "connector_plugin",
@@ -39,6 +40,7 @@ __all__ = [
     "stream_writer",
     "with_local_times",
     "writing_options",
+    "zone_options",
 ]
 
 
@@ -326,6 +328,22 @@ def mode_options(connector: str, texts: Iterable[str]) -> Mapping[str, str]:
     return _as_datax(connector).own_mode if asks else {}
 
 
+def zone_options(
+    connector: str, texts: Iterable[str], *, statements: Iterable[str] = ()
+) -> dict[str, str]:
+    """The zone of this machine, where DataX's driver sets it; not where a url or a statement of the session sets one.
+
+    PostgreSQL runs some `statements` outside of transactions alone, which a session with its own zone does not do.
+    """
+    option = _as_datax(connector).zone
+    said = any("zone" in text.lower() for text in texts)
+    alone = any(_OUTSIDE.search(text) for text in statements)
+    return {} if not option or said or alone else {option: local_zone()}
+
+
+_OUTSIDE = re.compile(r"^\s*vacuum\b|\bconcurrently\b", re.IGNORECASE)
+
+
 def duplicate_options(connector: str, write_mode: str) -> Mapping[str, str]:
     """`writeMode` by every unique key, where the database has such a mode; {} = it has none."""
     words = " ".join(write_mode.lower().partition("(")[0].split()).removesuffix(" into")
@@ -362,7 +380,6 @@ def _as_datax(connector: str) -> DataxCompatibility:
 
 
 _TWO_VALUES = re.compile(r"\s*(?:random\s+)?([^,]+?)\s*,\s*([^,]+?)\s*", re.IGNORECASE)
-_DATE_TIME = "%Y-%m-%d %H:%M:%S"
 
 
 class MadeUpColumn(JobSection):
@@ -431,7 +448,7 @@ def _output(column: MadeUpColumn, number: int, place: PluginContext) -> Output:
         if column.random is not None:
             place.left.append(f"{path}.random (value is set, and wins)")
         with at(path):
-            made = Output(None, f"c{number}", kind, patterns, column.value)
+            made = Output(None, f"c{number}", kind, patterns, column.value, exact=True)
             Select((made,))
             return made
     if column.random is None:
@@ -447,7 +464,7 @@ def _random(text: str, kind: pa.DataType, patterns: tuple[str, ...], path: str) 
         raise refusal(path, text, "two values with a comma between them, such as 0, 10")
     try:
         if pa.types.is_timestamp(kind):
-            low, high = (_microseconds(value, patterns or (_DATE_TIME,)) for value in two.groups())
+            low, high = (_microseconds(value, patterns) for value in two.groups())
         else:
             low, high = (int(value) for value in two.groups())
     except ValueError:

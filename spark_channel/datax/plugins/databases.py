@@ -16,6 +16,7 @@ from spark_channel.datax.plugins.connectors import (
     mode_options,
     reading_options,
     writing_options,
+    zone_options,
 )
 from spark_channel.datax.sql import (
     bare_names,
@@ -262,6 +263,7 @@ def database_reader(
     if database.connector is not None:
         options = {**reading_options(database.connector, urls), **options}
         options |= mode_options(database.connector, (*urls, *given.session))
+        options |= zone_options(database.connector, (*urls, *given.session))
     if given.jdbc_config and database.connector is None:
         options = {**given.jdbc_config, **options}
     elif given.jdbc_config:
@@ -427,6 +429,11 @@ def database_writer(
         shared, each, mode = _own(given, names, place, database.connector)
         urls = [url for group, _ in tables for url in group]
         shared |= mode_options(database.connector, (*urls, *given.session))
+        shared |= zone_options(
+            database.connector,
+            (*urls, *given.session),
+            statements=(*given.pre_sql, *given.post_sql),
+        )
     parts = [
         EndpointOverrides({"dbtable": table, **more}, url)
         for (url, table), more in zip(tables, each, strict=True)
@@ -436,6 +443,7 @@ def database_writer(
         _renamed(given, database, place),
         mode,
         columns=None if given.column == ("*",) else len(given.column),
+        exact_numbers=database.connector is not None,
     )
 
 

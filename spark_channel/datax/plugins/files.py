@@ -73,7 +73,8 @@ _BUFFER = {
     "maxTraversalLevel": "folders are read to their ends",
 }
 _FOLDERS = {"recursiveFileLookup": "true"}
-_NULL = "\\N"
+_HIVE_NULL = "\\N"
+"""What Hive writes for NULL into its text files."""
 _WRITTEN_NULL = "null"
 """What txtfilewriter writes for NULL where a job says nothing."""
 _CODECS = {
@@ -155,7 +156,7 @@ class TextReader(JobSection):
     column: Any = None
     field_delimiter: Delimiter = ","
     encoding: Encoding = "utf-8"
-    null_format: Text = _NULL
+    null_format: Text | None = None
     compress: Text = ""
     skip_header: Flag = False
     csv_reader_config: CsvReaderConfig = CsvReaderConfig()
@@ -173,6 +174,7 @@ class HdfsReader(TextReader):
     path: Texts
     default_fs: Text = Field("", alias="defaultFS")
     file_type: Text
+    null_format: Text | None = _HIVE_NULL
 
 
 def txtfile_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
@@ -233,7 +235,7 @@ def text_end(given: TextReader, paths: dict[str, str], place: PluginContext) -> 
         "inferSchema": "false",
         "sep": given.field_delimiter,
         "encoding": given.encoding,
-        "nullValue": given.null_format,
+        "nullValue": given.null_format or "",
         "emptyIsNull": str(given.null_format == "").lower(),
         "quote": '"' if config.use_text_qualifier else "",
         "escape": ("\\" if config.escape_mode == 2 else '"') if config.use_text_qualifier else "",
@@ -364,6 +366,7 @@ def text_writer_end(
         mode,
         local_times=True,
         columns=len(given.header) or None,
+        exact_numbers=True,
     )
 
 
@@ -425,7 +428,9 @@ def hdfs_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin
         return typed_writer_end(connector, target, given.column, given.compress, mode, place)
     steps = [*_named_columns(given.column, place), JavaTexts()]
     options = _text_options(given, target, place)
-    return ParsedPlugin(Endpoint(connector, options), tuple(steps), mode, local_times=True)
+    return ParsedPlugin(
+        Endpoint(connector, options), tuple(steps), mode, local_times=True, exact_numbers=True
+    )
 
 
 def _named_columns(columns: NamedColumns, place: PluginContext) -> list[Transformer]:
@@ -448,7 +453,13 @@ def typed_writer_end(
         "path": target,
         **({} if codec == "none" and not compress else {"compression": codec}),
     }
-    return ParsedPlugin(Endpoint(connector, options), tuple(steps), mode, local_times=bool(columns))
+    return ParsedPlugin(
+        Endpoint(connector, options),
+        tuple(steps),
+        mode,
+        local_times=bool(columns),
+        exact_numbers=bool(columns),
+    )
 
 
 # hivereader and hivewriter, onto Spark's own Hive tables.
