@@ -342,8 +342,6 @@ class DeltaState(TableState):
         return found
 
     def commit(self, change: Change) -> bool:
-        from deltalake import Schema
-
         # An overwrite lists nothing: deltalake removes every file of this version, by the names that its log has.
         whole = change.operation == "overwrite"
         removed = [] if whole else [_remove(file, self._shown) for file in change.removed]
@@ -352,7 +350,7 @@ class DeltaState(TableState):
             self._table.create_write_transaction(
                 actions,
                 "overwrite" if whole else "append",
-                Schema.from_arrow(self.columns),
+                self._table.schema(),  # with the notes of its columns, such as comments
                 list(self.partition_columns),
                 commit_properties=_commit_properties(change, self._table),
             )

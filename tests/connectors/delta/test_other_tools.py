@@ -261,6 +261,19 @@ def test_a_text_that_is_longer_than_its_column_is_refused(
     assert read(tmp_path / "t").to_pylist() == [{"id": 1, "v": "fünf"}]
 
 
+def test_an_overwrite_keeps_what_the_log_notes_of_columns(tmp_path: Path) -> None:
+    column = _of_length("varchar(4)")
+    column["metadata"]["comment"] = "of a person"
+    _spark_log(tmp_path / "t", column, [])
+    write(tmp_path / "t", pa.table({"id": [1], "v": ["a"]}))
+
+    write(tmp_path / "t", pa.table({"id": [2], "v": ["b"]}), overwrite=True)
+
+    assert read(tmp_path / "t").to_pylist() == [{"id": 2, "v": "b"}]
+    fields = json.loads(DeltaTable(str(tmp_path / "t")).schema().to_json())["fields"]
+    assert fields[1]["metadata"] == column["metadata"]
+
+
 def test_a_length_inside_another_type_is_refused(tmp_path: Path) -> None:
     column = _of_length("array<varchar(4)>")
     column["type"] = {"type": "array", "elementType": "string", "containsNull": True}
