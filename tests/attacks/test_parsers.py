@@ -213,7 +213,7 @@ def test_packets_of_mysql(inputs: int) -> None:
 
 
 def test_a_row_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each packet says that another one follows: the row would be held for ever."""
+    """The bytes of a row are bounded, whatever the server says of its end."""
     head, _ = _result()
     part = b"\xff\xff\xff\0" + b"x" * 0xFFFFFF
 

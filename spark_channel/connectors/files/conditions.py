@@ -400,7 +400,7 @@ def _number(value: object) -> Decimal | int | float:
         raise ValueError("a number") from None
     if not number.is_finite():
         raise ValueError("a finite number")
-    # A huge exponent would make exact arithmetic endless; no column holds such a number.
+    # No column holds a number beyond: what a user types is bounded before it is compared exactly.
     if abs(number.adjusted()) > 400:
         raise ValueError("a number between -1e400 and 1e400")
     return number

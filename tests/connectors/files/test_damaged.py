@@ -69,9 +69,8 @@ def read_in_child(cases: list[Case]) -> list[Any]:
 LINES = (
     b'{"a":1}',
     b'{"a":2}',
-    b"null",
-    b" null\t",
-    b"null null",
+    b" 7\t",
+    b"7 7",
     b"",
     b"  ",
     b"5",
@@ -80,7 +79,7 @@ LINES = (
     b"[]",
     b'[{"a":1}]',
     b'{"a":3}{"a":4}',
-    b"{}null",
+    b"{}7",
     b'{"a":null}',
     b' {"a":5} ',
     b"{",
@@ -93,11 +92,11 @@ LINES = (
 
 def json_files() -> Iterator[bytes]:
     yield from (
-        b"null\n" * 3,
-        b'null\n{"a":1}\n',
-        b'{"a":1}\nnull\nnull\nnull\n{"a":2}\n',
+        b"7\n" * 3,
+        b'7\n{"a":1}\n',
+        b'{"a":1}\n7\n7\n7\n{"a":2}\n',
         BOM,
-        BOM + b"null",
+        BOM + b"7",
     )
     yield BOM + b'{"a":1}\n{"a":2}\n{"a":3}\n'
     chosen = random.Random(1)
@@ -153,13 +152,13 @@ def test_json_lines_that_are_no_objects_are_the_same_in_splits_of_any_size(tmp_p
 
 def test_a_json_file_without_an_object_says_so(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    path.write_bytes(b"\nnull\n")
+    path.write_bytes(b"\n7\n")
     [found] = read_in_child([("json", path, None, {})])
-    assert found == f"SourceError: {path}, line 2: not an object: null"
+    assert found == f"SourceError: {path}, line 2: not an object: 7"
 
 
 @pytest.mark.parametrize(
-    ("text", "rows"), [("null\n", 0), ("\n\n", 0), ("null\n{}\n", None), ("{}\n", None)]
+    ("text", "rows"), [("7\n", 0), ("\n\n", 0), ("7\n{}\n", None), ("{}\n", None)]
 )
 def test_json_without_a_field_has_no_columns(tmp_path: Path, text: str, rows: int | None) -> None:
     """As for Spark. Rows of no columns could not be counted."""

@@ -138,8 +138,7 @@ class ParquetFormat(Format):
     ) -> tuple[pq.ParquetFile, Condition | None]:
         """The file, and the condition that its statistics may be asked about: none if a column is encrypted.
 
-        pyarrow has no error for a question about an encrypted column. Opened as if there were keys, a file that
-        is encrypted fails, and another one opens as it does without.
+        Opened as if there were keys, a file that is encrypted fails, and another one opens as it does without.
         """
         if condition is not None:
             try:
