@@ -110,7 +110,11 @@ def _by_pattern(
         made = pc.coalesce(*(parsed(left, pattern) for pattern in patterns))
         moments = pc.replace_with_mask(moments, bad, pc.cast(made, pa.timestamp("us")))
         bad = pc.and_(pc.is_null(moments), pc.is_valid(array))
-    made = pc.cast(moments, kind, safe=not pa.types.is_date(kind))
+    if pa.types.is_date(kind):
+        made, outside = pc.cast(moments, kind, safe=False), None
+    else:
+        made, outside = cast_or_refuse(moments, kind)
+    bad = bad if outside is None else pc.or_(bad, outside)
     return made, bad if pc.any(bad, min_count=0).as_py() else None
 
 
@@ -367,7 +371,19 @@ def _cast(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
 
 
 def _loosely(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
-    return pc.cast(array, kind, safe=False), None
+    """Rounded and cut as databases do, but no time out of range becomes another, and no number infinite."""
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return cast_or_refuse(array, kind)
+    made = pc.cast(array, kind, safe=False)
+    if not pa.types.is_floating(kind):
+        return made, None
+    infinite = pc.is_inf(made)
+    if pa.types.is_floating(array.type):
+        infinite = pc.and_(infinite, pc.is_finite(array))
+    if not pc.any(infinite, min_count=0).as_py():
+        return made, None
+    bad = pc.fill_null(infinite, False)
+    return pc.if_else(bad, pa.scalar(None, kind), made), bad
 
 
 def _whole_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
@@ -478,6 +494,9 @@ def _time_of_text(array: pa.Array, kind: pa.DataType, how: _TimeSettings) -> Con
         # Patterns leave out fractions of a second; and without them, a time of day is not an ISO 8601 moment.
         more, bad = cast_or_refuse(left, pa.timestamp("us"), () if patterns else _TIMES[2:])
         moments = pc.coalesce(moments, more)
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        made, outside = cast_or_refuse(moments, kind)
+        return made, _either(bad, outside)
     return pc.cast(moments, kind, safe=False), bad
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_channel.arrow_schema import conform
+from spark_channel.arrow_schema import InexactError, cast_exactly, conform
 from spark_channel.connectors import Health, Read, Reader
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.registry import find_connector
 from spark_channel.connectors.base.stored import Stored
-from spark_channel.errors import UnsupportedError
+from spark_channel.errors import SchemaError, UnsupportedError
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import Endpoint, Split, deal, merge_tasks
 from spark_channel.transfers.options import JobOptions
@@ -272,13 +272,27 @@ def _gone(verification: Verification, found: Differences) -> pa.Table:
     own = dict(zip(columns.key_names(0), columns.key_names(1), strict=True))
     return pa.table(
         [
-            rows[own[field.name]].cast(field.type)
+            _key_values(rows[own[field.name]], field)
             if field.name in own
             else pa.nulls(len(rows), field.type)
             for field in schema
         ],
         names=schema.names,
     )
+
+
+def _key_values(values: pa.ChunkedArray, field: pa.Field) -> pa.Array:
+    """
+    Raises:
+        SchemaError: a key that the source's type does not hold: a repair would delete another row, or none.
+    """
+    try:
+        return cast_exactly(pa.concat_arrays(values.chunks), field.type, declared=True)
+    except InexactError as error:
+        raise SchemaError(
+            f"the target has a row that the source lacks, and its key cannot be written in the source's column "
+            f"{field.name!r}: {error}. Delete such rows by hand, then repair again"
+        ) from error
 
 
 class PickedReader(Reader):

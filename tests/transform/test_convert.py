@@ -171,3 +171,27 @@ def test_what_has_no_meaning_is_left_to_the_writer(given: pa.DataType, kind: pa.
     assert not can_convert(given, kind)
     schema = pa.schema([("a", given)])
     assert Convert((("a", kind),)).output_schema(schema) == schema
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pa.array([1e300, 1.5]), pa.float32()),
+        (pa.array([Decimal("1e60"), Decimal("1.5")], pa.decimal256(65, 1)), pa.float32()),
+        (pa.array([datetime(3000, 1, 1), datetime(2000, 1, 1)]), pa.timestamp("ns")),
+        (pa.array([date(3000, 1, 1), date(2000, 1, 1)]), pa.timestamp("ns")),
+        (pa.array(["3000-01-01 00:00:00", "2000-01-01 00:00:00"]), pa.timestamp("ns")),
+    ],
+)
+def test_a_value_out_of_range_does_not_become_another(values: pa.Array, kind: pa.DataType) -> None:
+    for patterns in ((), ("yyyy-MM-dd HH:mm:ss",)):
+        made, bad = convert(values, kind, patterns)
+        assert bad is not None
+        assert bad.to_pylist() == [True, False]
+        assert made.is_valid().to_pylist() == [False, True]
+
+
+def test_a_float_that_is_infinite_stays_so() -> None:
+    made, bad = convert(pa.array([float("inf"), float("nan"), None]), pa.float32())
+    assert bad is None
+    assert str(made.to_pylist()) == "[inf, nan, None]"

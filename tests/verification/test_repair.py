@@ -54,6 +54,17 @@ def test_a_database_is_repaired_from_a_file(tmp_path: Path, delete: bool) -> Non
     assert report.outcome == ("equal" if delete else "different")
 
 
+def test_a_key_that_the_source_s_type_does_not_hold_is_named(tmp_path: Path) -> None:
+    ids = pa.array([1], pa.int16())
+    pq.write_table(pa.table({"id": ids, "a": ["x"], "b": ["p"]}), tmp_path / "a.parquet")
+    source = {"name": "parquet", "path": str(tmp_path / "a.parquet")}
+    target = sqlite(tmp_path / "b.db", [(1, "x", "p"), (70_000, "z", "r")])
+    report = spark_channel.verify(None, source, target, confirm=0, repair=True, delete=True)
+    assert report.outcome == "different"
+    assert "column 'id': 70000 of type int64" in " ".join(report.notes)
+    assert rows_of(tmp_path / "b.db") == [(1, "x", "p"), (70_000, "z", "r")]
+
+
 def test_keys_beyond_those_in_memory_count_for_the_most_repairs_and_the_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from spark_channel.connectors.lake.table import (
     NewFile,
     TableFile,
     TableState,
+    conform,
     holds,
 )
 from spark_channel.connectors.lake.task_writer import (
@@ -228,7 +229,7 @@ class LakePublisher(Writer):
 
     def _keys(self, lake: LakeTable, plan: LakePlan, added: Sequence[NewFile]) -> pa.Table:
         """The keys of all rows that were written."""
-        wanted = pa.schema([pa.field(n, plan.rows.columns.field(n).type) for n in plan.key])
+        wanted = pa.schema([plan.rows.columns.field(name) for name in plan.key])
         tables = []
         for file in added:
             inside = [name for name in plan.key if name in plan.rows.in_files.names]
@@ -246,7 +247,9 @@ class LakePublisher(Writer):
             ]
             tables.append(pa.table(columns, schema=wanted))
         if self.gone is not None:
-            tables.append(self.gone.rename_columns(list(plan.key)).cast(wanted))
+            gone = self.gone.rename_columns(list(plan.key))
+            batches = [conform(part, wanted, plan.key, lake.shown) for part in gone.to_batches()]
+            tables.append(pa.Table.from_batches(batches, wanted))
         return pa.concat_tables(tables) if tables else wanted.empty_table()
 
     def _settle(self, lake: LakeTable, plan: LakePlan, error: Exception) -> None:

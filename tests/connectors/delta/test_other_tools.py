@@ -261,6 +261,18 @@ def test_a_text_that_is_longer_than_its_column_is_refused(
     assert read(tmp_path / "t").to_pylist() == [{"id": 1, "v": "fünf"}]
 
 
+def test_a_delete_by_a_char_key_finds_the_row_that_has_blanks(tmp_path: Path) -> None:
+    _spark_log(tmp_path / "t", _of_length("char(4)"), [])
+    write(tmp_path / "t", pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    rows = pa.table({"id": pa.array([3]), "v": ["c"]})
+    out = writer_of(tmp_path / "t", writeMode="upsert", keyColumns="v")
+    out.gone = pa.table({"key": ["a"]})  # type: ignore[attr-defined] # as `replicate` sets it
+    plan, receipts = stage(out, [rows], WriteContext("next"))
+    out.commit(plan, receipts)
+
+    assert sorted(read(tmp_path / "t").column("v").to_pylist()) == ["b   ", "c   "]
+
+
 def test_an_overwrite_keeps_what_the_log_notes_of_columns(tmp_path: Path) -> None:
     column = _of_length("varchar(4)")
     column["metadata"]["comment"] = "of a person"
