@@ -492,7 +492,7 @@ class ChannelCore(ChannelMonitor):
     @property
     def ended(self) -> bool:
         with self._lock:
-            return self._error is not None or self._has_ended()
+            return self._has_failed() or self._has_ended()
 
     def statistics(self) -> ChannelStatistics:
         with self._lock:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from spark_channel.channel.batches import Counters, SizedBatch
 from spark_channel.channel.capacity import Capacity, CapacityRequest, Payment, Reservation, Wait
 from spark_channel.clock import Clock
-from spark_channel.errors import ChannelClosedError, EndOfChannel
+from spark_channel.errors import ChannelClosedError, ChannelError, EndOfChannel
 from spark_channel.plain_text import log_of
 
 __all__ = ["Callback", "ChannelMonitor", "WaitingPayment", "is_paid"]
@@ -66,6 +66,12 @@ def is_paid(wait: Wait) -> bool:
     return wait.seconds is not None and wait.seconds <= 0
 
 
+_CUT = (
+    "an interrupt ended a change of the channel, and another one what followed: it is unknown how much was changed. "
+    "Make a new channel"
+)
+
+
 class ChannelMonitor:
     """The contents of a channel, and the threads that wait in it.
 
@@ -82,6 +88,9 @@ class ChannelMonitor:
         self._closed = False
         self._error: BaseException | None = None
         self._error_traceback: TracebackType | None = None
+        self._changes = False
+        """Whether a thread changes the channel. Who has the lock and finds it set knows that the change was cut, and so
+        was its failure."""
         self._requests: deque[CapacityRequest] = deque()
         self._readers: deque[WaitingConsumer] = deque()
         self._payers: set[WaitingPayment] = set()
@@ -102,15 +111,21 @@ class ChannelMonitor:
         try:
             with self._lock:
                 try:
+                    if self._changes:
+                        self._end_by(ChannelError(_CUT))
+                    self._changes = True
                     try:
-                        return work(*arguments)
+                        result = work(*arguments)
                     finally:
                         if self._requests or self._readers or self._news:
                             listeners = self._settle()
                 except BaseException as error:
                     if not isinstance(error, Exception) and not self._is_foreseen(error):
                         listeners = self._end_by(error)
+                    self._changes = False
                     raise
+                self._changes = False
+                return result
         finally:
             if listeners:
                 self._tell(listeners)
@@ -300,12 +315,14 @@ class ChannelMonitor:
         if seconds is not None and seconds > threading.TIMEOUT_MAX:
             seconds = None
         self._sleeping.add(condition)
+        self._changes = False
         try:
             self._clock.wait(condition, seconds)
         except BaseException as error:
             self._threads.interrupt = error
             raise
         finally:
+            self._changes = True
             self._sleeping.discard(condition)
 
     def _end_wait(self, request: CapacityRequest) -> None:
@@ -321,11 +338,13 @@ class ChannelMonitor:
             return
         request.notified = True
         listeners = self._block_listeners
+        self._changes = False
         try:
             self._lock.release()
             _call(listeners)
         finally:
             self._lock.acquire()
+            self._changes = True
 
     # ---- the end; inside `_atomic`
 
@@ -334,6 +353,9 @@ class ChannelMonitor:
         self._news = True
         for payer in self._payers:
             payer.condition.notify()
+
+    def _has_failed(self) -> bool:
+        return self._error is not None or self._changes
 
     def _has_ended(self) -> bool:
         return self._closed and not self._queue.rows and not self._room.held_rows

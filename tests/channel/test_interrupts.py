@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 import pytest
 
 from spark_channel.channel import MemoryChannel, Transaction, TransactionState
+from spark_channel.errors import ChannelError
 from tests.channel.helpers import Thread, conserved, numbers, rows
 from tests.channel.interrupted import WORKS
 
@@ -284,3 +285,43 @@ def test_an_interrupt_while_a_block_begins_leaves_no_open_transaction() -> None:
         if tracer.left > 0:
             break
     assert 3 < place < 99
+
+
+@pytest.mark.parametrize("second", ["_is_foreseen", "_end_by", "_set_error", "_wake_all"])
+@pytest.mark.parametrize("work", [push_and_pull, exchange])
+def test_an_interrupt_of_what_follows_an_interrupt_leaves_a_channel_that_is_whole_or_failed(
+    work: Callable[[MemoryChannel], None], second: str
+) -> None:
+    """The first one comes at each place of the work, the second one before the channel knows that it failed."""
+
+    def cut(*_arguments: object) -> None:
+        raise Interrupt
+
+    failed, channels = 0, list[MemoryChannel]()  # the end of one is no place of the next one's work
+    for place in range(1, 2_000):
+        channel = MemoryChannel(100, keep_alive=0)
+        channels.append(channel)
+        channel.push(rows(5))
+        setattr(channel._core, second, cut)
+        tracer, old = _At(work.__code__, place), sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            work(channel)
+        except Interrupt:
+            pass
+        finally:
+            sys.settrace(old)
+        delattr(channel._core, second)
+        assert channel._core._lock.acquire(blocking=False), place
+        channel._core._lock.release()
+        if channel.ended:
+            failed += 1
+            with pytest.raises((Interrupt, ChannelError)):
+                channel.push(rows(1))
+        else:
+            channel.drain()
+            conserved(channel)
+        if tracer.left > 0:
+            break
+    assert 10 < place < 1_999
+    assert failed > 5
