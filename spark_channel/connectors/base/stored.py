@@ -8,7 +8,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ["FreeConnections", "Overlap", "Stored", "most_overlap", "overlap"]
+__all__ = [
+    "MOST_COUNTED",
+    "FreeConnections",
+    "Overlap",
+    "Stored",
+    "counted",
+    "most_overlap",
+    "overlap",
+]
+
+MOST_COUNTED = 10_000
+"""What an overwrite replaces is counted so far: a plan costs little, however large the target is."""
 
 
 class Overlap(IntEnum):
@@ -61,3 +72,10 @@ def overlap(source: Stored, target: Stored) -> Overlap:
 def most_overlap(sources: Iterable[Stored], target: Stored) -> Overlap:
     """The surest of what the sources have in common with `target`."""
     return max((overlap(each, target) for each in sources), default=Overlap.NONE)
+
+
+def counted(count: int, what: str) -> str:
+    """How many, for people; `what` is the noun in the singular. A count above `MOST_COUNTED` has not ended."""
+    if count > MOST_COUNTED:
+        return f"more than {MOST_COUNTED} {what}s"
+    return f"{count} {what}{'' if count == 1 else 's'}"

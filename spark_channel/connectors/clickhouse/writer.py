@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext, WritePlan
-from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.stored import MOST_COUNTED, Stored, counted
 from spark_channel.connectors.clickhouse.reader import (
     ClickhouseDialect,
     ClickhouseTable,
@@ -120,6 +120,18 @@ class ClickhouseWriter(DirectWriter):
     @property
     def before(self) -> Mapping[str, bool]:
         return {"preSql": bool(self._given.pre_sql)}
+
+    def foreign_content(self, schema: pa.Schema) -> str:
+        with self._session() as session:
+            table = self.dialect.find_table(session, self._given.dbtable)
+            if table is None:
+                return ""
+            name = f"{self.dialect.quoted(table.schema)}.{self.dialect.quoted(table.name)}"
+            first = f"SELECT 1 FROM {name} LIMIT {MOST_COUNTED + 1}"  # noqa: S608 - a quoted name
+            count = int(session.rows(f"SELECT count() FROM ({first})")[0][0])  # noqa: S608 - made here
+        return (
+            f"{counted(count, 'row')} of table {table.label}, whoever wrote them" if count else ""
+        )
 
     def probe(self, *, empty: bool) -> None:
         if not empty:

@@ -81,6 +81,15 @@ class ElasticsearchWriter(DirectWriter):
                     f"column {field.name!r} of type {field.type} has no JSON value; cast it to a string, or rename it"
                 )
 
+    def foreign_content(self, schema: pa.Schema) -> str:
+        with Server(self.options, TargetError) as server:
+            answer = server.ask("GET", path_of(self.options, "/_count"), missing=True)
+        count = answer.get("count") if isinstance(answer, dict) else 0
+        if not isinstance(count, int) or not count:
+            return ""
+        documents = f"{count} {'document' if count == 1 else 'documents'}"
+        return f"{documents} of index {self.options.index!r}, whoever wrote them"
+
     def probe(self, *, empty: bool) -> None:
         options = self.options
         with Server(options, TargetError) as server:

@@ -14,6 +14,7 @@ from spark_channel.connectors.base.contract import (
     WriteContext,
     WritePlan,
 )
+from spark_channel.connectors.base.stored import counted
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import writing
 from spark_channel.connectors.lake.publish import LakePlan, LakePublisher
@@ -51,6 +52,19 @@ class LakeWriter(LakePublisher):
 
     def exists(self) -> bool | None:
         return self.lake().open() is not None
+
+    def foreign_content(self, schema: pa.Schema) -> str:
+        lake = self.lake()
+        with writing(lake.shown):
+            table = lake.open()
+            if table is None or table.overwrites:
+                return ""
+            files = len(table.files())
+        if not files:
+            return ""
+        part = "rows in up to " if self.options.replace_where is not None else ""
+        what = f"{part}{counted(files, 'file')}"
+        return f"{what} of a table that spark-channel has not overwritten before"
 
     def stream_progress(self, stream: str) -> StreamProgress | None:
         lake = self.lake()

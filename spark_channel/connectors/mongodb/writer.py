@@ -68,6 +68,14 @@ class MongoWriter(DirectWriter):
     def before(self) -> Mapping[str, bool]:
         return {"deleteFilter": self.options.delete_filter is not None}
 
+    def foreign_content(self, schema: pa.Schema) -> str:
+        with connected(self.options, TargetError) as documents:
+            count = documents.estimated_document_count()
+        if not count:
+            return ""
+        some = f"about {count} {'document' if count == 1 else 'documents'}"
+        return f"{some} of collection {self.options.collection!r}, whoever wrote them"
+
     def probe(self, *, empty: bool) -> None:
         with connected(self.options, TargetError) as documents:
             documents.database.command("ping")

@@ -5,6 +5,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from itertools import islice
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from spark_channel.connectors.base.contract import (
     WriteContext,
     WritePlan,
 )
+from spark_channel.connectors.base.stored import MOST_COUNTED, counted
 from spark_channel.connectors.files.claims import new_attempt
 from spark_channel.connectors.records.direct_writer import DirectWriter, RecordTask, Rejected, Sink
 from spark_channel.connectors.redis.client import (
@@ -363,6 +365,15 @@ class RedisWriter(DirectWriter):
     def exists(self) -> bool | None:
         with connected(self.options, TargetError) as client:
             return next(_keys(client, self.options), None) is not None
+
+    def foreign_content(self, schema: pa.Schema) -> str:
+        options = self.options
+        if not options.key_prefix:
+            return ""  # the write refuses it
+        with connected(options, TargetError) as client:
+            count = sum(1 for _ in islice(_keys(client, options), MOST_COUNTED + 1))
+        keys = f"{counted(count, 'key')} with prefix {options.key_prefix!r}, whoever wrote them"
+        return keys if count else ""
 
     def resource_mark(self) -> str | None:
         return self.options.host

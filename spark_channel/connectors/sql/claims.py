@@ -178,6 +178,13 @@ class Claims:
         position = context.stream[1] if context.stream else None
         return found.published_at if found is not None and found.has_published(position) else None
 
+    def knows(self, target: str) -> bool:
+        """Whether a run has claimed the table, as far as claims are kept."""
+        if not self.exist():
+            return False
+        sql = f"SELECT COUNT(*) FROM {self._dialect.table(CLAIMS)} WHERE target = ?"  # noqa: S608 - a quoted name
+        return bool(self._run(sql, (target[:_LONGEST],))[0][0])
+
     def progress(self, target: str, stream: str) -> StreamProgress | None:
         """How far the stream has published."""
         if not self.exist():
@@ -600,6 +607,9 @@ class NoClaims(Claims):
         claim = Claim(identity, owner)
         held = HeldClaim(identity, owner, claim.epoch, position, follows=follows)
         return ClaimDecision(claim, held)
+
+    def knows(self, target: str) -> bool:
+        return True  # not known, and nothing is said of it
 
     def published_at(self, target: str, context: WriteContext) -> str | None:
         return None

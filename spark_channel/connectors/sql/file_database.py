@@ -100,6 +100,9 @@ class FileWriter(SqlWriter[S]):
     def exists(self) -> bool | None:
         return self.path.exists() and super().exists()
 
+    def foreign_content(self, schema: pa.Schema) -> str:
+        return super().foreign_content(schema) if self.path.exists() else ""
+
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
         if self.path.exists():
             super().rehearse(context, schema)

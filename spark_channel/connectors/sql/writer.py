@@ -20,7 +20,7 @@ from spark_channel.connectors.base.contract import (
     WritePlan,
 )
 from spark_channel.connectors.base.feed import row_fields
-from spark_channel.connectors.base.stored import FreeConnections
+from spark_channel.connectors.base.stored import MOST_COUNTED, FreeConnections, counted
 from spark_channel.connectors.sql.catalog import Column, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import is_own_table
 from spark_channel.connectors.sql.options import SqlWriteOptions
@@ -148,6 +148,36 @@ class SqlWriter(WriteProtocol[S]):
                     session.rows(statement)
 
             self.run(TargetError, "look", run, begins=True)
+
+    def foreign_content(self, schema: pa.Schema) -> str:
+        def look(session: S) -> str:
+            place = self.placed(session)
+            table = place.table
+            if table is None or getattr(table, "is_view", False):
+                return ""
+            with self.transaction(session):
+                if self.claims(session, place).knows(place.claimed):
+                    return ""
+            query = f"SELECT 1 AS one FROM {self.dialect.place(place.schema, place.name)}"  # noqa: S608 - a quoted name
+            first = self.dialect.limited(query, MOST_COUNTED + 1)
+            rows = self._counted(session, f"SELECT COUNT(*) FROM ({first}) first_rows")  # noqa: S608 - made here
+            if rows == 0:
+                return ""
+            names = getattr(table, "names", None) or [column.name for column in table.columns]
+            lost = [name for name in names if self.dialect.same_name(name, schema.names) is None]
+            of = ", which has columns that the rows lack: " + ", ".join(lost) if lost else ""
+            what = "all rows" if rows is None else counted(rows, "row")
+            return f"{what} of a table that no job of spark-channel has claimed{of}"
+
+        return self.run(TargetError, "look", look, begins=True)
+
+    def _counted(self, session: S, query: str) -> int | None:
+        """None: the role may not read the table."""
+        try:
+            with self.transaction(session):
+                return int(session.rows(query)[0][0])
+        except TargetError:
+            return None
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
         self.check(context)

@@ -172,6 +172,8 @@ def test_rows_are_inserted_and_replaced(server: ClickhouseServer) -> None:
         "startSql": "CREATE TABLE IF NOT EXISTS log (n Int8) ENGINE = Log",
         "postSql": "INSERT INTO log VALUES (7)",
     }
+    writer, _ = load_writer({"writer": "clickhouse", **options(server)})
+    assert writer.foreign_content(rows.schema) == "4 rows of table default.t, whoever wrote them"
     write(server, rows.slice(0, 1), overwrite=True, **sql)
     assert server.sql("SELECT id, name, x, d FROM t") == "1\tä\t1.5\t9"
     assert server.sql("SELECT n FROM log") == "7"

@@ -377,3 +377,11 @@ def test_splits_are_marked_with_the_server_and_not_with_its_login(server: OpenSe
     found = reader(server, schema="_id STRING", user="etl", password="s3cret")
     host = server.url.partition("//")[2]
     assert {found.resource_mark(split) for split in found.split(2)} == {host}
+
+
+def test_a_plan_says_how_many_documents_an_overwrite_removes(server: OpenSearchServer) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    made = load_writer({"writer": "elasticsearch", "url": server.url, "index": "t"})[0]
+    assert made.foreign_content(schema) == ""
+    fill(server, 3)
+    assert made.foreign_content(schema) == "3 documents of index 't', whoever wrote them"

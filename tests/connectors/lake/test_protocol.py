@@ -364,3 +364,15 @@ def test_processes_that_write_the_same_pairs_at_once(target: Target) -> None:
     _work(options, 9, False)  # the scheduler runs each of them again
     assert target.seen() == Counter(range(10))
     assert target.staged() == []
+
+
+def test_a_plan_says_what_of_others_an_overwrite_replaces(target: Target) -> None:
+    def said() -> str:
+        return str(target.writer().foreign_content(_rows().schema))
+
+    _write(target, "a", 1, 2)
+    assert said() == "1 file of a table that spark-channel has not overwritten before"
+    some = target.writer(replaceWhere="id = 1").foreign_content(_rows().schema)
+    assert some.startswith("rows in up to 1 file")
+    _write(target, "b", 3, overwrite=True)
+    assert said() == ""

@@ -352,3 +352,11 @@ def test_faults_of_a_job_are_named(
     given = {**job_address(server, "t"), "column": [{"name": "a", "type": "string"}], **reads}
     with pytest.raises(ChannelError, match=message):
         load_job(make_job("mongodbreader", given))
+
+
+def test_a_plan_says_how_many_documents_an_overwrite_removes(server: MongoServer) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    made = load_writer({"url": server.url, "collection": "t"})[0]
+    assert made.foreign_content(schema) == ""
+    server.put("t", [{"_id": number} for number in range(3)])
+    assert made.foreign_content(schema) == "about 3 documents of collection 't', whoever wrote them"

@@ -20,6 +20,7 @@ from spark_channel.connectors import (
     load_writer,
 )
 from spark_channel.connectors.base.contract import Reader, Writer
+from spark_channel.connectors.base.stored import MOST_COUNTED
 from spark_channel.datax import load_job
 from spark_channel.errors import (
     ChannelError,
@@ -705,3 +706,17 @@ def test_what_a_job_cannot_ask(changed: dict[str, Any], message: str) -> None:
     }
     with pytest.raises(ChannelError, match=message):
         load_job(make_job(writer="rediswriter", writes=writes))
+
+
+def test_a_plan_says_how_many_keys_an_overwrite_removes(server: RedisServer) -> None:
+    schema = pa.schema([("k", pa.string()), ("v", pa.string())])
+    made = writer(server, keyPrefix="u:", valueType="string")
+    assert made.foreign_content(schema) == ""
+    server.client.mset({"u:1": "old", "u:2": "old", "x:1": "kept"})
+    assert made.foreign_content(schema) == "2 keys with prefix 'u:', whoever wrote them"
+    with server.client.pipeline() as pipeline:
+        for number in range(MOST_COUNTED):
+            pipeline.set(f"u:{number}", "old")
+        pipeline.set("u:one more", "old")
+        pipeline.execute()
+    assert made.foreign_content(schema).startswith("more than 10000 keys")

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from spark_channel.connectors.base.stored import MOST_COUNTED
 from spark_channel.connectors.sql.file_database import FilePlan
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.errors import CommitError, OptionError, SchemaError, TargetError
@@ -445,3 +446,19 @@ def test_odd_names_are_names_everywhere(db: Db) -> None:
     )
     assert db.sql("SELECT * FROM y") == [(1,)]
     assert db.staged() == []
+
+
+def test_a_plan_says_what_of_others_an_overwrite_replaces(db: Db) -> None:
+    schema = pa.schema([("a", pa.int64())])
+    assert db.writer().foreign_content(schema) == ""
+    db.sql("CREATE TABLE t (A INTEGER, b TEXT, c TEXT)")
+    assert db.writer().foreign_content(schema) == ""
+    db.many("INSERT INTO t VALUES (?, 'x', 'y')", [(number,) for number in range(3)])
+    said = db.writer().foreign_content(schema)
+    assert said == (
+        "3 rows of a table that no job of spark-channel has claimed, which has columns that the rows lack: b, c"
+    )
+    db.many("INSERT INTO t VALUES (?, 'x', 'y')", [(number,) for number in range(MOST_COUNTED)])
+    assert db.writer().foreign_content(schema).startswith("more than 10000 rows of a table")
+    db.write(pa.table({"a": [1]}), overwrite=True)
+    assert db.writer().foreign_content(schema) == ""
