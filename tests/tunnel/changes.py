@@ -536,6 +536,8 @@ class History:
         try:
             current, spare = start(), start()
             current.go()
+            # On a slow machine the writers would change or delete each existing row before it is read.
+            assert current.step() is not None, current._said()
             for writer in writers:
                 writer.start()
             for place, kill in enumerate([*self.kills, ""], 1):

@@ -40,7 +40,7 @@ def test_a_copy_of_random_changes_is_equal_and_has_each_event_once(
         source.close()
     assert found["changes"] >= CHANGES
     assert found["events"] >= CHANGES
-    assert found["read"] > 100
+    assert found["read"] > 0
 
 
 @pytest.mark.soak
