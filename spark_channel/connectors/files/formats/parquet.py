@@ -275,8 +275,8 @@ def _readable(file: pq.ParquetFile, path: str) -> pa.Schema:
 
     def as_read(kind: pa.DataType, notes: Notes) -> pa.DataType:
         number = next(numbers, None)
-        column = None if number is None else file.schema.column(number)
-        if column is not None:
+        if number is not None:
+            column = file.schema.column(number)
             if column.physical_type == "INT96":
                 return INSTANT
             if _has_text(column):
