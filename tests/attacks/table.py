@@ -103,7 +103,8 @@ SERVERS = (
         "object stores, Iceberg's catalogs",
         "`https`",
         "the system's CAs",
-        "with `scheme=http` in the uri, or an `http://` catalog: signatures, or the token in plain text",
+        "with `scheme=http` in the uri (a warning names the host), or an `http://` catalog: signatures, or the token "
+        "in plain text",
     ),
 )
 

@@ -1,10 +1,12 @@
 """What costs memory or time without end elsewhere: job files, bodies that do not end, a folder that is in the way."""
 
+import base64
 import logging
 import os
 import socket
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from spark_channel.connectors.sql import claim_tables
 from spark_channel.datax import document, load_job
 from spark_channel.datax.document import parse_text
-from spark_channel.errors import JobFileError, ServiceUnavailableError
+from spark_channel.errors import JobFileError, ServiceUnavailableError, TargetError
 from spark_channel.options import resolve_secret
 from spark_channel.replication.config import parse_replication
 from spark_channel.service import discovery, http_server
@@ -217,3 +220,17 @@ def test_a_foreign_directory_without_a_home_is_an_error_that_names_it(
         ServiceUnavailableError, match=f"{foreign} is not a directory of this user alone"
     ):
         discovery.private_directory()
+
+
+@pytest.mark.parametrize(("text", "cut"), [(b"x" * 2_000, 0), (b"x" * 900, 1)])
+def test_a_plan_that_another_program_stored_is_bounded(
+    text: bytes, cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_tables, "_MOST_PLAN", 1_000)
+    packed = zlib.compress(text)
+    kept = base64.b64encode(packed[: len(packed) - 5 * cut]).decode()
+    plans = claim_tables.StoredPlans("t", lambda sql, values: [(kept,)], lambda: True)
+    with pytest.raises(TargetError, match="cut off, or of more than 1000 bytes"):
+        plans.find("claim")
+    kept = base64.b64encode(zlib.compress(b"y" * 900)).decode()
+    assert plans.find("claim") == "y" * 900

@@ -1,11 +1,13 @@
 """A url's scheme and parameters say whether there is TLS: those that are not known are refused, by each connector."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_channel.connectors import load_reader, load_writer
 from spark_channel.connectors.base.network import server_url
+from spark_channel.connectors.files.filesystem import locate
 from spark_channel.errors import OptionError
 
 SQL = {"dbtable": "t"}
@@ -141,3 +143,51 @@ def test_no_part_of_a_login_is_in_what_is_said_of_a_url() -> None:
         with pytest.raises(ValueError, match="takes") as met:
             server_url(url, ("https",), "it takes https://host")
         assert "s3cret" not in str(met.value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("s3a:/b/k", "s3:/b/k", "S3A:/b", "s3:b/k", "hdfs:/x", "ftp:/h/x", "sftp:h/x", "dbfs:/x"),
+        *("hfds://n/x", "s3x://b/k", "gcss://b/k", "abfsss://c@a/k", "ftpss://h/x", "sftps://h/x"),
+        *("http://h/x", "oss://b/k", "wasb://c@a/x"),
+    ],
+)
+def test_a_misspelt_scheme_of_files_is_no_local_path(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refusal = r"starts with a scheme and two slashes|cannot be opened"
+    with pytest.raises(OptionError, match=refusal):
+        load_writer({"writer": "csv", "path": path})[0].exists()
+    reader = load_reader({"reader": "csv", "path": path})[0]
+    with pytest.raises(OptionError, match=refusal):
+        reader.schema()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "host"),
+    [
+        ("s3://b/k?scheme=http&endpoint_override=store.example.com:9000", "store.example.com"),
+        ("s3://b/k?endpoint_override=http://store.example.com:9000", "store.example.com"),
+        ("s3://b/k?scheme=https&endpoint_override=store.example.com", ""),
+        ("s3://b/k?scheme=http&endpoint_override=127.0.0.1:9000", ""),
+        ("s3://b/k?scheme=http&endpoint_override=localhost:9000", ""),
+        ("s3://b/k?region=eu-west-1", ""),
+        (
+            "abfs://c@a/k?enable_tls=false&blob_storage_authority=store.example.com:80",
+            "store.example.com",
+        ),
+    ],
+)
+def test_an_object_store_without_tls_is_named_once(
+    uri: str, host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        locate(uri)
+    said = [
+        record.getMessage() for record in caplog.records if "not encrypted" in record.getMessage()
+    ]
+    assert len(said) == (1 if host else 0)
+    assert all(f"store at {host} " in line for line in said)

@@ -17,19 +17,21 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs as pafs
 from pydantic import BeforeValidator, SecretStr
 
 from spark_channel.connectors import hdfs
+from spark_channel.connectors.base.network import is_of_this_machine
 from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
 from spark_channel.connectors.remote import filesystem
 from spark_channel.connectors.remote.client import SETTINGS, Address, is_remote
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from spark_channel.masking import hide_in_error, is_secret_name, mask_url, secrets_in
 from spark_channel.options import resolve_secret
+from spark_channel.plain_text import log_of
 from spark_channel.working_directory import absolute_path, path_of_uri
 
 __all__ = [
@@ -152,6 +154,8 @@ StorageSettings = Annotated[SecretStr, BeforeValidator(_settings)]
 def read_settings(secret: SecretStr | None) -> dict[str, str]:
     return {} if secret is None else json.loads(secret.get_secret_value())
 
+
+_log = log_of(__name__)
 
 LOG = "_spark_channel"
 PREFIXES = "prefixes"
@@ -324,6 +328,13 @@ def _local() -> pafs.FileSystem:
 
 @lru_cache(maxsize=32)
 def _from_uri(root: str, login: StorageCredentials | None) -> tuple[pafs.FileSystem, str]:
+    if host := _host_without_tls(root):
+        _log.warning(
+            "%s: requests to the store at %s are not encrypted, and who reads the network sees their signatures and "
+            "the rows: serve the store by https, and omit scheme=http (enable_tls=false)",
+            mask_url(root.partition("?")[0]),
+            host,
+        )
     if is_remote(root):
         return filesystem(Address.of(root, () if login is None else login.settings)), ""
     if hdfs.is_hdfs(root) and hdfs.is_installed():
@@ -345,6 +356,20 @@ def _from_uri(root: str, login: StorageCredentials | None) -> tuple[pafs.FileSys
             settings |= schemes
         return pafs.AzureFileSystem(azure_account(root), account_key=key, **settings), found[1]
     return found
+
+
+def _host_without_tls(root: str) -> str:
+    """The host of an object store to which requests go by http over a network; "" = there is none."""
+    query = dict(parse_qsl(urlsplit(root).query))
+    address = query.get("endpoint_override") or query.get("blob_storage_authority") or ""
+    plain = query.get("scheme") == "http" or query.get("enable_tls") == "false"
+    if not plain and not address.lower().startswith("http://"):
+        return ""
+    host = (
+        urlsplit(address if "://" in address else f"//{address}").hostname
+        or urlsplit(root).hostname
+    )
+    return "" if host is None or is_of_this_machine(host) else host
 
 
 def _s3_as(root: str, login: StorageCredentials) -> pafs.FileSystem:

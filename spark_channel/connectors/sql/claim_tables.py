@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from spark_channel.clock import utc_now, utc_text
 from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity
+from spark_channel.errors import TargetError
 
 __all__ = [
     "CLAIMS",
@@ -25,6 +26,9 @@ __all__ = [
     "is_own_table",
     "stage_prefix",
 ]
+
+_MOST_PLAN = 64 << 20
+"""Bytes of a plan that is unpacked."""
 
 CLAIMS, TASKS, PLANS = "spark_channel_claims", "spark_channel_tasks", "spark_channel_transfers"
 COLUMNS = (
@@ -185,7 +189,16 @@ class StoredPlans:
             return None
         parts = self.run(f"SELECT kept FROM {self.table} WHERE claim = ? ORDER BY part", (claim,))  # noqa: S608 - names are quoted
         packed = "".join(str(part) for (part,) in parts)
-        return zlib.decompress(base64.b64decode(packed)).decode() if packed else None
+        if not packed:
+            return None
+        unpacking = zlib.decompressobj()
+        text = unpacking.decompress(base64.b64decode(packed), _MOST_PLAN)
+        if not unpacking.eof:
+            raise TargetError(
+                f"table {self.table} holds a plan that is cut off, or of more than {_MOST_PLAN} bytes: another program "
+                f"wrote it. Delete its rows WHERE claim = '{claim}', and run the transfer again"
+            )
+        return text.decode()
 
     def drop(self, claim: str) -> None:
         if self.exists():

@@ -10,6 +10,7 @@ import pytest
 from pyarrow import orc
 from pyspark.sql import SparkSession
 
+from spark_channel.connectors.files.formats import orc as orc_format
 from spark_channel.connectors.files.formats.orc import read_footer
 from spark_channel.errors import SourceError
 from tests.connectors.files.helpers import read, read_all, reader_of
@@ -197,3 +198,20 @@ def test_the_footer_of_orc_is_read_whatever_its_codec(tmp_path: Path, codec: str
     assert not footer.julian
     assert sum(footer.rows) == 1000
     assert read_all(reader_of("orc", path))["n"].to_pylist() == list(range(1000))
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zlib", "zstd", "lz4"])
+def test_a_footer_of_orc_unpacks_to_bounded_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    path = tmp_path / "a.orc"
+    table = pa.table({f"column {number}": [1] for number in range(50)})
+    with orc.ORCWriter(str(path), compression=codec) as writer:
+        writer.write(table)
+    assert read_all(reader_of("orc", path)).num_columns == 50
+    monkeypatch.setattr(orc_format, "_MOST", 500)
+    with (
+        pa.OSFile(str(path)) as opened,
+        pytest.raises(ValueError, match="unpacks to more than 500 bytes"),
+    ):
+        read_footer(opened)

@@ -286,6 +286,8 @@ def _has_instants(kind: pa.DataType, wanted: pa.DataType) -> bool:
 _JULIAN_CALENDAR, _JAVA_WRITER = 1, 0
 _SNAPPY, _LZO, _LZ4, _ZSTD = 2, 3, 4, 5
 _TAIL = 16 << 10
+_MOST = 64 << 20
+"""Bytes of a footer that is unpacked: a few thousand times what a writer makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,33 +379,43 @@ def _plain(data: bytes, codec: int) -> bytes:
     if codec == 0:
         return data
     parts = []
-    at = 0
+    at, left = 0, _MOST
     while at < len(data):
         head = int.from_bytes(data[at : at + 3], "little")
         chunk = data[at + 3 : at + 3 + (head >> 1)]
         at += 3 + (head >> 1)
-        parts.append(chunk if head & 1 else _decompressed(chunk, codec))
+        parts.append(chunk if head & 1 else _decompressed(chunk, codec, left))
+        left -= len(parts[-1])
+        if left < 0:
+            raise OSError(f"it unpacks to more than {_MOST} bytes")
     return b"".join(parts)
 
 
-def _decompressed(chunk: bytes, codec: int) -> bytes:
+def _decompressed(chunk: bytes, codec: int, most: int) -> bytes:
+    """The bytes of a chunk; if they are more than `most`, `most + 1` or more of them."""
     if codec == 1:
-        return zlib.decompress(chunk, -15)
+        unpacking = zlib.decompressobj(-15)
+        found = unpacking.decompress(chunk, most + 1)
+        if not unpacking.eof and len(found) <= most:
+            raise zlib.error("it is cut off")
+        return found
     if codec == _ZSTD:
-        return bytes(pa.CompressedInputStream(pa.BufferReader(chunk), "zstd").read())
+        return bytes(pa.CompressedInputStream(pa.BufferReader(chunk), "zstd").read(most + 1))
     if codec == _SNAPPY:
         size, _ = _number(chunk, 0)
+        if size > most:
+            raise OSError(f"it unpacks to more than {_MOST} bytes")
         return bytes(pa.Codec("snappy").decompress(chunk, decompressed_size=size))
     if codec == _LZ4:
-        return _unpacked(chunk)
+        return _unpacked(chunk, most)
     raise KeyError(f"codec {codec}")
 
 
-def _unpacked(chunk: bytes) -> bytes:
+def _unpacked(chunk: bytes, most: int) -> bytes:
     """A block of LZ4, which does not say its size, as Arrow's codec would have to know it."""
     made = bytearray()
     at = 0
-    while at < len(chunk):
+    while at < len(chunk) and len(made) <= most:
         token = chunk[at]
         length, at = _length(chunk, at + 1, token >> 4)
         made += chunk[at : at + length]
@@ -412,7 +424,7 @@ def _unpacked(chunk: bytes) -> bytes:
             break
         distance = int.from_bytes(chunk[at : at + 2], "little")
         length, at = _length(chunk, at + 2, token & 15)
-        for _ in range(length + 4):
+        for _ in range(min(length + 4, most + 1 - len(made))):
             made.append(made[-distance])
     return bytes(made)
 
