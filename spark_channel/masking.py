@@ -25,6 +25,7 @@ __all__ = [
     "misplaced_secret",
     "scheme_of",
     "secrets_in",
+    "without_frames",
     "without_login",
 ]
 
@@ -269,6 +270,13 @@ def hide_in_error(error: BaseException, secrets: Iterable[str]) -> None:
                 hide(text, known) != text for text in (str(cause), repr(cause))
             ):
                 setattr(link, name, None)
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """`error` of a driver, and all that caused it, without the frames of its functions: their variables hold logins."""
+    for link in _chain(error):
+        link.__traceback__ = None
+    return error
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -26,7 +26,7 @@ from spark_channel.connectors.base.registry import (
     find_connector,
     load_reader,
 )
-from spark_channel.errors import OptionError, SourceError
+from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.masking import is_secret_name
 from spark_channel.options import ReadOptions, Secret, Trait, Url
 from spark_channel.planning import Endpoint, EndpointOverrides, Split, TransferSpec
@@ -366,3 +366,31 @@ def test_an_at_sign_that_is_no_part_of_a_login_stays() -> None:
         options: Any = load_reader({"url": url, "dbtable": "t"})[0].options
         assert isinstance(options.password, SecretStr)
         assert options.password.get_secret_value().startswith("p")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql", "clickhouse", "redis", "mongodb"])
+def test_no_variable_of_an_error_holds_the_login(scheme: str) -> None:
+    """Tools that report errors show the variables of each frame."""
+    pytest.importorskip({"mysql": "pymysql", "clickhouse": "clickhouse_connect"}.get(scheme, "sys"))
+    secret = "".join(("Zq7", "sec", "ret"))
+    options = {
+        "postgresql": {"dbtable": "t", "user": "u"},
+        "mysql": {"dbtable": "t", "user": "u"},
+        "clickhouse": {"dbtable": "t", "user": "u"},
+        "redis": {"keys": "a"},
+        "mongodb": {"collection": "t", "user": "u", "connectTimeout": "1"},
+    }[scheme]
+    url = f"{scheme}://127.0.0.1:9/{'0' if scheme == 'redis' else 'd'}"
+    reader = load_reader({"url": url, "password": secret, **options})[0]
+    with pytest.raises(ChannelError) as failed:
+        reader.schema()
+    link: BaseException | None = failed.value
+    while link is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(link.__traceback__)]
+        for frame in frames:
+            if frame.f_code.co_filename != __file__:
+                held = [
+                    name for name, value in list(frame.f_locals.items()) if secret in repr(value)
+                ]
+                assert held == [], frame
+        link = link.__cause__ or link.__context__

@@ -307,14 +307,15 @@ class ClickhouseSession(DriverSession):
     def __init__(self, options: ClickhouseAddress, failure: type[ChannelError]) -> None:
         self.place, self._failure, self._options = options.place, failure, options
         host, port = options.server
-        user, password = options.login
         limit = options.query_timeout
         with self.explained():
             self._connection = clickhouse_connect.get_client(
                 host=host,
                 port=port,
-                username=user,
-                password=password,
+                username=options.login[0],
+                password=options.login[
+                    1
+                ],  # not a variable, which would stay in the frame of an error
                 database=options.database,
                 interface="https" if options.secure else "http",
                 secure=options.secure,

@@ -27,6 +27,7 @@ from spark_channel.connectors.mysql.options import (
 )
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession, session_script
 from spark_channel.errors import ChannelError
+from spark_channel.masking import without_frames
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -196,9 +197,9 @@ class MysqlSession(BoundSession):
                 lambda: self._open(options, local_infile), is_of_the_moment
             )
         except LostConnectionError as error:
-            raise failure(error.text) from error
+            raise failure(error.text) from without_frames(error)
         except pymysql.err.MySQLError as error:
-            raise self.explain(error) from None
+            raise self.explain(without_frames(error)) from None
 
     def _open(self, options: ServerOptions, local_infile: bool) -> None:
         self._connection = self._connect(options, local_infile)
@@ -271,7 +272,7 @@ class MysqlSession(BoundSession):
             _keep_alive(connection)
             return connection
         except (OSError, ssl.SSLError) as error:
-            raise self.explain(error) from None
+            raise self.explain(without_frames(error)) from None
         except RuntimeError as error:  # PyMySQL's word for a library that is not installed
             raise self._failure(f"{self.place}: {_missing_library(str(error))}") from None
         except _NOT_MYSQL as error:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.stored import FreeConnections
 from spark_channel.connectors.base.types import sqlglot, tokens
 from spark_channel.errors import ChannelError, OptionError, TargetError
-from spark_channel.masking import mask_statement
+from spark_channel.masking import mask_statement, without_frames
 
 __all__ = [
     "BY_ITSELF",
@@ -145,7 +145,7 @@ class Session(ABC):
             error.args = tuple(
                 mask_statement(each) if isinstance(each, str) else each for each in error.args
             )
-            raise self.explain(error) from error
+            raise self.explain(error) from without_frames(error)
 
     @contextmanager
     def closed_on_failure(self) -> Iterator[None]:
