@@ -28,7 +28,6 @@ ROWS = 1000
         "three in two tasks",
         "one task",
         "self-join",
-        "equal sides",
     ],
 )
 @pytest.mark.parametrize("is_throttled", [False, True])
