@@ -110,6 +110,7 @@ class ChannelDataSource(DataSource):
 
         with self._on_the_driver():
             _refuse_catalog(self.options)
+            _refuse_other_engine(schema)
             own = schema == self._own_schema
             return ChannelReader(self.options, schema, self._facts(), self._load, own_schema=own)
 
@@ -120,9 +121,11 @@ class ChannelDataSource(DataSource):
 
         with self._on_the_driver():
             _refuse_catalog(self.options)
+            _refuse_other_engine(schema)
             return batch_writer(self.options, schema, overwrite, self._facts())
 
     def streamReader(self, schema: "StructType") -> "ChannelStreamReader":
+        _refuse_other_engine(schema)
         # Admission control and AvailableNow came with Spark 4.2: earlier ones cannot import what has them.
         if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
             from spark_channel.spark.stream_read import ChannelStreamReader
@@ -140,10 +143,25 @@ class ChannelDataSource(DataSource):
         from spark_channel.spark.stream_write import stream_writer
 
         with self._on_the_driver():
+            _refuse_other_engine(schema)
             return stream_writer(self.options, schema, overwrite, self._facts())
 
     def _facts(self) -> SessionFacts:
         return SessionFacts(self.parallelism, self.driver_host, self.slots)
+
+
+def _refuse_other_engine(schema: object) -> None:
+    """
+    Raises:
+        UnsupportedError: the schema is not Spark's.
+    """
+    if not hasattr(schema, "fields"):
+        kind = f"{type(schema).__module__}.{type(schema).__qualname__}"
+        raise UnsupportedError(
+            f"this engine is not Apache Spark: it hands a {kind} to a Python data source, which gets a StructType in "
+            "Spark. Other engines that speak Spark Connect, such as Sail, are not supported: run the job on Apache "
+            "Spark, or without it by `spark-channel copy`"
+        )
 
 
 def _working_directory() -> WorkingDirectory:

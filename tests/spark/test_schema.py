@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, VariantType
 
 from spark_channel.arrow_schema import conform
-from spark_channel.errors import SchemaError
+from spark_channel.errors import SchemaError, UnsupportedError
 from spark_channel.spark.schema import as_arrow, as_spark
 from spark_channel.spark.source import ChannelDataSource
 
@@ -183,3 +183,19 @@ def test_a_type_without_an_exact_form_is_refused_by_column(
     with pytest.raises(SchemaError, match=hint) as refused:
         as_arrow(StructType().add("id", "long").add("c", outer))
     assert f"column '{place}'" in str(refused.value)
+
+
+def test_an_engine_that_is_not_spark_is_named() -> None:
+    """Sail gives a Python data source a schema of Arrow."""
+    schema = pa.schema([("id", pa.int64())])
+    source = ChannelDataSource({"reader": "generator", "writer": "discard", "rows": "1"})
+    for made in (
+        lambda: source.reader(schema),
+        lambda: source.writer(schema, overwrite=False),
+        lambda: source.streamReader(schema),
+        lambda: source.streamWriter(schema, overwrite=False),
+    ):
+        with pytest.raises(
+            UnsupportedError, match=r"not Apache Spark: it hands a pyarrow\.lib\.Schema"
+        ):
+            made()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -186,10 +186,28 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
             f"the catalog has no namespace for {shown}; create it, or check option 'dbtable'"
         ) from error
     except Exception as error:
+        if kinds := _unknown_types(error):
+            raise UnsupportedError(
+                f"{shown} has a column of type {', '.join(kinds)}, which pyiceberg does not read: use Iceberg in "
+                "Spark for this table"
+            ) from error
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise failure(
             f"{shown}: pyiceberg says: {type(error).__name__}: {without_login(first)}"
         ) from error
+
+
+def _unknown_types(error: Exception) -> list[str]:
+    """The types of columns that pyiceberg's model of the metadata has refused."""
+    # A file's metadata raise pyiceberg's own error of the same name, from pydantic's.
+    cause = error if isinstance(error, ValidationError) else error.__cause__
+    if not isinstance(cause, ValidationError):
+        return []
+    refused = [
+        each for each in cause.errors(include_url=False) if {"schemas", "type"} <= set(each["loc"])
+    ]
+    names = [each["input"] for each in refused if isinstance(each["input"], str)]
+    return list(dict.fromkeys(map(repr, names)))
 
 
 @contextmanager

@@ -162,7 +162,9 @@ class IcebergLake(LakeTable):
         columns = planned(schema)
         with explained(self.shown, TargetError), open_catalog(self._options) as catalog:
             made = self._created(catalog, columns, partition_by)
-            self._found(made.table_metadata.location, dict(made._table.io.properties))  # noqa: SLF001 - pyiceberg has no public way
+            # A catalog may choose another folder for each creation: files are in the first one.
+            location = made.table_metadata.location if self.place is None else self.place[0]
+            self._found(location, dict(made._table.io.properties))  # noqa: SLF001 - pyiceberg has no public way
             return arrow_columns(made.table_metadata.schema(), self.shown)
 
     def _created(
@@ -204,7 +206,8 @@ class IcebergLake(LakeTable):
                     f"the catalog plans other column ids for {self.shown} than it did before: run it again"
                 )
             io = self._found(*self.place)
-            producer = _stage(made, change, self.base, io)
+            # Where a catalog chooses another folder for each creation, the files stay in the one that was planned.
+            producer = _stage(made, change, self.place[0], io)
             try:
                 catalog.commit_table(made._table, (AssertCreate(),), made._updates)  # noqa: SLF001 - pyiceberg has no public way
             except (CommitFailedException, TableAlreadyExistsError):
@@ -213,6 +216,7 @@ class IcebergLake(LakeTable):
             except NoSuchNamespaceError:
                 producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
                 raise
+            self._found(made.table_metadata.location, self.place[1])
         return True
 
 
@@ -288,7 +292,7 @@ class IcebergState(TableState):
         old = forgotten(self._table.properties)
         if old:
             transaction.remove_properties(*old)
-        producer = _stage(transaction, change, self._lake.base, self._io)
+        producer = _stage(transaction, change, self._table.location(), self._io)
         requirements = (
             *transaction._requirements,  # noqa: SLF001 - pyiceberg has no public way
             AssertTableUUID(uuid=self._table.metadata.table_uuid),
@@ -346,8 +350,8 @@ def _add(transaction: "Transaction", fields: Sequence[pa.Field]) -> None:
         update.union_by_name(planned(pa.schema(fields)))
 
 
-def _stage(transaction: "Transaction", change: Change, base: str, io: "FileIO") -> Any:
-    """Put the change into the transaction; gives pyiceberg's producer of its snapshot."""
+def _stage(transaction: "Transaction", change: Change, location: str, io: "FileIO") -> Any:
+    """Put the change, whose files are below `location`, into the transaction; gives the producer of its snapshot."""
     from spark_channel.connectors.iceberg.table import check_names_no_code
 
     metadata = transaction.table_metadata
@@ -368,11 +372,11 @@ def _stage(transaction: "Transaction", change: Change, base: str, io: "FileIO") 
         for file in change.removed:
             producer.delete_data_file(file.handle)
         for new in change.added:
-            producer.append_data_file(_data_file(transaction.table_metadata, new, base, io))
+            producer.append_data_file(_data_file(transaction.table_metadata, new, location, io))
     return producer
 
 
-def _data_file(metadata: "TableMetadata", new: NewFile, base: str, io: "FileIO") -> "DataFile":
+def _data_file(metadata: "TableMetadata", new: NewFile, location: str, io: "FileIO") -> "DataFile":
     """The manifest entry of a new file, with the bounds of its Parquet footer."""
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
@@ -382,8 +386,8 @@ def _data_file(metadata: "TableMetadata", new: NewFile, base: str, io: "FileIO")
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    schema, location = metadata.schema(), posixpath.join(metadata.location, new.path)
-    with io.new_input(location).open() as opened:
+    schema, path = metadata.schema(), posixpath.join(location, new.path)
+    with io.new_input(path).open() as opened:
         footer = pq.read_metadata(opened)
     paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
     # pyiceberg knows columns by their paths in the file, which a name with dots can share with another column.
@@ -400,7 +404,7 @@ def _data_file(metadata: "TableMetadata", new: NewFile, base: str, io: "FileIO")
     values = [_typed(value, schema.find_type(name)) for name, value in new.partition]
     return DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=location,
+        file_path=path,
         file_format=FileFormat.PARQUET,
         partition=Record(*values),
         file_size_in_bytes=new.size,

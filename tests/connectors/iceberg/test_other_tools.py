@@ -1,5 +1,7 @@
 """What pyiceberg itself does to a table between a write's `prepare` and its `commit`."""
 
+import json
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +11,7 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, StringType
 
@@ -92,3 +95,45 @@ def test_bounds_of_a_partition_that_was_widened_since(tmp_path: Path, catalog: C
         tmp_path, pa.table({"id": [2, 2**40], "v": [20, 30]}), writeMode="upsert", keyColumns="id"
     )
     assert sorted(read(tmp_path)["v"].to_pylist()) == [1, 20, 30]
+
+
+class OwnLocations(SqlCatalog):
+    """Chooses a new folder for each creation, as Nessie does, also for one that is only staged."""
+
+    def _resolve_table_location(self, location: str | None, namespace: str, name: str) -> str:
+        return f"{self.properties['warehouse']}/{namespace}/{name}_{uuid.uuid4()}"
+
+
+def test_a_catalog_that_chooses_the_folder_of_each_creation(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    properties = {**catalog.properties, "py-catalog-impl": f"{__name__}.OwnLocations"}
+    del properties["type"]
+    given = {"catalogProperties": json.dumps(properties)}
+    for rows in (numbers(1, 2), numbers(3)):
+        write(tmp_path, rows, **given)
+    assert sorted(ids(catalog, "shop.t")) == [1, 2, 3]
+    assert sorted(read(tmp_path, **given)["id"].to_pylist()) == [1, 2, 3]
+    write(tmp_path, numbers(9), overwrite=True, **given)
+    assert ids(catalog, "shop.t") == [9]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "variant",
+        {"type": "list", "element-id": 3, "element-required": False, "element": "variant"},
+    ],
+)
+def test_a_type_that_pyiceberg_does_not_know_is_named(
+    tmp_path: Path, catalog: Catalog, kind: object
+) -> None:
+    table = catalog.create_table("shop.t", pa.schema([("id", pa.int64()), ("v", pa.string())]))
+    path = Path(table.metadata_location.removeprefix("file://"))
+    metadata = json.loads(path.read_text("utf-8"))
+    metadata |= {"format-version": 3, "next-row-id": 0}
+    metadata["schemas"][0]["fields"][1]["type"] = kind
+    path.write_text(json.dumps(metadata), "utf-8")
+    for use in (read, lambda folder: write(folder, numbers(1))):
+        with pytest.raises(UnsupportedError, match="a column of type 'variant', which pyiceberg"):
+            use(tmp_path)
