@@ -311,6 +311,7 @@ _COMPATIBLE = frozenset(
         "zerodates",
         "createtable",
         "convert",
+        "sessiontimezone",
         "ledger",
         "user",
         "password",

@@ -47,7 +47,12 @@ def text_job(make_job: Any, folder: Path, **writes: Any) -> dict[str, Any]:
     ]
     job: dict[str, Any] = make_job(
         "txtfilereader",
-        {"path": [str(folder / "in")], "column": columns, "fieldDelimiter": "|"},
+        {
+            "path": [str(folder / "in")],
+            "column": columns,
+            "fieldDelimiter": "|",
+            "nullFormat": "\\N",
+        },
         "txtfilewriter",
         {"path": str(folder / "out"), "fileName": "orders", "writeMode": "truncate", **writes},
         transformer=steps,
@@ -139,6 +144,7 @@ def test_an_empty_text_is_an_empty_text_and_no_number(make_job: Any, tmp_path: P
     parameter = {
         "path": str(source),
         "column": [{"index": 0, "type": "long"}, {"index": 1, "type": "string"}],
+        "nullFormat": "\\N",
     }
     target = {"path": str(tmp_path), "fileName": "out", "writeMode": "truncate"}
     refused = carry_out(

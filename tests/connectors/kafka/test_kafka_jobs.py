@@ -71,7 +71,7 @@ def test_a_job_writes_text_and_json(server: KafkaServer, tmp_path: Path) -> None
     columns = [
         {"index": n, "type": kind} for n, kind in enumerate(("long", "string", "date", "double"))
     ]
-    read = {"path": str(source), "column": columns}
+    read = {"path": str(source), "column": columns, "nullFormat": "\\N"}
     create = {"noTopicCreate": True, "topicNumPartition": 1, "topicReplicationFactor": 1}
     text = {
         "bootstrapServers": server.address,
