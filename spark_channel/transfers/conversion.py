@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spark_channel.transform.convert import Convert
 
 __all__ = [
+    "by_shown_floats",
     "by_wall_clock",
     "conversion_to",
     "is_lenient",
@@ -106,17 +107,38 @@ def by_wall_clock(
         )
     if not mixed or not any(given for _, given, _, _ in pairs):
         return None
-    return [
-        each if each.spark_format else replace(each, options={**each.options, **_local_times(each)})
-        for each in ends
-    ]
+    return [_with(each, "timestampsAs") for each in ends]
+
+
+def by_shown_floats(
+    ends: Sequence[Endpoint],
+    sources: "Sequence[TransferSource]",
+    types: Mapping[str, pa.DataType],
+) -> list[Endpoint] | None:
+    """The reading ends with floats as their servers show them, where all become texts; None = as they are."""
+    targets = {
+        types.get(field.name.lower())
+        for source in sources
+        for field in source.pipeline.output_schema
+        if pa.types.is_floating(field.type)
+    }
+    if targets != {pa.string()}:
+        return None
+    return [_with(each, "floatsAs") for each in ends]
 
 
 def _is_instant(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 
-def _local_times(end: Endpoint) -> Mapping[str, str]:
+def _with(end: Endpoint, name: str) -> Endpoint:
+    """The end with that option of its connector for texts, where it has it."""
+    texts = {} if end.spark_format else _for_texts(end)
+    more = {key: value for key, value in texts.items() if key == name}
+    return replace(end, options={**end.options, **more})
+
+
+def _for_texts(end: Endpoint) -> Mapping[str, str]:
     named = {"reader": end.name} if end.name else {}
     return find_connector({**named, **end.options}, "reader").as_datax.texts
 

@@ -50,6 +50,7 @@ from spark_channel.planning.tasks import SPLITS_PER_CHANNEL, assign_by_mark
 from spark_channel.planning.transfer import wanted_channels
 from spark_channel.transfers.channels import channel_bound
 from spark_channel.transfers.conversion import (
+    by_shown_floats,
     by_wall_clock,
     is_lenient,
     reader_of,
@@ -570,8 +571,9 @@ def _ends(
     if alone and is_lenient(writers[0]):
         types = target_types(writers[0], spec)
         local = by_wall_clock(ends, sources, types, warn=warn)
-        if local is not None:
-            sources = _opened(local, job, warn=False)
+        shown = by_shown_floats(local or ends, sources, types)
+        if local is not None or shown is not None:
+            sources = _opened(shown or local or ends, job, warn=False)
         sources = with_conversion(sources, types, spec)
     return sources, writers
 

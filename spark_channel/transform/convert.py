@@ -16,6 +16,7 @@ from spark_channel.transform.time_patterns import formatted, parsed
 from spark_channel.transform.transformer import Flow, Refused, Transformer, TransformResult
 
 __all__ = [
+    "BytesAsText",
     "Convert",
     "CsvTexts",
     "JavaTexts",
@@ -223,6 +224,39 @@ class TimesAsText(Transformer):
             columns.append(column if pattern is None else formatted(column, pattern))
         schema = self.output_schema(batch.schema)
         return TransformResult(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+@dataclass(frozen=True, slots=True)
+class BytesAsText(Transformer):
+    """Bytes as the UTF-8 text that they are, as DataX writes them into texts; a row with other bytes is refused."""
+
+    step: ClassVar[str] = "bytes as text"
+    in_place: ClassVar[bool] = True
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema(
+            [part.with_type(pa.string()) if _is_bytes(part.type) else part for part in schema]
+        )
+
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
+        columns: list[pa.Array] = []
+        reasons: list[tuple[pa.BooleanArray, str]] = []
+        bad: pa.BooleanArray | None = None
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if _is_bytes(column.type):
+                column, guilty = cast_or_refuse(column, pa.string())
+                if guilty is not None:
+                    reasons.append((guilty, f"column {name!r}: bytes that are no UTF-8 text"))
+                    bad = _either(bad, guilty)
+            columns.append(column)
+        made = pa.RecordBatch.from_arrays(columns, schema=self.output_schema(batch.schema))
+        if bad is None:
+            return TransformResult(made)
+        return TransformResult(made.filter(pc.invert(bad)), refusals(batch, reasons))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 Converted = tuple[pa.Array, pa.BooleanArray | None]

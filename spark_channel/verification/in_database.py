@@ -282,4 +282,5 @@ def _reads_otherwise(reader: SqlReader) -> bool:
         options.custom_schema
         or getattr(options, "snapshot", False)
         or getattr(options, "timestamps_as", "instant") != "instant"
+        or getattr(options, "floats_as", "number") != "number"
     )

@@ -76,7 +76,7 @@ DIFFERENCES = (
     ),
     Difference(
         "bytes that are not of the file's `encoding`",
-        "U+FFFD in their place",
+        "U+FFFD in their place, also for bytes of databases",
         "a dirty row",
         "the text would be lost",
         "string",
@@ -86,6 +86,30 @@ DIFFERENCES = (
 """Each is a row of the table in docs/migrate.md, and a test."""
 
 OF_JOBS = (
+    (
+        "NULL of boolean, bit and year columns of databases",
+        "`false` or 0",
+        "NULL",
+        "NULL is not false",
+    ),
+    (
+        "bit strings: MySQL's `bit(8)`, PostgreSQL's `bit(1)` into texts",
+        "`true` or `false`",
+        "their number, their digits",
+        "the bits would be lost",
+    ),
+    (
+        "`timestamptz` of PostgreSQL into TIMESTAMP of MySQL",
+        "the machine's time in the session's zone: another instant where the zones differ",
+        "the same instant",
+        "the time would be hours off",
+    ),
+    (
+        "`timetz` of PostgreSQL into databases (into files it is the machine's time in both)",
+        "the machine's time",
+        "its text with the zone; a dirty row for `time`",
+        "a time of day of another zone needs a day",
+    ),
     (
         "a byte order mark at the beginning of a file",
         "a part of the first value",

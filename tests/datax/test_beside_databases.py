@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from spark_channel.connectors.base.feed import FeedOptions
+from spark_channel.connectors.base.registry import load_reader
+from spark_channel.errors import OptionError
 from tests.datax.ran import ran
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
@@ -166,3 +169,65 @@ def test_a_float_that_has_no_such_digits_is_refused(tmp_path: Path, postgresql: 
     )
     assert report["rows_refused"] == 1
     assert postgresql.ask("SELECT v FROM far ORDER BY id") == [("1e+300",), ("NaN",)]
+
+
+FLOATS = {
+    "mysql": {
+        "double": {"0": "0", "100": "100", "1e20": "1e20", "0.1": "0.1", "1e7": "10000000"},
+        "double(6,2)": {"1.5": "1.50", "0": "0.00"},
+        "float": {"0.1": "0.1", "1.5": "1.5"},
+    },
+    "postgresql": {
+        "float8": {"0": "0", "100": "100", "1e20": "1e+20", "'NaN'": "NaN", "1e-7": "1e-07"},
+        "real": {"0.1": "0.1", "16777216": "1.6777216e+07"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "declared"), [(name, kind) for name, kinds in FLOATS.items() for kind in kinds]
+)
+def test_floats_become_the_texts_that_the_server_shows(
+    tmp_path: Path, name: str, declared: str, request: pytest.FixtureRequest
+) -> None:
+    end: End = request.getfixturevalue(name)
+    texts = FLOATS[name][declared]
+    values = ", ".join(f"({number}, {value})" for number, value in enumerate(texts, 1))
+    end.ask(f"DROP TABLE IF EXISTS shown; CREATE TABLE shown (id int, v {declared})")
+    end.ask(f"INSERT INTO shown VALUES {values}")
+    expected = [f"{number}|{text}" for number, text in enumerate(texts.values(), 1)]
+    assert lines(tmp_path, end.reads("shown")) == expected
+    end.ask("DROP TABLE IF EXISTS texts; CREATE TABLE texts (id int, v varchar(40))")
+    run(tmp_path, end.reads("shown"), end.writes("texts"))
+    assert ["|".join(row) for row in end.ask("SELECT id, v FROM texts ORDER BY id")] == expected
+
+
+def test_a_double_with_digits_goes_into_one_with_digits(tmp_path: Path, mysql: End) -> None:
+    for table in ("sized", "sized_too"):
+        mysql.ask(f"DROP TABLE IF EXISTS {table}; CREATE TABLE {table} (id int, v double(6,2))")
+    mysql.ask("INSERT INTO sized VALUES (1, 1.5), (2, 0)")
+    run(tmp_path, mysql.reads("sized"), mysql.writes("sized_too"))
+    assert mysql.ask("SELECT id, v FROM sized_too ORDER BY id") == [("1", "1.50"), ("2", "0.00")]
+
+
+def test_a_reader_by_its_own_name_shows_floats(tmp_path: Path, postgresql: End) -> None:
+    postgresql.ask("DROP TABLE IF EXISTS shown; CREATE TABLE shown (id int, v float8)")
+    postgresql.ask("INSERT INTO shown VALUES (1, 100)")
+    login = {"user": postgresql.login["username"], "password": postgresql.login["password"]}
+    own = {"url": postgresql.url, "dbtable": "shown", **login}
+    shown = {
+        "name": "postgresql",
+        "parameter": {**own, "floatsAs": "text", "timestampsAs": "local"},
+    }
+    assert lines(tmp_path, shown) == ["1|100"]
+
+
+def test_a_log_has_no_shown_floats() -> None:
+    more = {"dbtable": "t", "user": "u", "password": "p", "floatsAs": "text"}
+    reader, _ = load_reader({"reader": "postgresql", "url": "postgresql://127.0.0.1:1/x", **more})
+    with pytest.raises(OptionError, match="'floatsAs' got 'text'"):
+        reader.feed(FeedOptions(slot="s", publication="p"))
+    log = {"reader": "mysql", "url": "mysql://127.0.0.1:1/x", "binlog": "true"}
+    reader, _ = load_reader({**log, **more})
+    with pytest.raises(OptionError, match="'floatsAs' got 'text'"):
+        reader.feed(FeedOptions())

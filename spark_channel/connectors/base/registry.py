@@ -59,6 +59,7 @@ class DataxCompatibility:
     zone: str = ""
 
 
+_TEXTS = {"timestampsAs": "local", "floatsAs": "text"}
 _SERVER = {"convert": "lenient", "ledger": "optional"}
 
 Maturity = Literal["stable", "preview", "experimental"]
@@ -288,9 +289,7 @@ _BUILT_IN = (
         datax=("postgresql",),
         secrets=("url", "password", "sslpassword"),
         feed=(_CURSOR, "slot"),
-        as_datax=DataxCompatibility(
-            writer=_SERVER, texts={"timestampsAs": "local"}, zone="sessionTimeZone"
-        ),
+        as_datax=DataxCompatibility(writer=_SERVER, texts=_TEXTS, zone="sessionTimeZone"),
         maturity="stable",
         tested="PostgreSQL 15; the main tests also on 13 and 18",
         delivery=_ONCE,
@@ -311,7 +310,7 @@ _BUILT_IN = (
         as_datax=DataxCompatibility(
             reader={"tinyInt1IsBit": "false", "zeroDates": "null"},
             writer=_SERVER,
-            texts={"timestampsAs": "local"},
+            texts=_TEXTS,
             own_mode={"sqlMode": "session"},
             modes={
                 word: {"duplicates": word.rpartition(" ")[2]}

@@ -636,6 +636,12 @@ def _check_options(options: MysqlReadOptions) -> None:
             option="timestampsAs",
             got="local",
         )
+    if options.floats_as == "text":
+        raise OptionError(
+            "option 'floatsAs' got 'text', and the binary log has floats as numbers: omit it",
+            option="floatsAs",
+            got="text",
+        )
 
 
 def _sizes_of(session: MysqlSession) -> list[tuple[str, int]]:

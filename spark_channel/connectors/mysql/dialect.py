@@ -282,7 +282,7 @@ class MysqlDialect(Dialect):
             text = f"IF(CAST({text} AS CHAR) LIKE '0000-00-00%', NULL, {text})"
         if name == "bit":
             text = f"CAST({text} AS UNSIGNED)"
-        elif name == "float":
+        elif name == "float" and not pa.types.is_string(kind):
             # As text a float has 6 digits; as a double it has all: findings/mariadb-float-as-text.sh
             text = f"({text} + 0e0)"
         if pa.types.is_string(kind) and name not in _PLAIN_TEXTS:

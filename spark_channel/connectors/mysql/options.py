@@ -233,6 +233,10 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
         "instant",
         description="read TIMESTAMP as an `instant`, or as `local` time of the session without a zone",
     )
+    floats_as: Literal["number", "text"] = Field(
+        "number",
+        description="read floats as a `number`, or as the `text` that the server shows: `100`, `1e20`, `1.50`",
+    )
 
     @property
     def is_plain_table(self) -> bool:
@@ -264,6 +268,7 @@ class MysqlWriteOptions(ServerOptions, LedgerOptions, SqlWriteOptions):
         "zeroDates": "it applies to reading",
         "tinyInt1IsBit": "it applies to reading",
         "timestampsAs": "it applies to reading",
+        "floatsAs": "it applies to reading",
     }
 
     table_comment: str | None = Field(None, description="comment of a new table; default: none")

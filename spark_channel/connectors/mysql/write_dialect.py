@@ -255,6 +255,10 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         if local and parts(column.declared)[0] == "timestamp":
             # The server reads its text in the session's zone.
             return WriteColumn(field.name, column, field.type)
+        name, sizes, _ = parts(column.declared)
+        if name in ("float", "double") and sizes and pa.types.is_floating(field.type):
+            # The server rounds to its digits, and refuses what is larger.
+            return self.write_column(field, replace(column, declared=name))
         return self.write_column(field, column)
 
     def number_type(self, column: Column) -> pa.DataType | None:

@@ -122,7 +122,7 @@ ORDER BY 1, 2
 
 
 class PostgresDialect(Dialect):
-    """See `Dialect`. `local`: a timestamptz is read as the session shows it, without its zone."""
+    """See `Dialect`. `local`: a timestamptz and a timetz are read as the session shows them, without their zone."""
 
     product = "PostgreSQL"
     sql = "postgres"
@@ -169,6 +169,8 @@ class PostgresDialect(Dialect):
 
     def arrow_type(self, column: Column) -> pa.DataType:
         kind = _read_type(column).kind
+        if self.local and cast(PgColumn, column).base == "timetz":
+            return TIME
         return LOCAL if self.local and kind == INSTANT else kind
 
     def text_length(self, column: Column) -> str | None:
@@ -178,6 +180,8 @@ class PostgresDialect(Dialect):
         return UNLIMITED if about.base in ("text", "varchar") else None
 
     def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
+        if pa.types.is_time(kind) and cast(PgColumn, column).base == "timetz":
+            return f"CAST({text} AT TIME ZONE current_setting('TimeZone') AS time)"
         return selected(text, column.name, cast(PgColumn, column).base, _read_as(column, kind))
 
     def decode(

@@ -479,7 +479,11 @@ class PostgresReadOptions(PostgresOptions, SqlReadOptions):
 
     timestamps_as: Literal["instant", "local"] = Field(
         "instant",
-        description="read timestamptz as an `instant`, or as `local` time of the session without a zone",
+        description="read timestamptz as an `instant`; or it and timetz as `local` times of the session without a zone",
+    )
+    floats_as: Literal["number", "text"] = Field(
+        "number",
+        description="read floats as a `number`, or as the `text` that the server shows: `100`, `1e20`, `1.50`",
     )
     snapshot: bool = Field(
         False, description="all splits read one snapshot of the database; only for a transfer"

@@ -330,7 +330,11 @@ class PostgresReader(SqlReader):
             else not own_names(session)
         )
         self._is_builtin = builtin
-        as_they_are = self.options.custom_schema is None and self.options.timestamps_as == "instant"
+        as_they_are = (
+            self.options.custom_schema is None
+            and self.options.timestamps_as == "instant"
+            and self.options.floats_as == "number"
+        )
         self._is_native = as_they_are and builtin
         return source
 
@@ -509,6 +513,12 @@ class PostgresReader(SqlReader):
             raise OptionError(
                 "options 'slot' and 'cursorColumn' are two ways to follow a table: give one of them",
                 option="slot",
+            )
+        if options.slot is not None and self.options.floats_as == "text":
+            raise OptionError(
+                "option 'floatsAs' got 'text', and logical replication has floats as numbers: omit it",
+                option="floatsAs",
+                got="text",
             )
         if options.cursor_column is not None:
             return super().feed(options)

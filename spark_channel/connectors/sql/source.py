@@ -160,7 +160,11 @@ def read_source(session: Session, dialect: Dialect, options: SqlReadOptions) -> 
     picked = pick_columns(source.all_columns, options.columns, dialect.same_name)
     custom = custom_kinds(options.custom_schema, source.names, dialect.same_name)
     source = replace(source, condition=_condition(source, options))
-    return replace(source, columns=_read_columns(session, source, picked, custom))
+    columns = _read_columns(session, source, picked, custom)
+    if getattr(options, "floats_as", "number") == "text":
+        shown = {each.name: pa.string() for each in columns if pa.types.is_floating(each.kind)}
+        columns = _read_columns(session, source, picked, {**custom, **shown})
+    return replace(source, columns=columns)
 
 
 def _read_columns(

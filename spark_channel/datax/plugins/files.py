@@ -38,6 +38,7 @@ from spark_channel.transform import (
     Transformer,
     strptime_pattern,
 )
+from spark_channel.transform.convert import BytesAsText
 
 __all__ = [
     "FileMode",
@@ -358,6 +359,7 @@ def text_writer_end(
         names = given.header if quotes is None else quotes.texts(given.header)
         steps.append(Labelled(Rename(names), place.key("header")))
     steps.append(times_as_text(given.date_format or given.format, place))
+    steps.append(BytesAsText())
     if quotes is not None:
         steps.append(quotes)
     return ParsedPlugin(
