@@ -23,17 +23,6 @@ from spark_channel.errors import MissingPackageError, OptionError
 TESTS = Path(__file__).parent
 NOT_YET = frozenset(
     {
-        "limits serve --bytes-per-second",
-        "limits serve --max-jobs",
-        "limits serve --pressure",
-        "limits serve --probe-password",
-        "limits serve --probe-policy",
-        "limits serve --probe-seconds",
-        "limits serve --probe-threshold",
-        "limits serve --probe-user",
-        "limits serve --timezone",
-        "limits set --bytes-per-second",
-        "limits set --timezone",
         "tunnel add-table --options-file",
         "tunnel add-table --store",
         "tunnel pause-base --channel",
@@ -77,7 +66,6 @@ NOT_YET = frozenset(
             "RowTally",
             "SplitReader",
             "ClientStatus",
-            "UnreachablePolicy",
         ],
         *[
             "decode_request",

@@ -6,22 +6,36 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from typer.testing import CliRunner
 
 from spark_channel.cli.limits import limits
 from spark_channel.errors import OptionError
-from spark_channel.limits import Join
+from spark_channel.limits import Join, UnreachablePolicy
 from spark_channel.service import LimitControl, SharedLimit
 from tests.cli.test_cli import ROOT, run
+from tests.servers.postgres import PostgresServer
+from tests.service.helpers import serve_limit, wait_for
 
 
 @pytest.fixture(autouse=True)
 def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def served() -> Iterator[list[subprocess.Popen[str]]]:
+    """What `serve_limit` starts; killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture
@@ -119,6 +133,16 @@ def test_windows_change_a_limit_until_the_command_is_interrupted(orders: SharedL
     assert process.returncode == 0
     assert "9k rows/s" in out
     assert orders.status().rows_per_second == 9_000
+
+
+def test_a_limit_of_rows_gets_one_of_bytes_and_an_unknown_zone_is_refused(
+    orders: SharedLimit,
+) -> None:
+    said = run("limits", "set", "orders-db", "--bytes-per-second", "64MB")
+    assert "50k rows/s, 64M bytes/s" in said
+    given = ("--window", "08:00-18:00 7k", "--timezone", "Europe/Nowhere")
+    assert "Europe/Nowhere" in run("limits", "set", "orders-db", *given, code=2)
+    assert orders.status().rows_per_second == 50_000
 
 
 def test_windows_of_a_limit_that_is_served_no_more_end_the_command(
@@ -245,3 +269,81 @@ def test_a_served_limit_ends_at_once_when_it_is_asked_to(sent: signal.Signals) -
     assert process.returncode == 0
     assert "limit orders-db is served no more" in out
     assert took < 5, f"{took:.1f} s"
+
+
+def around_now(zone: str) -> str:
+    """A window of 10k rows/s that holds now in `zone`, and not in UTC."""
+    now = datetime.now(ZoneInfo(zone))
+    first, last = (now + timedelta(hours=shift) for shift in (-2, 2))
+    return f"{first:%H:%M}-{last:%H:%M} 10k"
+
+
+def test_windows_are_of_the_zone_that_is_named(orders: SharedLimit) -> None:
+    zone = ("--timezone", "Asia/Kolkata")
+    window = ("--window", around_now("Asia/Kolkata"))
+    typed = [sys.executable, "-m", "spark_channel.cli", "limits", "set", "orders-db"]
+    with subprocess.Popen(
+        [*typed, *window, *zone], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "10k rows/s" in process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def test_a_served_limit_has_the_windows_of_its_zone(served: list[subprocess.Popen[str]]) -> None:
+    """As `limits serve` says: limits serve NAME --window ... --timezone ..."""
+    window = ("--window", around_now("Asia/Kolkata"), "--timezone", "Asia/Kolkata")
+    serve_limit(served, "--rows-per-second", "5k", "--bytes-per-second", "64MB", *window)
+    wait_for(lambda: LimitControl().show("orders-db").rows_per_second == 10_000, "the window")
+    assert LimitControl().show("orders-db").bytes_per_second is None, "the window names rows alone"
+
+
+def test_a_served_limit_of_bytes_watches_a_database_by_its_login(
+    served: list[subprocess.Popen[str]],
+    postgres_server: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The options of limits serve that name a database, its login, what is measured, and how often."""
+    monkeypatch.setenv("WATCH_PASSWORD", postgres_server.password)
+    database = ("--probe-url", f"postgresql://127.0.0.1:{postgres_server.port}/postgres")
+    login = ("--probe-user", postgres_server.user, "--probe-password", "${env:WATCH_PASSWORD}")
+    asked = ("--probe-query", "SELECT 7", "--probe-threshold", "5", "--probe-seconds", "0.1")
+    serve_limit(served, "--bytes-per-second", "64MB", *database, *login, *asked)
+    assert LimitControl().show("orders-db").bytes_per_second == 64_000_000
+    said = "pressed: probe's query 7, at most 5"
+    wait_for(lambda: said in LimitControl().show("orders-db").pressure, said, 30)
+
+
+def test_a_served_limit_watches_a_signal_of_a_database(
+    served: list[subprocess.Popen[str]],
+    postgres_server: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal with its bound in the place of a query, as limits serve takes it."""
+    monkeypatch.setenv("WATCH_PASSWORD", postgres_server.password)
+    login = f"{postgres_server.user}:${{env:WATCH_PASSWORD}}"
+    database = f"postgresql://{login}@127.0.0.1:{postgres_server.port}/postgres"
+    asked = ("--pressure", "latency<0.000001", "--probe-seconds", "0.1")
+    serve_limit(served, "--rows-per-second", "50k", "--probe-url", database, *asked)
+    said = "pressed: probe's latency"
+    wait_for(lambda: said in LimitControl().show("orders-db").pressure, said, 30)
+
+
+@pytest.mark.parametrize("policy", list(UnreachablePolicy))
+def test_what_a_served_limit_does_while_its_database_is_silent(
+    served: list[subprocess.Popen[str]], tmp_path: Path, policy: UnreachablePolicy
+) -> None:
+    """The policies of limits serve: the speed stays, is a part of it, or is 0."""
+    database = ("--probe-url", f"sqlite:{tmp_path}/no.db", "--probe-query", "SELECT 1")
+    asked = (*database, "--probe-seconds", "0.1", "--probe-policy", policy)
+    serve_limit(served, "--rows-per-second", "1000", *asked)
+    left = {UnreachablePolicy.HOLD: 1_000, UnreachablePolicy.LOWER: 50, UnreachablePolicy.PAUSE: 0}
+
+    def is_told() -> bool:
+        status = LimitControl().show("orders-db")
+        is_silent = status.pressure.startswith("unreachable: probe")
+        return is_silent and status.effective_rows_per_second == left[policy]
+
+    wait_for(is_told, f"{left[policy]} rows/s", 30)

@@ -491,6 +491,20 @@ def test_a_token_with_many_jobs_leaves_the_others_a_share(server: ServiceServer)
             assert honest.wait_for(len(honest.times) + 500)
 
 
+def test_a_served_limit_has_as_many_jobs_as_it_is_told(
+    server: ServiceServer, serve: list[subprocess.Popen[str]]
+) -> None:
+    """limits serve with one job: the second is refused, and the first goes on."""
+    serve_limit(serve, "--rows-per-second", "5k", "--max-jobs", "1")
+    found = find_shared_limit("orders-db")
+    with Spender(server, found, "first") as first:
+        assert first.wait_for(10)
+        with Spender(server, found, "second") as second:
+            assert second.wait_for(1)
+            assert "max_jobs" in str(second.error)
+        assert first.wait_for(len(first.times) + 100)
+
+
 def test_jobs_of_no_number_are_refused() -> None:
     with pytest.raises(OptionError, match="max_jobs"):
         SharedLimit("orders-db", rows_per_second=1, max_jobs=0)
