@@ -259,12 +259,17 @@ def _columns_of(
     if not schemas:
         return pa.schema([]), {}, False
     try:
-        merged = (
-            pa.unify_schemas(schemas, promote_options="permissive") if merge else _united(schemas)
-        )
+        unified = pa.unify_schemas(schemas, promote_options="permissive") if merge else None
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise SchemaError(f"the files' columns cannot be merged: {error}") from error
-    return pa.schema([_decoded(field) for field in merged]), {}, False
+    united = _united(schemas)
+    # What pyarrow unifies stays NOT NULL where a file lacks the column.
+    fields = (
+        united
+        if unified is None
+        else [field.with_type(unified.field(field.name).type) for field in united]
+    )
+    return pa.schema([_decoded(field) for field in fields]), {}, False
 
 
 def _with_other_columns(files: Sequence[SourceFile]) -> list[int]:

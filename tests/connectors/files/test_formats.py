@@ -324,6 +324,20 @@ def test_merged_schemas(tmp_path: Path) -> None:
     assert merged.schema.field("x").type == pa.int64()
 
 
+def test_a_merged_column_that_a_file_lacks_may_be_null(tmp_path: Path) -> None:
+    required = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    pq.write_table(pa.table({"n": [1], "m": ["x"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"n": [2]}, schema=required), tmp_path / "b.parquet")
+    more = pa.schema([*required, pa.field("r", pa.int64(), nullable=False)])
+    pq.write_table(pa.table({"n": [3], "r": [3]}, schema=more), tmp_path / "c.parquet")
+    merged = read("parquet", tmp_path, mergeSchema="true")
+    assert merged.to_pydict() == {
+        "n": [1, 2, 3],
+        "m": ["x", None, None],
+        "r": [None, None, 3],
+    }
+
+
 @pytest.mark.parametrize("form", ["parquet", "orc", "arrow"])
 def test_columns_of_several_appends_do_not_depend_on_the_names_of_files(
     tmp_path: Path, form: str
