@@ -6,7 +6,14 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from spark_channel.carrier import BulkConsumePool, ConsumerDriver, DataCarrier
+from spark_channel.carrier import (
+    BulkConsumePool,
+    CarrierMetrics,
+    ConsumerDriver,
+    DataCarrier,
+    Partitioner,
+    PoolThreadMetrics,
+)
 from spark_channel.carrier.consumer import ReadyQueue
 from spark_channel.errors import ChannelFullError
 from spark_channel.testing import VirtualClock
@@ -195,9 +202,11 @@ def test_every_queue_and_thread_has_metrics() -> None:
         for _ in range(3):
             carrier.produce(batch(3))
         seen = carrier.metrics()
+        assert isinstance(seen, CarrierMetrics)
         assert [queue.rows_stored for queue in seen.queues] == [1, 1, 1]
         assert (seen.backlog_rows, seen.consume_calls, seen.consumed_rows) == (3, 0, 0)
         (thread,) = pool.metrics()
+        assert isinstance(thread, PoolThreadMetrics)
         assert (thread.name, thread.carriers, thread.backlog_rows) == ("spark-channel-seen-0", 1, 5)
         gate.opened.set()
         carrier.shutdown()
@@ -216,3 +225,12 @@ def test_a_carrier_is_resized_in_all_bounds(clock: VirtualClock) -> None:
     assert carrier.produce(batch(*range(5)))
     with pytest.raises(ChannelFullError):
         carrier.resize(capacity_rows=4)
+
+
+def test_any_callable_chooses_the_channel_of_a_batch() -> None:
+    by_size: Partitioner = lambda rows, channels: rows.num_rows % channels  # noqa: E731
+    carrier = DataCarrier(3, 100, partitioner=by_size)
+    for rows in (batch(1), batch(2, 3), batch(4, 5, 6), batch(7)):
+        carrier.produce(rows)
+    assert [queue.rows_stored for queue in carrier.metrics().queues] == [3, 2, 2]
+    carrier.shutdown()

@@ -19,6 +19,8 @@ from spark_channel.connectors import (
     FetchSize,
     Reader,
     Receipt,
+    RowTally,
+    SplitReader,
     TaskWriter,
     WriteContext,
     WritePlan,
@@ -327,3 +329,28 @@ def test_the_connector_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.Mon
     finally:
         for name in blocks:
             sys.modules.pop(name, None)
+
+
+def test_an_attempt_counts_its_rows_and_ends_once() -> None:
+    tally = RowTally(3, 1)
+    batch = pa.record_batch({"n": pa.array([1, 2, 3], pa.int64())})
+    tally.add(batch)
+    tally.add(batch)
+    receipt = tally.receipt(file="part-3")
+    assert (receipt.task, receipt.attempt, receipt.rows) == (3, 1, 6)
+    assert receipt.nbytes == 2 * batch.nbytes
+    assert receipt.details == {"file": "part-3"}
+    for again in (tally.receipt, tally.check_open, lambda: tally.add(batch)):
+        with pytest.raises(TargetError, match="task 3, attempt 1 has ended"):
+            again()
+
+
+class _Numbers(SplitReader):
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"n": pa.array([split.params["n"]], pa.int64())})
+
+
+def test_a_reader_of_splits_that_share_nothing_reads_each_by_itself() -> None:
+    with _Numbers().reading() as read:
+        batches = [batch for n in (1, 2) for batch in read(Split({"n": n}))]
+    assert [batch["n"].to_pylist() for batch in batches] == [[1], [2]]

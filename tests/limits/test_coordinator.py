@@ -11,6 +11,7 @@ import pytest
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
 from spark_channel.limits import (
     Acknowledged,
+    ClientStatus,
     Coordinator,
     Grant,
     GrantRequest,
@@ -30,6 +31,7 @@ from spark_channel.limits import (
     StatusRequest,
     Subscribe,
     decode_reply,
+    decode_request,
     encode,
     grants,
 )
@@ -580,3 +582,24 @@ def test_what_was_over_before_the_limit_rose_may_be_reported_in_full(clock: Hand
     assert after.spent_rows == 1.5 * mine.rows
     parts = after.spent_rows + after.returned_rows + after.void_rows + after.outstanding_rows
     assert after.issued_rows == parts
+
+
+def test_a_request_is_read_as_it_was_sent_and_a_reply_is_none() -> None:
+    request = Join("orders-db", "nightly", "task 0")
+    assert decode_request(encode(request)) == request
+    with pytest.raises(ServiceDeniedError):
+        decode_request(encode(Acknowledged(3.0)))
+
+
+def test_a_status_names_its_clients(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    limit.handle(Join("orders-db", "nightly", "task 0"))
+    status = limit.handle(StatusRequest("orders-db"))
+    assert isinstance(status, LimitStatus)
+    (client,) = status.clients
+    assert client == ClientStatus(
+        "task 0", "nightly", *[getattr(client, name) for name in _MEASURED]
+    )
+
+
+_MEASURED = ("rows_per_second", "bytes_per_second", "waiting", "silent_seconds")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import OptionError
-from spark_channel.observe import close_together, notices
+from spark_channel.observe import Observer, close_together, is_wanted, notices, observers
 from spark_channel.observe.metrics import prometheus_text
 from spark_channel.observe.notices import VARIABLE, FinishNotice, Outbox
 from spark_channel.progress import JobSpec, Phase, TransferReport
@@ -213,3 +213,14 @@ def test_a_job_that_ends_is_told_once_the_program_ends() -> None:
     outbox.close()
     outbox.put("too late")
     assert sent == list(range(500))
+
+
+def test_the_environment_names_what_is_told_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert not is_wanted()
+    assert observers() == []
+    monkeypatch.setenv(VARIABLE, "http://127.0.0.1:1/")
+    assert is_wanted()
+    told: list[Observer] = observers()
+    assert [type(each) for each in told] == [FinishNotice]
+    assert isinstance(told[0].outbox, Outbox)

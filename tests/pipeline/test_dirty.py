@@ -9,9 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_channel.connectors import Receipt
 from spark_channel.errors import DirtyRowsError, OptionError
 from spark_channel.options import WriteOptions
-from spark_channel.pipeline import DirtyBudget, DirtyLog, DirtyStore, dirty_limit_of
+from spark_channel.pipeline import (
+    DirtyBudget,
+    DirtyLog,
+    DirtyStore,
+    TaskDirtyRows,
+    TaskOutcome,
+    dirty_limit_of,
+)
 from spark_channel.pipeline.dirty import DIRTY_SCHEMA, row_text
 from spark_channel.progress import Counters, DirtyLimit, JobProgress, JobSpec, Phase, Snapshot
 from tests.pipeline.fakes import batch
@@ -133,3 +141,10 @@ def test_every_value_has_a_text() -> None:
         "l": [1, 2],
         "s": '"é',
     }
+
+
+def test_what_a_task_refused_is_in_its_receipt() -> None:
+    receipt = Receipt(3, 1, rows=10, nbytes=80, dirty_rows=2)
+    assert TaskOutcome(3, receipt).dirty.into(receipt) == receipt
+    both = TaskDirtyRows(5, ()).into(receipt)
+    assert (both.rows, both.dirty_rows) == (10, 7)

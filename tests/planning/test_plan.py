@@ -3,7 +3,15 @@ import pickle
 import pytest
 
 from spark_channel.errors import OptionError
-from spark_channel.planning import Endpoint, EndpointOverrides, Split, TransferSpec, advise, plan
+from spark_channel.planning import (
+    Endpoint,
+    EndpointOverrides,
+    Split,
+    TransferSpec,
+    advise,
+    deal,
+    plan,
+)
 
 READER = Endpoint("postgresql", {"url": "postgresql://db/shop", "password": "hunter2"})
 WRITER = Endpoint("parquet", {"path": "/data"})
@@ -30,6 +38,14 @@ def test_one_unknown_estimate_makes_the_total_unknown() -> None:
 
 def test_without_limits_and_channels_the_sessions_parallelism_counts() -> None:
     assert plan(TransferSpec(READER, WRITER), [Split()] * 9, parallelism=6).channels == 6
+
+
+def test_given_tasks_are_dealt_to_no_more_channels_than_are_allowed() -> None:
+    spec = TransferSpec(READER, WRITER, channels=8, channels_per_task=1)
+    tasks = plan(spec, [Split({"n": n}, rows=1) for n in range(6)], parallelism=1).tasks
+    assert deal(spec, tasks, parallelism=1).channels == 6
+    few = deal(spec, tasks, parallelism=1, most=2)
+    assert (few.channels, [len(group.tasks) for group in few.groups]) == (2, [3, 3])
 
 
 def test_an_empty_source_is_a_plan_of_nothing() -> None:

@@ -3,11 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.progress import Counters, JobProgress, JobSpec, Phase, Snapshot
+from spark_channel.progress import (
+    Counters,
+    JobColumn,
+    JobProgress,
+    JobSpec,
+    Phase,
+    Snapshot,
+    is_batch,
+    tighter,
+)
 from spark_channel.progress.speed import by_the_second
 from spark_channel.testing import VirtualClock
 
@@ -505,3 +515,26 @@ def test_a_source_that_gives_its_first_row_late_is_slow_and_not_late_to_start() 
     edges, values = by_the_second(report.samples, "rows_per_second")
     assert edges == [0.0, 1.0]
     assert values == [pytest.approx(1000.0)]
+
+
+def test_columns_are_named_with_their_types_as_far_as_there_is_room() -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
+    assert JobColumn.of(schema) == (JobColumn("id", "int64"), JobColumn("at", "timestamp[us]"))
+    wide = pa.schema([(f"c{n}", pa.int64()) for n in range(1_001)])
+    assert JobColumn.of(wide) == ()
+    (cut,) = JobColumn.bounded([JobColumn("v", "x" * 300, ("a",), "hashed")])
+    assert (cut.type, cut.origins, cut.how) == ("x" * 200, ("a",), "hashed")
+
+
+def test_the_smaller_of_two_limits_holds() -> None:
+    assert [tighter(2, 3), tighter(None, 3), tighter(2, None), tighter(None, None)] == [
+        2,
+        3,
+        2,
+        None,
+    ]
+
+
+def test_a_batch_of_a_stream_is_told_from_other_jobs(clock: VirtualClock) -> None:
+    jobs = [JobProgress("j", JobSpec("read", batch=number), clock=clock) for number in (None, 0, 7)]
+    assert [is_batch(job) for job in jobs] == [False, True, True]

@@ -92,3 +92,9 @@ def test_what_is_no_address(change: dict[str, Any]) -> None:
     good = ServiceAddress("h", 5, "t").to_json()
     with pytest.raises(ValueError):
         ServiceAddress.from_json({**good, **change})
+
+
+def test_ids_of_jobs_are_all_different() -> None:
+    ids = {protocol.new_job_id() for _ in range(1_000)}
+    assert len(ids) == 1_000
+    assert {len(each) for each in ids} == {12}

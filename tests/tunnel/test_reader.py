@@ -3,12 +3,14 @@
 import threading
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from spark_channel.errors import ChannelError, ChannelLostError, FlowError, TunnelError
 from spark_channel.testing.conformance import held_resources
-from spark_channel.tunnel import Delivery
+from spark_channel.tunnel import ClientState, Delivery, Processor, TunnelReader
+from spark_channel.tunnel.client import ChannelHost, TunnelClient
 from tests.tunnel.test_consume import Keeper, fill, run, tunnel_of
 
 __all__ = ["shop"]
@@ -32,6 +34,7 @@ def test_a_loop_reads_everything_once_and_ends(shop: Path) -> None:
     fill(shop, 1001, 1250)
     held, rows, places = held_resources(), Counter[int](), Counter[tuple[str, int]]()
     with tunnel.open(drained=True) as reader:
+        assert type(reader) is TunnelReader
         while (delivery := reader.read()) is not None:
             rows.update(ids(delivery))
             places[delivery.channel, delivery.sequence] += 1
@@ -177,3 +180,24 @@ def test_two_loops_share_a_tunnel(shop: Path) -> None:
     for thread in threads:
         thread.join(60)
     assert set(keeper.rows) == set(range(1, 1001))
+
+
+def test_a_processor_has_both_callbacks() -> None:
+    assert isinstance(Keeper(), Processor)
+    assert not isinstance(ids, Processor), "a function counts as `process` alone"
+
+
+def test_a_client_is_ready_then_started_and_ends_for_good(shop: Path) -> None:
+    tunnel = tunnel_of(shop)
+    tunnel.create(channels=1)
+    host = mock.Mock(spec=ChannelHost)
+    client = TunnelClient(tunnel.store, tunnel.store.get("orders"), host)
+    states = [client.state]
+    client.start()
+    states.append(client.state)
+    assert host.dial.called
+    client.close()
+    states.append(client.state)
+    assert states == [ClientState.READY, ClientState.STARTED, ClientState.ENDED]
+    with pytest.raises(TunnelError, match="is ended"):
+        client.start()

@@ -18,6 +18,8 @@ from spark_channel.tunnel.store import SqlStore
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.test_store import ORDERS
 
+COMMAND = "tunnel"
+
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -31,7 +33,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str, answer: str = "") -> Result:
-    return CliRunner().invoke(complete(()), ["tunnel", *arguments], input=answer)
+    return CliRunner().invoke(complete(()), [COMMAND, *arguments], input=answer)
 
 
 def source(shop: Path) -> list[str]:
@@ -288,3 +290,69 @@ def test_a_tunnel_whose_making_was_killed_leaves_a_slot_that_is_found(
         )
     finally:
         postgres_server.psql(f"DROP PUBLICATION {name}; DROP TABLE {name}")
+
+
+def test_a_named_channel_of_a_named_store_is_split(shop: Path, tmp_path: Path) -> None:
+    """The options of the source come from a file, or one by one."""
+    store = ("--store", str(tmp_path / "elsewhere.db"))
+    file = tmp_path / "orders.options"
+    file.write_text(f"path={shop}\ndbtable=orders\ncursorColumn=id\n")
+    stream = ("--option", "tunnelType=stream")
+    assert call("create", "orders", "--options-file", str(file), *stream, *store).exit_code == 0
+    assert "orders" not in call("list").output, "it is in the store that was named"
+    given = ("--options-file", str(file), *store)
+    unknown = call("split", "orders", "--channel", "stream-7", *stream, *given)
+    assert "stream-7" in str(unknown.exception)
+    made = call("split", "orders", "--channel", "stream-0", *stream, *given)
+    assert "stream-0 ends at its present range, and stream-1 and stream-2 follow" in made.output
+    again = call("reset", "orders", "--yes", "--option", f"path={shop}", *stream, *given)
+    assert again.exit_code == 0, again.exception
+    assert "stream-1" not in call("describe", "orders", *store).output
+
+
+def test_tables_and_channels_of_a_named_store_are_changed_while_a_tunnel_is(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    name = "changed"
+    postgres_server.psql(
+        f"CREATE SCHEMA {name}; CREATE TABLE {name}.orders (id int PRIMARY KEY);"
+        f"CREATE TABLE {name}.items (id int PRIMARY KEY);"
+        f"INSERT INTO {name}.orders VALUES (1);"
+        f"CREATE PUBLICATION {name} FOR TABLE {name}.orders, {name}.items"
+    )
+    login = "".join(f"{key}={value}\n" for key, value in postgres_server.login.items())
+    file, store = tmp_path / "shop.options", str(tmp_path / "elsewhere.db")
+    file.write_text(f"{login}tables={name}.orders\nslot={name}\npublication={name}\n")
+    items = ("--table", f"{name}.items")
+
+    def last() -> tuple[str, set[str]]:
+        """The channel that is read last, and its tables."""
+        said = call("describe", name, "--options-file", str(file), "--store", store, *as_json)
+        channel = json.loads(said.output)["channels"][-1]
+        return channel["channel"], {table["table"] for table in channel["tables"]}
+
+    as_json = ("--output", "json")
+    try:
+        made = call("create", name, "--options-file", str(file), "--store", store)
+        assert made.exit_code == 0, made.exception
+        assert last() == ("stream-0", {f"{name}.orders"})
+        paused = call("pause-base", name, "--channel", "stream-0", "--store", store)
+        assert "existing rows of stream-0 are paused" in paused.output
+        other = call("resume-base", name, "--channel", "stream-77", "--store", store)
+        assert "stream-77" in str(other.exception)
+        on = call("resume-base", name, "--channel", "stream-0", "--store", store)
+        assert "existing rows of stream-0 are read again" in on.output
+        call("add-table", name, *items, "--options-file", str(file), "--store", store)
+        assert last() == ("stream-1", {f"{name}.orders", f"{name}.items"})
+        again = call("resnapshot", name, *items, "--options-file", str(file), "--store", store)
+        assert f"the existing rows of {name}.items are read again" in again.output
+        call("remove-table", name, *items, "--options-file", str(file), "--store", store)
+        assert last()[1] == {f"{name}.orders"}
+        left = call("resume", name, "--channel", "stream-0", "--store", store)
+        assert "stream-0 is not parked" in left.output
+    finally:
+        postgres_server.psql(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            f"WHERE slot_name = '{name}'; DROP PUBLICATION {name};"
+            f"SET client_min_messages = error; DROP SCHEMA {name} CASCADE"
+        )
