@@ -39,9 +39,9 @@ _AHEAD_SECONDS = 86_400.0
 _CHUNK = 4 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = {"part", "parts", "until", "recent"}
-_OF_RANGE = {"after", "count", "took"}
+_OF_RANGE = {"after", "count", "took", "versions"}
 _NAMED = 1_000
-"""The most files of a range that its token names; of a larger one it has the number."""
+"""The most files of a range that its token names; of a larger one it has the number and a digest."""
 _PUT_BACK = (
     "Its rows would be lost or doubled, since the range is not committed yet. Put the file back as it was, reset the "
     "tunnel, or begin with a new checkpoint directory. Move files away only when the stream is behind them"
@@ -155,6 +155,7 @@ class FilesFeed(ChangeFeed):
             token["after"] = _identity(after)
             token["count"] = len(taken)
             token["took"] = [_version(file) for file in taken] if len(taken) <= _NAMED else []
+            token["versions"] = "" if token["took"] else _versions(taken)
         oldest = _horizon(token) - self._late_ns
         known = filter(self._covering(after), files)
         digest = _digest_of(after)
@@ -175,10 +176,16 @@ class FilesFeed(ChangeFeed):
             files = _as_planned(upto["took"], files)
         else:
             files = self._new(after, list(filter(self._covering(upto), files)))
-            if upto.get("after") == _identity(after) and len(files) < upto["count"]:
+            is_range = upto.get("after") == _identity(after)
+            if is_range and len(files) < upto["count"]:
                 raise TunnelError(
                     f"{upto['count'] - len(files)} of {upto['count']} files were removed or changed after a range of "
                     f"this stream was planned with them. {_PUT_BACK}"
+                )
+            if is_range and _versions(files) != upto.get("versions", _versions(files)):
+                raise TunnelError(
+                    f"a range of this stream was planned with {upto['count']} files, and some of them were changed, "
+                    f"or others with old times came to {', '.join(self._reader.options.all_paths())}. {_PUT_BACK}"
                 )
         return self._reader.split_files(sorted(files, key=_order), self._advice) if files else []
 
@@ -349,6 +356,11 @@ def _identity(token: Token) -> str:
 
 def _version(file: SourceFile) -> list[str | int]:
     return [file.path, file.size, file.mtime_ns]
+
+
+def _versions(files: Sequence[SourceFile]) -> str:
+    """A digest of the files of a range, whatever their order."""
+    return _short(json.dumps(sorted(_version(file) for file in files)))
 
 
 def _digest_of(token: Token) -> Callable[[SourceFile], str]:

@@ -240,6 +240,9 @@ def test_a_range_of_more_files_than_its_token_names_misses_none(
     assert "took" in end
     assert not end["took"]
     assert rows(feed, start, end) == [0, 1, 2, 3]
+    arrive(tmp_path, "2.parquet", [2, 2], at=2)
+    with pytest.raises(TunnelError, match="some of them were changed"):
+        feed.changes(start, end)
     (tmp_path / "2.parquet").unlink()
     with pytest.raises(TunnelError, match="1 of 4 files"):
         feed.changes(start, end)
