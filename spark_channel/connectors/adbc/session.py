@@ -24,7 +24,7 @@ from spark_channel.connectors.sql.postgresql import (
     set_config,
     verified,
 )
-from spark_channel.connectors.sql.session import BatchSize, BoundSession, session_script
+from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession, session_script
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.errors import ChannelError, OptionError, TargetError
 from spark_channel.masking import hide
@@ -361,6 +361,10 @@ def driver_path(name: str) -> tuple[str, str | None]:
     return name, None
 
 
+_MAY_QUOTE = ("22", "23", "44")
+"""Classes of SQLSTATE whose words may quote a value."""
+
+
 class AdbcSession(BoundSession):
     """Used by one thread. `failure` is the class of what it raises for anything that the database refuses."""
 
@@ -579,4 +583,8 @@ class AdbcSession(BoundSession):
         # All that the driver was given may hold a login, in the driver's own syntax.
         own = [each for each in self._options.database().values() if each != self._options.user]
         text = self._options.hide(hide(text, own))
+        state = getattr(error, "sqlstate", None) or ""
+        may_quote = state[:2] in _MAY_QUOTE if state else not is_busy(error)
+        if getattr(self._options, "hide_values", False) and may_quote:
+            text = f"error {state or 'without a code'}; {HIDDEN}"
         return self._failure(f"ADBC driver {self.name}: {text}")

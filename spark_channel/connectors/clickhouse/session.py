@@ -23,7 +23,7 @@ from spark_channel.connectors.base.network import (
     server_url,
 )
 from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
-from spark_channel.connectors.sql.session import BatchSize, DriverSession, session_script
+from spark_channel.connectors.sql.session import HIDDEN, BatchSize, DriverSession, session_script
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.options import Amount
 
@@ -299,6 +299,11 @@ class _Watched(io.RawIOBase):
             raise _CutError(f"the server ended the answer early: {(self.last + rest)[-400:]!r}")
 
 
+_CODE = re.compile(r"[Cc]ode:? (\d+)|\((\d+)\)\s*$")
+_QUOTE_NO_VALUE = frozenset({60, 81, 159, 164, 192, 193, 194, 202, 210, 241, 243, 252, 497, 516})
+"""Missing tables, logins, rights and limits."""
+
+
 class ClickhouseSession(DriverSession):
     """`failure` is the class of its errors."""
 
@@ -391,4 +396,11 @@ class ClickhouseSession(DriverSession):
             )
 
     def explain(self, error: BaseException) -> ChannelError:
-        return self._failure(f"{self.place}: {self._options.hide(str(error)).strip()[:600]}")
+        text = self._options.hide(str(error)).strip()
+        code = _CODE.search(text)
+        if getattr(self._options, "hide_values", False) and code is not None:
+            number = int(code[1] or code[2])
+            if number not in _QUOTE_NO_VALUE:
+                text = f"ClickHouse's error {number}; {HIDDEN}"
+                error.args = (text,)
+        return self._failure(f"{self.place}: {text[:600]}")

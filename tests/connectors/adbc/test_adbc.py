@@ -1,5 +1,6 @@
 """The connector through two drivers: SQLite's, on a file, and PostgreSQL's, on a server; each by its name alone."""
 
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -348,3 +349,18 @@ def test_a_name_without_a_schema_is_of_the_current_one(base: Base) -> None:
         assert base.staged() == ["spark_channel_stage_of_another"]
     finally:
         base.sql(f"DROP SCHEMA {own} CASCADE")
+
+
+@pytest.mark.parametrize("hides", ["false", "true"])
+def test_an_error_quotes_no_value_where_it_may_not(
+    postgres_server: PostgresServer, hides: str
+) -> None:
+    login = f"{postgres_server.user}:{postgres_server.password}@127.0.0.1:{postgres_server.port}"
+    query = "SELECT v::int AS n FROM (SELECT 'card-' || i AS v FROM generate_series(1, 3) i) t"
+    given = {"driver": "postgresql", "uri": f"postgresql://{login}/postgres", "query": query}
+    found, _ = load_reader({"reader": "adbc", **given, "hideValues": hides})
+    with pytest.raises(SourceError) as caught:
+        [list(found.read(split)) for split in found.split(1)]
+    said = "".join(traceback.format_exception(caught.value))
+    assert ("card-1" in said) == (hides == "false"), said
+    assert ("may quote a value, and are hidden" in said) == (hides == "true")

@@ -1,5 +1,6 @@
 """ClickHouse, against its engine (chdb) behind an HTTP server of the tests (see tests/servers/clickhouse.py)."""
 
+import traceback
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -358,3 +359,15 @@ def test_a_profile_that_shows_deleted_rows_changes_no_read(server: ClickhouseSer
         assert read(reader(server), advice=1).num_rows == 60
     finally:
         server.sql("SET apply_deleted_mask = 1")
+
+
+@pytest.mark.parametrize("hides", ["false", "true"])
+def test_an_error_quotes_no_value_where_it_may_not(server: ClickhouseServer, hides: str) -> None:
+    server.sql("CREATE TABLE t (v String) ENGINE = Memory")
+    server.sql("INSERT INTO t VALUES ('card-4711')")
+    query = {"query": "SELECT toInt32(v) AS n FROM t", "dbtable": None, "hideValues": hides}
+    with pytest.raises(SourceError) as caught:
+        read(reader(server, **query))
+    said = "".join(traceback.format_exception(caught.value))
+    assert ("card-4711" in said) == (hides == "false")
+    assert ("may quote a value, and are hidden" in said) == (hides == "true")

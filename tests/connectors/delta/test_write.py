@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("deltalake")
@@ -406,3 +407,10 @@ def test_a_log_that_names_files_elsewhere_has_none_of_them_read(tmp_path: Path, 
     feed = reader_of(shared).feed(FeedOptions())
     with pytest.raises(UnsupportedError, match="outside its directory"):
         feed.changes({"version": 0}, {"version": int(last.stem)})
+
+
+def test_row_groups_have_about_the_bytes_asked_for(tmp_path: Path) -> None:
+    batches = [numbers(*range(n, n + 1_000)).to_batches()[0] for n in range(0, 10_000, 1_000)]
+    write(tmp_path / "t", pa.Table.from_batches(batches), rowGroupBytes="16kB")
+    (file,) = (tmp_path / "t").rglob("*.parquet")
+    assert pq.ParquetFile(file).num_row_groups == 5

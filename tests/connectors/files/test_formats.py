@@ -549,3 +549,12 @@ def test_orc_refuses_the_nanoseconds_that_it_cannot_read(tmp_path: Path) -> None
     assert read("orc", tmp_path / "whole").num_rows == 2
     with pytest.raises(ChannelError, match="'t' holds a time with nanoseconds"):
         write("orc", tmp_path / "parts", pa.table({"t": pa.array([1_000, 1_001], kind)}))
+
+
+def test_row_groups_have_about_the_bytes_asked_for(tmp_path: Path) -> None:
+    table = pa.table({"n": pa.array(range(10_000), pa.int64())})
+    batches = pa.Table.from_batches(table.to_batches(max_chunksize=1_000))
+    write("parquet", tmp_path / "out", batches, rowGroupBytes="16kB")
+    (path,) = (tmp_path / "out").glob("part-*")
+    meta = pq.ParquetFile(path).metadata
+    assert {meta.row_group(n).num_rows for n in range(meta.num_row_groups)} == {2_000}

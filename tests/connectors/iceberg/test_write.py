@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyiceberg")
@@ -317,3 +318,10 @@ def test_a_stream_begins_at_zero_and_its_record_ends_with_its_rows(
     assert writer_of(tmp_path).stream_progress("s") is None
     publish(1, None, 1, 2, 3)
     assert _rows(catalog) == [(1,), (2,), (3,)]
+
+
+def test_row_groups_have_about_the_bytes_asked_for(tmp_path: Path, catalog: Catalog) -> None:
+    batches = [numbers(*range(n, n + 1_000)).to_batches()[0] for n in range(0, 10_000, 1_000)]
+    write(tmp_path, pa.Table.from_batches(batches), rowGroupBytes="16kB")
+    (file,) = tmp_path.rglob("*.parquet")
+    assert pq.ParquetFile(file).num_row_groups == 5

@@ -360,3 +360,10 @@ def test_a_plan_says_how_many_documents_an_overwrite_removes(server: MongoServer
     assert made.foreign_content(schema) == ""
     server.put("t", [{"_id": number} for number in range(3)])
     assert made.foreign_content(schema) == "about 3 documents of collection 't', whoever wrote them"
+
+
+def test_times_are_cut_to_milliseconds_where_that_is_asked_for(server: MongoServer) -> None:
+    rows = pa.table({"_id": [4], "at": [MOMENT.replace(microsecond=7_005)]})
+    write(server, rows, truncateTimes="true")
+    (document,) = server.documents("t")
+    assert document["at"].microsecond == 7_000
