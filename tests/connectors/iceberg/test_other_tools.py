@@ -3,6 +3,7 @@
 import json
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -109,7 +110,7 @@ def test_a_catalog_that_chooses_the_folder_of_each_creation(
 ) -> None:
     properties = {**catalog.properties, "py-catalog-impl": f"{__name__}.OwnLocations"}
     del properties["type"]
-    given = {"catalogProperties": json.dumps(properties)}
+    given: dict[str, Any] = {"catalogProperties": json.dumps(properties)}
     for rows in (numbers(1, 2), numbers(3)):
         write(tmp_path, rows, **given)
     assert sorted(ids(catalog, "shop.t")) == [1, 2, 3]
