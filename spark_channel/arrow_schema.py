@@ -180,7 +180,7 @@ def _spelled_as(given: pa.DataType, kind: pa.DataType) -> pa.DataType:
         return given
     if types.is_struct(given) and types.is_struct(kind):
         fields, wanted = list(given), {field.name: field.type for field in kind}
-        there = {field.name for field in fields}
+        there = dict.fromkeys(field.name for field in fields)
         if len(wanted) != kind.num_fields or len(there) != len(fields):
             return given
         names = {spelled: name for name, spelled in match_names(wanted, there).items()}

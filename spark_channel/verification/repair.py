@@ -287,7 +287,8 @@ def _key_values(values: pa.ChunkedArray, field: pa.Field) -> pa.Array:
         SchemaError: a key that the source's type does not hold: a repair would delete another row, or none.
     """
     try:
-        return cast_exactly(pa.concat_arrays(values.chunks), field.type, declared=True)
+        parts = values.chunks or [pa.array([], values.type)]
+        return cast_exactly(pa.concat_arrays(parts), field.type, declared=True)
     except InexactError as error:
         raise SchemaError(
             f"the target has a row that the source lacks, and its key cannot be written in the source's column "
