@@ -277,7 +277,7 @@ def pytest_terminal_summary(
 
 
 _MANY = 1_000
-"""A run of fewer tests is of what somebody works on."""
+"""A run of fewer tests is of one change."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -89,8 +89,8 @@ class ChannelMonitor:
         self._error: BaseException | None = None
         self._error_traceback: TracebackType | None = None
         self._changes = False
-        """Whether a thread changes the channel. Who has the lock and finds it set knows that the change was cut, and so
-        was its failure."""
+        """Whether a thread changes the channel. One that gets the lock and finds it set knows that the change was cut,
+        and so was its failure."""
         self._requests: deque[CapacityRequest] = deque()
         self._readers: deque[WaitingConsumer] = deque()
         self._payers: set[WaitingPayment] = set()

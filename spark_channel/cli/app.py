@@ -256,19 +256,17 @@ def connectors(
     output: Output = "text",
 ) -> None:
     """List the connectors: what each reads and writes, and its maturity; with a name, all that is known of it."""
-    import json
-
     from rich.table import Table
 
-    from spark_channel.cli.text import cell, print_table
+    from spark_channel.cli.text import cell, json_line, print_table, say
     from spark_channel.connectors.base.registry import all_connectors
 
     shown = [each for each in all_connectors() if name in (None, each.name)]
     if not shown:
         names = ", ".join(each.name for each in all_connectors())
-        raise typer.BadParameter(f"{name!r} is no connector: {names}")
+        raise typer.BadParameter(f"{name!r} is not a connector; there are: {names}")
     if output == "json":
-        typer.echo(json.dumps([_about(each) for each in shown]))
+        typer.echo(json_line([_about(each) for each in shown]))
     elif name is None:
         table = Table("name", "reads", "writes", "maturity")
         for each in shown:
@@ -280,7 +278,7 @@ def connectors(
         for words, value in _about(shown[0]).items():
             text = "; ".join(value) if isinstance(value, list) else value
             text = {True: "yes", False: "no", "": "-"}.get(text, text)
-            typer.echo(f"{words.replace('_', ' ')}: {text}")
+            say(f"{words.replace('_', ' ')}: {text}")
 
 
 def _about(connector: "Connector") -> dict[str, object]:

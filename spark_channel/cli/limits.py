@@ -1,6 +1,5 @@
 """`spark-channel limits`: serve a shared limit; look at all limits of this host and change them."""
 
-import json
 import os
 import queue
 import re
@@ -14,7 +13,7 @@ import typer
 from rich.table import Table
 
 from spark_channel.cli.arguments import Output
-from spark_channel.cli.text import cell, print_table, say
+from spark_channel.cli.text import cell, json_line, print_table, say
 from spark_channel.errors import OptionError
 from spark_channel.limits import LimitStatus, UnreachablePolicy
 from spark_channel.options import CommonOptions, parse_amount
@@ -198,7 +197,7 @@ def list_(output: Output = "text") -> None:
     """List the shared limits and the limits of running jobs on this host."""
     entries = LimitControl().all()
     if output == "json":
-        typer.echo(json.dumps([_plain(entry.status) for entry in entries]))
+        typer.echo(json_line([_plain(entry.status) for entry in entries]))
         return
     table = Table("limit", "rows/s", "bytes/s", "used", "jobs", "clients", "wait", "state")
     for entry in entries:
@@ -221,7 +220,7 @@ def show(name: _Name = None, output: Output = "text") -> None:
     """Show one limit: its speed, its clients, and what each waits for."""
     status = LimitControl().find(name).status
     if output == "json":
-        typer.echo(json.dumps(_plain(status)))
+        typer.echo(json_line(_plain(status)))
     else:
         _print(status)
 

@@ -7,7 +7,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -351,21 +351,24 @@ class LimitControl:
         Raises:
             OptionError: there is none of this name. LimitError: its service does not answer.
         """
-        return self._find(name).status
+        return self._named(name).status
 
     def set(
         self, name: str, rows_per_second: int | None, bytes_per_second: int | None
     ) -> LimitStatus:
         """New speeds; None = unlimited in that dimension. In force within a second."""
-        return self._change(SetRates(self._find(name).name, rows_per_second, bytes_per_second))
+        entry = self._named(name)
+        return ask_limit(entry.service, SetRates(entry.name, rows_per_second, bytes_per_second))
 
     def pause(self, name: str) -> LimitStatus:
         """Let nothing pass until `resume`."""
-        return self._change(Pause(self._find(name).name))
+        entry = self._named(name)
+        return ask_limit(entry.service, Pause(entry.name))
 
     def resume(self, name: str) -> LimitStatus:
         """End `pause`."""
-        return self._change(Resume(self._find(name).name))
+        entry = self._named(name)
+        return ask_limit(entry.service, Resume(entry.name))
 
     def find(self, start: str | None) -> LimitEntry:
         """The limit whose name or job id is `start`, or the only one that begins so; None: the only one that runs.
@@ -374,17 +377,14 @@ class LimitControl:
             OptionError: there is none, or several; names those that run.
         """
         entries = self.all()
-        for entry in entries:
-            if start in (entry.name, _id_of(entry)):
-                return entry
-        likely = [
+        likely = _called(start, entries) or [
             entry
             for entry in entries
-            if start is None or entry.name.startswith(start) or _id_of(entry).startswith(start)
+            if any(each.startswith(start or "") for each in _names(entry))
         ]
         if len(likely) == 1:
             return likely[0]
-        names = ", ".join(entry.name for entry in likely or entries) or "none"
+        names = ", ".join(entry.name for entry in likely)
         if start is None and not entries:
             why = "no limit runs on this host"
         elif start is None:
@@ -392,21 +392,15 @@ class LimitControl:
         elif likely:
             why = f"several limits begin with {start!r}: {names}"
         else:
-            why = f"no limit {start!r} runs on this host; running are: {names}"
+            raise _no_limit(start, entries)
         raise OptionError(why, option="name", got=start)
 
-    def _change(self, request: Request) -> LimitStatus:
-        return ask_limit(self._find(request.limit).service, request)
-
-    def _find(self, name: str) -> LimitEntry:
-        kept = self.all()
-        for limit in kept:
-            if name in (limit.name, _id_of(limit)):
-                return limit
-        names = ", ".join(limit.name for limit in kept) or "none"
-        raise OptionError(
-            f"no limit {name!r} runs on this host; running are: {names}", option="name", got=name
-        )
+    def _named(self, name: str) -> LimitEntry:
+        entries = self.all()
+        called = _called(name, entries)
+        if not called:
+            raise _no_limit(name, entries)
+        return called[0]
 
     def _adverts(self, prefix: str) -> Iterator[tuple[str, ServiceRecord]]:
         for file in self._rendezvous.names():
@@ -428,8 +422,20 @@ class LimitControl:
         return found
 
 
-def _id_of(entry: LimitEntry) -> str:
-    return entry.name.removeprefix("job:")
+def _names(entry: LimitEntry) -> tuple[str, str]:
+    """Its name, and the id of its job where it has one."""
+    return entry.name, entry.name.removeprefix("job:")
+
+
+def _called(name: str | None, entries: Sequence[LimitEntry]) -> list[LimitEntry]:
+    return [entry for entry in entries if name in _names(entry)][:1]
+
+
+def _no_limit(name: str, entries: Sequence[LimitEntry]) -> OptionError:
+    running = ", ".join(entry.name for entry in entries) or "none"
+    return OptionError(
+        f"no limit {name!r} runs on this host; running are: {running}", option="name", got=name
+    )
 
 
 def ask_limit(service: ServiceAddress, request: Request) -> LimitStatus:

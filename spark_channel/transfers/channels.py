@@ -24,7 +24,7 @@ class ChannelBound:
     channels: int
     reason: str
 
-    def told(self, wanted: int) -> str:
+    def remark(self, wanted: int) -> str:
         """What a job logs where fewer channels run than it asked for; empty = all run."""
         if wanted <= self.channels:
             return ""

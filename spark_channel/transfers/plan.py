@@ -196,15 +196,9 @@ class OpenedTransfer:
     def without(self, published: Collection[int]) -> "OpenedTransfer":
         """The tasks of targets that are published are not run again."""
         left = [task for task in self.plan.tasks if self.target_of(task.id) not in published]
+        channels = max(1, self.plan.channels)
         return replace(
-            self,
-            plan=_dealt(
-                self.spec,
-                left,
-                max(1, self.plan.channels),
-                max(1, self.plan.channels),
-                per_mark=self.per_mark,
-            ),
+            self, plan=_dealt(self.spec, left, channels, channels, per_mark=self.per_mark)
         )
 
 
@@ -326,7 +320,7 @@ def open_transfer(
     bound = channel_bound(
         (*readers[:1], writers[0]), wanted=wanted, cores=parallelism, most=spec.max_channels
     )
-    if remark := bound.told(wanted):
+    if remark := bound.remark(wanted):
         _log.warning(remark)
     for source in sources:
         source.reader.fetch_size = limits.fetch_size(min(wanted, bound.channels))

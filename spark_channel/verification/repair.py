@@ -225,7 +225,8 @@ def _write(verification: Verification, found: Differences, *, delete: bool) -> i
         splits = [*whole, *([Split({"kind": _DELETES})] if delete else [])]
         own = TransferSource(picked, prepare((), picked.written))
         tasks = merge_tasks([TransferSource.wrap(0, split) for split in splits])
-        plan = deal(job.spec, tasks, parallelism=verification.parallelism)
+        channels = verification.parallelism
+        plan = deal(job.spec, tasks, parallelism=channels, most=channels)
         return Transfer(verification.engine, replace(opened, sources=(own,), plan=plan)).run().rows
 
 

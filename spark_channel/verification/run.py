@@ -118,7 +118,7 @@ class Verification:
             cores=engine.parallelism(),
             most=job.spec.max_channels,
         )
-        if remark := bound.told(wanted):
+        if remark := bound.remark(wanted):
             _log.warning(remark)
         self._channels = min(wanted, bound.channels)
         fetch = self._limits.fetch_size(2 * self._channels)

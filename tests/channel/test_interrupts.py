@@ -247,7 +247,7 @@ class _At:
             if not self.inside and frame.f_code is not self.code:
                 return None
             if frame.f_code.co_name == "__del__":
-                return None  # of another test's objects, collected now; Python reports what it raises, and goes on
+                return None  # of another test's objects, collected now; Python reports what it raises, and continues
             frame.f_trace_opcodes = True
             self.inside += 1
             self.pass_one()

@@ -53,7 +53,7 @@ def test_connectors_are_listed_in_a_line_each_and_one_with_all_that_is_known() -
         r"tested against: MariaDB 10\.11.*\nother systems: MySQL \(stable, MySQL 9", one
     )
     assert ".parquet" in run("connectors", "parquet")
-    assert "'mysq' is no connector: adbc, arrow" in run("connectors", "mysq", code=2)
+    assert "'mysq' is not a connector; there are: adbc, arrow" in run("connectors", "mysq", code=2)
     (found,) = json.loads(run("connectors", "postgresql", "--output", "json"))
     assert (found["name"], found["reads"], found["writes"]) == ("postgresql", True, True)
 

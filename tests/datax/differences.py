@@ -43,7 +43,7 @@ DIFFERENCES = (
         },
     ),
     Difference(
-        "a time that goes on behind the pattern, such as `2024-01-31 10:00`, `2024-01-31T10:00:05`",
+        "a time that continues behind the pattern, such as `2024-01-31 10:00`, `2024-01-31T10:00:05`",
         "the day, without the time",
         "the time; a dirty row where the column has a `format`",
         "the time would be lost",
@@ -114,7 +114,7 @@ OF_JOBS = (
         "a byte order mark at the beginning of a file",
         "a part of the first value",
         "dropped",
-        "it is no text",
+        "it is not text",
     ),
     (
         "a file whose name ends with `.gz`, without `compress`",

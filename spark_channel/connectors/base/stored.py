@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 MOST_COUNTED = 10_000
-"""What an overwrite replaces is counted so far: a plan costs little, however large the target is."""
+"""A plan counts what an overwrite replaces up to this number, so it costs little, however large the target is."""
 
 
 class Overlap(IntEnum):
@@ -49,7 +49,7 @@ class Stored:
 class FreeConnections:
     """How many more connections a server takes from a login.
 
-    `server` is a name that the server gives itself, equal for all who ask it. `place` is for messages.
+    `server` is a name that the server gives itself, equal for every login. `place` is for messages.
     """
 
     server: str

@@ -317,10 +317,9 @@ class ClickhouseSession(DriverSession):
             self._connection = clickhouse_connect.get_client(
                 host=host,
                 port=port,
+                # Not by variables: they would stay in the frame of an error.
                 username=options.login[0],
-                password=options.login[
-                    1
-                ],  # not a variable, which would stay in the frame of an error
+                password=options.login[1],
                 database=options.database,
                 interface="https" if options.secure else "http",
                 secure=options.secure,

@@ -50,7 +50,7 @@ def test_few_channels_do_not_ask_the_servers() -> None:
     side = Side("a", 1)
     assert bound(side, wanted=4) == 64
     assert side.asked == 0
-    remark = channel_bound([side], wanted=9, cores=8, most=None).told(9)  # type: ignore[list-item]
+    remark = channel_bound([side], wanted=9, cores=8, most=None).remark(9)  # type: ignore[list-item]
     assert remark == (
         "9 channels were asked for, and 1 run at the same time (a has 1 free connections); the other splits wait for "
         "them. Option 'maxChannels' sets another number"
