@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tests.servers.installed import not_installed
 from tests.servers.postgres import free_port
 
 __all__ = ["FirebirdServer"]
@@ -28,7 +29,7 @@ _INSTALLED = "/usr/lib/*-linux-gnu/firebird/3.0"
 def _installed() -> Path:
     found = sorted(Path("/").glob(_INSTALLED.lstrip("/")))
     if not found or shutil.which("isql-fb") is None:
-        raise RuntimeError("no Firebird server is installed; run .ci/servers")
+        not_installed("Firebird")
     return found[0]
 
 

@@ -1,23 +1,29 @@
-"""What `.ci/servers` has put into artifacts/."""
+"""What `.ci/servers` has installed."""
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-__all__ = ["installed"]
+__all__ = ["installed", "not_installed"]
 
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 
 
 def installed(name: str, package: str = "") -> Path:
-    """Its path; skips the test where it could not be installed, and fails it where all must be (CI).
+    """The path in artifacts/; skips the test where it could not be installed, and fails it where all must be (CI).
 
     `package` is the Debian package it is of.
     """
     path = ARTIFACTS / name
     if not path.exists():
-        stop = pytest.fail if os.environ.get("CI") else pytest.skip
         of = f" (Debian's package {package})" if package else ""
-        stop(f"artifacts/{name}{of} is not installed; run .ci/servers, which says what it needs")
+        not_installed(f"artifacts/{name}{of}")
     return path
+
+
+def not_installed(what: str) -> NoReturn:
+    """Skip the test, or fail it where all must be installed (CI)."""
+    stop = pytest.fail if os.environ.get("CI") else pytest.skip
+    stop(f"{what} is not installed; run .ci/servers, which says what it needs")

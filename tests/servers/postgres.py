@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
+from tests.servers.installed import not_installed
+
 __all__ = ["PostgresServer", "account", "programs"]
 
 USER = "tester"
@@ -205,7 +207,7 @@ class PostgresServer:
             return programs()
         found = _OTHERS / self.version / "bin"
         if not found.is_dir():
-            raise RuntimeError(f"no PostgreSQL {self.version} is installed; run .ci/servers")
+            not_installed(f"PostgreSQL {self.version}")
         return found
 
     @property
