@@ -6,8 +6,9 @@ with an older time, is found for that long. A time ahead of the clock hides no f
 look, bounds what counts as taken by its time. A file must arrive whole: written elsewhere and renamed, or
 hidden (a name that begins with `.` or `_`) until it is whole.
 
-A path is taken once, as by Spark's file source: a file that changes within `late_seconds` after it was taken is
-not read again. A token names the files that its range took, so the range is always these files.
+A path is taken once, as by Spark's file source: a file that changes, or is moved away and comes back, within
+`late_seconds` after it was taken is not read again. A token names the files that its range took, so the range is
+always these files.
 """
 
 import hashlib
@@ -40,6 +41,7 @@ _CHUNK = 4 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = {"part", "parts", "until", "recent"}
 _OF_RANGE = {"after", "count", "took", "versions"}
+_OPTIONAL = {"seen", "gone"}
 _NAMED = 1_000
 """The most files of a range that its token names; of a larger one it has the number and a digest."""
 _PUT_BACK = (
@@ -118,11 +120,16 @@ class FilesFeed(ChangeFeed):
         return [
             {
                 **kept,
-                "part": each,
+                "part": half,
                 "parts": parts,
-                "recent": [name for name in token["recent"] if int(name, 16) % parts == each],
+                "recent": [name for name in token["recent"] if int(name, 16) % parts == half],
+                "gone": {
+                    name: until
+                    for name, until in token.get("gone", {}).items()
+                    if int(name, 16) % parts == half
+                },
             }
-            for each in (part, part + parts // 2)
+            for half in (part, part + parts // 2)
         ]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
@@ -156,12 +163,21 @@ class FilesFeed(ChangeFeed):
             token["count"] = len(taken)
             token["took"] = [_version(file) for file in taken] if len(taken) <= _NAMED else []
             token["versions"] = "" if token["took"] else _versions(taken)
-        oldest = _horizon(token) - self._late_ns
-        known = filter(self._covering(after), files)
-        digest = _digest_of(after)
-        token["recent"] = sorted(
-            {digest(file) for file in [*known, *taken] if file.mtime_ns >= oldest}
-        )
+        horizon, digest, remembered = _horizon(token), _digest_of(after), _remembered(after)
+        old_files_end = _horizon(after) - self._late_ns
+        there = {digest(file): file.mtime_ns for file in files if file.mtime_ns >= old_files_end}
+        times = {name: mtime_ns for name, mtime_ns in there.items() if name in remembered}
+        times |= {digest(file): file.mtime_ns for file in taken}
+        oldest = horizon - self._late_ns
+        token["recent"] = sorted(name for name, mtime_ns in times.items() if mtime_ns >= oldest)
+        # A file that was moved away may come back with any time: it is remembered for as long as if it were new.
+        forget_at = {name: horizon + self._late_ns for name in after["recent"]}
+        forget_at |= after.get("gone", {})
+        token["gone"] = {
+            name: forget_at[name]
+            for name in sorted(remembered - there.keys())
+            if forget_at[name] >= horizon
+        }
         return token
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
@@ -225,12 +241,12 @@ class FilesFeed(ChangeFeed):
 
     def _covering(self, token: Token) -> Callable[[SourceFile], bool]:
         """Whether a file was taken at `token`, or came too late for it. Made once for a look at all files."""
-        oldest, recent, digest = (
+        oldest, remembered, digest = (
             _horizon(token) - self._late_ns,
-            set(token["recent"]),
+            _remembered(token),
             _digest_of(token),
         )
-        return lambda file: file.mtime_ns < oldest or digest(file) in recent
+        return lambda file: file.mtime_ns < oldest or digest(file) in remembered
 
     def _within(self, files: Sequence[SourceFile], limit: FeedLimit) -> list[SourceFile]:
         """The first files that the limit lets through, at least one."""
@@ -312,11 +328,12 @@ def _compare(expected: pa.Schema, found: pa.Schema, path: str, *, typed: bool) -
 
 def _check(token: Token) -> None:
     ok = (
-        _FIELDS <= set(token) <= _FIELDS | _OF_RANGE | {"seen"}
+        _FIELDS <= set(token) <= _FIELDS | _OF_RANGE | _OPTIONAL
         and all(isinstance(token[name], int) for name in ("part", "parts", "until"))
         and isinstance(token.get("seen", 0), int)
         and isinstance(token["recent"], list)
         and isinstance(token.get("took", []), list)
+        and isinstance(token.get("gone", {}), dict)
         and 0 <= token["part"] < token["parts"]
     )
     if not ok:
@@ -346,6 +363,11 @@ def _now_ns() -> int:
 def _horizon(token: Token) -> int:
     """The time before which, less `late_seconds`, every file counts as taken: never ahead of the look's own time."""
     return min(int(token["until"]), int(token.get("seen", token["until"])))
+
+
+def _remembered(token: Token) -> set[str]:
+    """The digests of the files that are taken whatever their time: those that are there, and those that were."""
+    return {*token["recent"], *token.get("gone", {})}
 
 
 def _identity(token: Token) -> str:

@@ -173,6 +173,33 @@ def test_files_have_no_cursor_column(tmp_path: Path) -> None:
         reader.feed(FeedOptions(cursor_column="n"))
 
 
+def test_a_file_that_was_away_while_others_were_taken_is_not_read_again(tmp_path: Path) -> None:
+    archive = tmp_path / "_archive"
+    archive.mkdir()
+    arrive(tmp_path, "a.parquet", [1], at=0)
+    feed = feed_of(tmp_path, late=60)
+    (token,) = feed.now()
+    (tmp_path / "a.parquet").rename(archive / "a.parquet")
+    for number in (1, 2):
+        arrive(tmp_path, f"{number}.parquet", [number * 10], at=20 * number)
+        token = feed.latest(token, NO_LIMIT)
+    os.utime(archive / "a.parquet", ns=(START + 41 * SECOND, START + 41 * SECOND))
+    (archive / "a.parquet").rename(tmp_path / "a.parquet")
+    assert feed.latest(token, NO_LIMIT) == token
+    (left, right) = feed.divide(token)
+    assert [feed.latest(half, NO_LIMIT) for half in (left, right)] == [left, right]
+
+
+def test_a_file_that_is_gone_is_forgotten_after_late_seconds(tmp_path: Path) -> None:
+    feed = feed_of(tmp_path, late=60)
+    (token,) = feed.earliest()
+    for number in range(10):
+        path = arrive(tmp_path, f"{number}.parquet", [number], at=50 * number)
+        token = feed.latest(token, NO_LIMIT)
+        path.unlink()
+        assert len(token["recent"]) + len(token["gone"]) <= 4
+
+
 class _NeverSearched(list[str]):
     def __contains__(self, name: object) -> bool:
         raise AssertionError("each file searches the names that were taken: quadratic in the files")
