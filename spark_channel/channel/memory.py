@@ -415,7 +415,11 @@ class Transaction:
         return self._staged.taken_rows
 
     def begin(self) -> None:
-        """NEW -> OPEN."""
+        """NEW -> OPEN.
+
+        An interrupt between this call and the `try` behind it leaves the transaction open, until the thread ends or
+        calls `channel.transaction().rollback()` and `close()`. The `with` block has no such moment.
+        """
         self._require("begin", _NEW)
         self._state = _OPEN
 

@@ -111,7 +111,7 @@ def test_a_folder_of_several_jobs_has_the_rows_that_spark_has(
 ) -> None:
     chance = random.Random(f"{form} {seed}")
     path = tmp_path / "folder"
-    names = sorted(chance.sample(sorted(COLUMNS), 7) + ["id"])
+    names = sorted([*chance.sample(sorted(COLUMNS), 7), "id"])
     for _ in range(3):
         _append(session, form, path, names, chance)
     theirs = session.read.option("mergeSchema", "true").format(form).load(str(path))

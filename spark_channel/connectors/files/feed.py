@@ -171,7 +171,7 @@ class FilesFeed(ChangeFeed):
         oldest = horizon - self._late_ns
         token["recent"] = sorted(name for name, mtime_ns in times.items() if mtime_ns >= oldest)
         # A file that was moved away may come back with any time: it is remembered for as long as if it were new.
-        forget_at = {name: horizon + self._late_ns for name in after["recent"]}
+        forget_at = dict.fromkeys(after["recent"], horizon + self._late_ns)
         forget_at |= after.get("gone", {})
         token["gone"] = {
             name: forget_at[name]
