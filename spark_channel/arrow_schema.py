@@ -19,6 +19,7 @@ __all__ = [
     "find_column",
     "first_failure",
     "is_binary",
+    "is_cut_by_python",
     "is_list",
     "is_number",
     "is_text",
@@ -223,7 +224,14 @@ def _inexact(values: pa.Array, kind: pa.DataType) -> str:
     return f"{shown} of type {values.type} is not equal to any value of type {kind}"
 
 
+def is_cut_by_python(kind: pa.DataType) -> bool:
+    """Whether Python's objects have fewer digits than the type: of the nanoseconds of a time of day."""
+    return bool(pa.types.is_time64(kind) and kind.unit == "ns")
+
+
 def _shown_value(one: pa.Array) -> str:
+    if is_cut_by_python(one.type):
+        return str(one.cast(pa.string())[0])
     try:
         return repr(one[0].as_py())
     except (ValueError, OverflowError):  # a time that Python does not have

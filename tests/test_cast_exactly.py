@@ -1,6 +1,7 @@
 """The cast after which every value is equal, whatever the types, and however deep the value is."""
 
 import datetime as dt
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -8,7 +9,10 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.arrow_schema import InexactError, cast_exactly
+from spark_channel.connectors.sql.catalog import Column, WriteColumn
+from spark_channel.connectors.sql.encode import BadValueError, convert
 from spark_channel.errors import SchemaError
+from spark_channel.pipeline.dirty import row_text
 
 NOW = dt.datetime(2024, 1, 1, 13, 5)
 DAY = dt.date(2024, 1, 1)
@@ -177,3 +181,15 @@ def test_a_time_that_python_does_not_have_is_named(zone: str | None, inside: boo
         kind = pa.list_(kind)
     with pytest.raises(InexactError, match="is not equal to any value"):
         cast_exactly(values, kind)
+
+
+def test_an_error_of_a_time_has_all_its_digits() -> None:
+    """Python's time of day ends at microseconds."""
+    values = pa.array([45_296_123_456_789], pa.time64("ns"))
+    with pytest.raises(InexactError, match=r"^12:34:56\.123456789 of type time64\[ns\]"):
+        cast_exactly(values, pa.time64("us"))
+    column = WriteColumn("at", Column("at", "time"), values.type)
+    with pytest.raises(BadValueError) as refused:
+        convert(values, pa.time64("us"), column)
+    assert refused.value.value == "12:34:56.123456789"
+    assert json.loads(row_text(pa.record_batch({"at": values}))) == {"at": "12:34:56.123456789"}

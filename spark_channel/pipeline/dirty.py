@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import is_cut_by_python
 from spark_channel.clock import utc_now
 from spark_channel.connectors import (
     Receipt,
@@ -258,6 +259,8 @@ def row_text(row: pa.RecordBatch) -> str:
 
 
 def _value(column: pa.Array) -> object:
+    if is_cut_by_python(column.type):
+        return column[0].cast(pa.string()).as_py()
     try:
         value = column[0].as_py()
         json.dumps(value, allow_nan=False, default=_as_text)

@@ -9,7 +9,7 @@ Without a limit there is nothing to pay, and the reader thread pushes itself.
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import cast
 
 import pyarrow as pa
@@ -50,6 +50,7 @@ class GroupRead:
     `batches()` is iterated once, by one thread. The group's tasks are taken from one queue, largest
     first as the planner ordered them, so no thread idles while a task waits. An error in any
     reader thread is raised to the caller at once, with its own traceback; the others stop.
+    `check` raises for a batch with a value that `schema` cannot tell to be wrong.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class GroupRead:
         group: TaskGroup,
         schema: pa.Schema,
         *,
+        check: Callable[[pa.RecordBatch], None] | None = None,
         limiter: Limiter | None = None,
         counters: Counters | None = None,
         capacity_rows: int,
@@ -65,6 +67,7 @@ class GroupRead:
     ) -> None:
         self._reader = reader
         self._schema = schema
+        self._check = check
         self._tasks: deque[Task] = deque(group.tasks)
         self._threads = min(group.channels, len(group.tasks))
         self._running = self._threads
@@ -156,6 +159,8 @@ class GroupRead:
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
                     for batch in self._trace.reading(batches):
                         fitting = conform(batch, self._schema)
+                        if self._check is not None:
+                            self._check(fitting)
                         give(fitting, arrow_bytes(fitting))
 
     def _next_task(self) -> Task | None:

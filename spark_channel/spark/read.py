@@ -18,6 +18,7 @@ from spark_channel.planning import Split, TaskGroup, assign_fairly
 from spark_channel.processes import keep_loaded
 from spark_channel.progress import JobColumn, JobSpec
 from spark_channel.service import run_id
+from spark_channel.spark.precision import DeclaredPrecision
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.worker import (
     HangupWatch,
@@ -98,6 +99,7 @@ class ChannelReader(DataSourceReader):
         if remark := experiment_remark([(connector, options)]):
             _log.warning(remark)
         self._schema = as_arrow(schema)
+        self._precision = DeclaredPrecision.of(schema)
         reader.schema_is_own = own_schema
         self._reader = reader.with_schema(self._schema)
         self._options: ReadOptions = reader.options
@@ -213,6 +215,7 @@ class ChannelReader(DataSourceReader):
                 self._reader,
                 partition.group,
                 self._schema,
+                check=None if self._precision is None else self._precision.check,
                 limiter=link.limiter,
                 counters=counters,
                 capacity_rows=self._options.capacity_rows,

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.types as pt
+import pyspark
 import pyspark.sql.types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_channel.arrow_schema import TEXT_LENGTH, is_list, length_in, text_lengths
+from spark_channel.arrow_schema import TEXT_LENGTH, is_list, length_in, plain_type, text_lengths
 from spark_channel.errors import SchemaError
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 TIME_SUPPORTED = hasattr(pyspark.sql.types, "TimeType")  # since 4.1
+_NANOSECOND_TIMES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 3)
+"""Spark 4.1 and 4.2 have TIME(6) at most."""
 _DECIMAL_DIGITS = 38
 _WITHOUT_ARROW = {
     "VariantType": "write to_json({0}), which parse_json reads back",
@@ -59,6 +62,8 @@ def as_spark(schema: pa.Schema, *, times: bool = True) -> StructType:
         schema = pa.schema([field.with_type(_times_as_text(field.type)) for field in schema])
     plain = pa.schema([_plain_field(field, field.name) for field in schema])
     spark: StructType = from_arrow_schema(plain, prefer_timestamp_ntz=True)
+    for field, given in zip(spark.fields, schema, strict=True):
+        field.dataType = _with_nanoseconds(field.dataType, given.type)
     for name, length in text_lengths(schema).items():
         spark[name].metadata = {TEXT_LENGTH: length}
     return spark
@@ -83,6 +88,23 @@ def spark_text_lengths(schema: StructType) -> dict[str, str]:
     """Return the text lengths in the columns' metadata, which Spark keeps for columns that are selected unchanged."""
     found = {field.name: length_in(field.metadata) for field in schema.fields}
     return {name: length for name, length in found.items() if length is not None}
+
+
+def _with_nanoseconds(kind: DataType, given: pa.DataType) -> DataType:
+    """`kind`, made of the Arrow type `given`, with TIME(9) for nanoseconds, for which pyspark has TIME(6)."""
+    given = plain_type(given)
+    if pt.is_time64(given) and given.unit == "ns" and _NANOSECOND_TIMES:
+        return pyspark.sql.types.TimeType(9)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_with_nanoseconds(kind.elementType, given.value_type), kind.containsNull)
+    if isinstance(kind, MapType):
+        key = _with_nanoseconds(kind.keyType, given.key_type)
+        value = _with_nanoseconds(kind.valueType, given.item_type)
+        return MapType(key, value, kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        for field, inner in zip(kind.fields, given, strict=True):
+            field.dataType = _with_nanoseconds(field.dataType, inner.type)
+    return kind
 
 
 def has_times(kind: pa.DataType) -> bool:
@@ -110,6 +132,14 @@ def _refuse_without_arrow(kind: DataType, path: str) -> None:
     """Spark hands over VARIANT and GEOMETRY as structs of bytes, which a target would keep as that."""
     for place, inner in types_inside(kind, path):
         name = type(inner).__name__
+        if name in (
+            "CharType",
+            "VarcharType",
+        ):  # a session keeps them by spark.sql.preserveCharVarcharTypeInfo
+            raise SchemaError(
+                f"column {place!r} is of type {inner.simpleString().upper()}, which Spark passes to no Python source: "
+                "declare STRING in the schema of a read, or cast it to string before a write"
+            )
         if name in _WITHOUT_ARROW:
             raise SchemaError(
                 f"column {place!r} is of type {inner.simpleString().upper()}, which would arrive as Spark's internal "

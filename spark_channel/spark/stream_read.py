@@ -36,6 +36,7 @@ from spark_channel.spark.driver import (
     slots_now,
 )
 from spark_channel.spark.own_reads import note_origin
+from spark_channel.spark.precision import DeclaredPrecision
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.worker import (
     HangupWatch,
@@ -102,6 +103,7 @@ class ChannelStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, facts: SessionFacts) -> None:
         self._schema = as_arrow(schema)
+        self._precision = DeclaredPrecision.of(schema)
         self._source = StreamSource(options, self._schema)
         self._source.schema()  # a user who gives one is not asked for it
         self._options: ReadOptions = self._source.reader.options
@@ -215,6 +217,7 @@ class ChannelStreamReader(DataSourceStreamReader):
                 self._source.feed,
                 partition.group,
                 self._schema,
+                check=None if self._precision is None else self._precision.check,
                 limiter=link.limiter,
                 counters=counters,
                 capacity_rows=self._options.capacity_rows,

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from spark_channel.arrow_schema import first_failure
+from spark_channel.arrow_schema import first_failure, is_cut_by_python
 from spark_channel.connectors.sql.catalog import WriteColumn
 from spark_channel.lazy import compute as pc
 
@@ -137,6 +137,8 @@ def decimal_text(array: pa.Array) -> pa.Array:
 
 def _shown(array: pa.Array, index: int) -> str:
     try:
-        return str(array[index].as_py())
+        if not is_cut_by_python(array.type):
+            return str(array[index].as_py())
     except (ValueError, OverflowError):  # Python's dates and times hold less than Arrow's
-        return str(pc.cast(array.slice(index, 1), pa.string())[0].as_py())
+        pass
+    return str(pc.cast(array.slice(index, 1), pa.string())[0].as_py())
