@@ -297,6 +297,34 @@ def _about(connector: "Connector") -> dict[str, object]:
 
 
 @app.command()
+def replaced(
+    folder: Annotated[
+        str,
+        typer.Argument(help="Path or uri of a folder that jobs wrote.", show_default=False),
+    ],
+    put_back: Annotated[
+        int | None,
+        typer.Option(
+            "--put-back",
+            metavar="NUMBER",
+            help="Make the files with this number visible again, and replace those that are visible now.",
+        ),
+    ] = None,
+    file_prefix: Annotated[
+        str | None, typer.Option(help="The files of this `filePrefix`; default: all.")
+    ] = None,
+    output: Output = "text",
+) -> None:
+    """List the files that overwrites of a folder replaced and that are still kept, or put them back."""
+    from spark_channel.cli.replaced import list_replaced, put_files_back
+
+    if put_back is None:
+        list_replaced(folder, file_prefix, as_json=output == "json")
+    else:
+        put_files_back(folder, put_back, file_prefix)
+
+
+@app.command()
 def ui(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The TCP port on 127.0.0.1; 0: any free port.")

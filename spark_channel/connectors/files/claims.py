@@ -41,6 +41,7 @@ __all__ = [
     "new_attempt",
     "not_listed",
     "publish",
+    "put_back",
     "release",
     "run_name",
     "run_of",
@@ -199,6 +200,24 @@ def publish(
         check_format(made, added.format, held.identity.target)
     made = _with(made, added).with_claim(done)
     return made.with_job(held.owner, at) if held.identity.kind == "job" else made
+
+
+def put_back(
+    manifest: Manifest, number: int, files: Sequence[Replaced], form: str, *, until: str
+) -> Manifest:
+    """The manifest in which `files`, which an overwrite replaced, are visible again, and no others."""
+    made = _emptied(manifest, number, until, by="that put files back")
+    back = tuple(
+        each.file if each.file.schema in made.schemas else replace(each.file, schema=None)
+        for each in files
+    )
+    gone = set(files)
+    return replace(
+        made,
+        format=form,
+        files=back,
+        removed=tuple(each for each in made.removed if each not in gone),
+    )
 
 
 def check_format(manifest: Manifest, form: str, shown: str) -> None:

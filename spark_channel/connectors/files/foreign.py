@@ -18,6 +18,7 @@ __all__ = [
     "check_directory",
     "counted",
     "foreign",
+    "format_by_name",
     "head_of",
     "refuse_shared_directory",
     "refuse_strange",
@@ -44,6 +45,14 @@ _OUTPUT = re.compile(
 _OF_SPARK = re.compile(r"part-(?:[mr]-)?\d{5}.*")
 _HEAD = 1 << 16
 """Bytes in which the first line of a file of JSON lines is looked for."""
+
+
+def format_by_name(path: str) -> str | None:
+    """The format that the file's name tells; None = it tells none."""
+    plain = path.lower()
+    for ending in _COMPRESSED:
+        plain = plain.removesuffix(ending)
+    return next((form for form, endings in _ENDINGS.items() if plain.endswith(endings)), None)
 
 
 def check_directory(place: Location) -> None:

@@ -234,7 +234,8 @@ class Manifest:
         return replace(self, ended=dict(list(ended.items())[-_ENDED_KEPT:]))
 
     def to_json(self) -> dict[str, Any]:
-        used = {file.schema for file in self.files if file.schema}
+        kept = (*self.files, *(each.file for each in self.removed))  # which can be put back
+        used = {file.schema for file in kept if file.schema}
         return {
             "format": self.format,
             "files": [_file(file) for file in self.files],

@@ -407,7 +407,8 @@ class FileWriteOptions(_Stored, WriteOptions):
     )
     retention: Annotated[float, Field(ge=0)] = Field(
         3600.0,
-        description="how long replaced files stay readable for reads in progress, in seconds",
+        description="how long replaced files stay readable, and can be put back, in seconds; then the next write "
+        "removes them",
     )
 
     file_prefix: str | None = Field(

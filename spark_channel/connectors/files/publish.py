@@ -29,6 +29,7 @@ from spark_channel.connectors.files.claims import (
     staging_folders,
 )
 from spark_channel.connectors.files.filesystem import LOG, read_file, replaced_path
+from spark_channel.connectors.files.foreign import format_by_name
 from spark_channel.connectors.files.listing import (
     OURS,
     Visible,
@@ -417,6 +418,105 @@ class TargetDirectory:
         is_ended_since = read_success(place, self.path) not in ("", manifest.success)
         if not is_ended_since and read_file(place, path) != OURS:
             self.store.put(path, OURS)
+
+    def replaced(self) -> list[Replaced]:
+        """The files that overwrites replaced and that are still there, in the order of the overwrites."""
+        return [each for each in self.manifest().removed if self._kept(each) is not None]
+
+    def _kept(self, each: Replaced) -> str | None:
+        """Where a replaced file is; None = it was removed."""
+        path = self.inside(each.file.path)
+        aside = replaced_path(self.home, each.number, each.file.path)
+        if self.store.staged and not self.store.is_link(aside):
+            found = self.store.info(aside)
+            if found.type == pafs.FileType.File and found.size == each.file.nbytes:
+                return aside
+        return path if self._is_same(path, each.file) else None
+
+    def put_back(self, number: int) -> list[DataFile]:
+        """Make the files visible that log entry `number` replaced; those that are visible now are replaced.
+
+        Raises:
+            TargetError: they are not all there, or another file has a name of theirs. CommitError: another job has
+            removed some at the same time.
+        """
+        files = [each for each in self.manifest().removed if each.number == number]
+        self._check_kept(number, files)
+        form = format_by_name(files[0].file.path) or self.manifest().format
+        self._replaces = True
+        moved: list[Replaced] = []
+        try:
+            self._bring(files, moved)
+            manifest, _ = self._change(
+                lambda found, entry: self._with_back(found, entry, files, form),
+                f"put back what entry {number} replaced",
+            )
+        except BaseException:
+            self._set_all_aside(moved)
+            raise
+        self._finish(manifest)
+        self._check_there(files)
+        return [each.file for each in files]
+
+    def _check_kept(self, number: int, files: Sequence[Replaced]) -> None:
+        if not files:
+            raise TargetError(
+                f"{self.shown} has no files that entry {number} of its log replaced; "
+                "`spark-channel replaced` lists what can be put back"
+            )
+        lost = [each.file.path for each in files if self._kept(each) is None]
+        if lost:
+            raise TargetError(
+                f"{self.shown}: {len(lost)} of the {len(files)} files that entry {number} replaced were removed, such "
+                f"as {lost[0]}, since their time was over. Nothing was changed"
+            )
+
+    def _bring(self, files: Sequence[Replaced], moved: list[Replaced]) -> None:
+        """On a local disk: from where replaced files are kept to where they were."""
+        away = [each for each in files if self._kept(each) != self.inside(each.file.path)]
+        taken = [each.file.path for each in away if self.store.exists(self.inside(each.file.path))]
+        if taken:
+            raise TargetError(
+                f"{self.shown} holds another file called {taken[0]}: move it away, and put the replaced files back "
+                "then. Nothing was changed"
+            )
+        for each in away:
+            new = self.inside(each.file.path)
+            self.store.make(posixpath.dirname(new))
+            self.store.rename(replaced_path(self.home, each.number, each.file.path), new)
+            moved.append(each)
+        self.store.sync(self.path)
+
+    def _set_all_aside(self, files: Sequence[Replaced]) -> None:
+        for each in files:
+            try:
+                self._set_aside(each)
+            except OSError as error:
+                _log.warning("%s stays, unlisted, until the next job: %s", each.file.path, error)
+
+    def _with_back(
+        self, found: Manifest, entry: int, files: Sequence[Replaced], form: str
+    ) -> Manifest | None:
+        if set(files) <= set(found.removed):
+            return claims.put_back(found, entry, files, form, until=self._until())
+        if not claims.not_listed(found, [each.file.path for each in files]):
+            return None
+        raise TargetError(
+            f"{self.shown}: another job removed or put back these files meanwhile. Nothing was changed by this command"
+        )
+
+    def _check_there(self, files: Sequence[Replaced]) -> None:
+        """A job that had read the log before this entry may remove what was due then."""
+        lost = [
+            each.file.path
+            for each in files
+            if not self._is_same(self.inside(each.file.path), each.file)
+        ]
+        if lost:
+            raise CommitError(
+                f"{self.shown}: another job removed {len(lost)} of {len(files)} files while they were put back, such "
+                f"as {lost[0]}; what was visible before is replaced now, and can be put back"
+            )
 
     def tidy(self, manifest: Manifest) -> None:
         """Remove what no reader needs: only files that the log has listed, and its own."""
