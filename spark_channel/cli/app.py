@@ -1,7 +1,6 @@
 """The commands of `spark-channel`, one function each."""
 
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -385,6 +384,8 @@ _LEVELS = {
 
 def note_datax_flags(*, jvm: str | None, mode: str | None) -> None:
     """Explain the flags that have no effect here."""
+    from spark_channel.cli.text import say
+
     notes = []
     if jvm is not None:
         notes.append(
@@ -393,7 +394,7 @@ def note_datax_flags(*, jvm: str | None, mode: str | None) -> None:
     if mode is not None:
         notes.append(f"--mode {mode} has no effect: --engine and --master say where a job runs")
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)  # noqa: T201 - the command line talks
+        say(f"note: {note}", error=True)
 
 
 def set_log_level(level: str | None) -> None:

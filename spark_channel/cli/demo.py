@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 import spark_channel
+from spark_channel.cli.text import cell
 from spark_channel.errors import OptionError, SourceError, TargetError
 from spark_channel.options import parse_amount
 from spark_channel.progress.report import short
@@ -97,7 +98,7 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
                 f"{expected} rows in {source}, and {there} in {database}: the copy is wrong"
             )
         rows = f"{there:,}".replace(",", " ")  # as the summary writes them
-        console.print(f"[green]rows[/]:  {rows} in the source, {rows} in {database}")
+        console.print(f"[green]rows[/]:  {rows} in the source, {rows} in {cell(database)}")
         if (
             copy is not None
             and copy.rows_per_second_limit

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from spark_channel.cli.text import cell
+from spark_channel.cli.text import cell, say
 from spark_channel.errors import (
     BatchRefusedError,
     DirtyRowsError,
@@ -17,7 +17,6 @@ from spark_channel.errors import (
     SchemaError,
     UnsupportedError,
 )
-from spark_channel.plain_text import one_line
 from spark_channel.progress import Phase, TransferReport
 from spark_channel.progress.speed import svg
 from spark_channel.signals import TERMINATED
@@ -262,7 +261,8 @@ def show_report(file: Path, picture: Path | None) -> None:
         _refuse(f"{file} cannot be read: {error.strerror}")
     except ValueError as error:
         _refuse(f"{file} holds no report: {error}")
-    typer.echo(str(report))
+    for line in str(report).split("\n"):
+        say(line)
     if picture is None:
         return
     drawn = svg(report)
@@ -271,11 +271,11 @@ def show_report(file: Path, picture: Path | None) -> None:
             "no picture can be drawn: no row was moved, or matplotlib is missing (extra `notebook`)"
         )
     picture.write_text(drawn, encoding="utf-8")
-    typer.echo(f"the picture is in {picture}")
+    say(f"the picture is in {picture}")
 
 
 def _refuse(why: str) -> NoReturn:
-    typer.echo(f"spark-channel: {one_line(why)}", err=True)
+    say(f"spark-channel: {why}", error=True)
     raise typer.Exit(_BAD_INPUT)
 
 

@@ -5,7 +5,6 @@ No module here is called `copy`: spark-submit puts this folder before the standa
 
 import difflib
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args
 from urllib.parse import unquote
 
+import typer
 from pydantic import TypeAdapter
 
 from spark_channel.cli.plan import check_place, load, show_plan, without_pandas
@@ -25,6 +25,7 @@ from spark_channel.cli.run import (
     chosen_engine,
     parse_conf,
 )
+from spark_channel.cli.text import say
 from spark_channel.connectors.base.registry import (
     Connector,
     all_connectors,
@@ -37,7 +38,7 @@ from spark_channel.datax.place import parse_transaction
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.masking import is_clear, mask_text, scheme_of
 from spark_channel.option_types import ColumnList
-from spark_channel.plain_text import one_line
+from spark_channel.plain_text import one_line_json
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
 from spark_channel.verification.report import (
@@ -359,8 +360,12 @@ def verify(options: VerifyOptions) -> int:
         try:
             report.save(options.report)
         except OptionError as error:  # the exit code is about the rows
-            print(one_line(f"warning: {error}"), file=sys.stderr)  # noqa: T201 - the command line talks
-    print(report.to_json() if options.json_output else report, flush=True)  # noqa: T201 - the command line talks
+            say(f"warning: {error}", error=True)
+    if options.json_output:
+        typer.echo(one_line_json(report.to_json()))
+    else:
+        for line in str(report).split("\n"):
+            say(line)
     return report.exit_code
 
 

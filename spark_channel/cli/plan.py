@@ -14,8 +14,10 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_channel.cli.reach import reach
-from spark_channel.cli.text import cell, json_line
+import typer
+
+from spark_channel.cli.reach import reach, reach_of_replication
+from spark_channel.cli.text import cell, json_line, say
 from spark_channel.connectors import find_connector, load_reader, load_writer
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.datax import LoadedJob, load_job, parse_parameters
@@ -112,7 +114,7 @@ def load(
         transaction=transaction,
     )
     for warning in loaded.warnings:
-        print(one_line(f"{f'{job}: ' if named else ''}warning: {warning}"), file=sys.stderr)  # noqa: T201 - the command line talks
+        say(f"{f'{job}: ' if named else ''}warning: {warning}", error=True)
     return loaded
 
 
@@ -208,7 +210,7 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
     others = [f" and {each.writer.name or 'another target'}" for each in spec.targets[1:]]
     console.print(one_line(f"{opened.source} -> {opened.target}{''.join(others)}"), markup=False)
     steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
-    console.print(f"mode {spec.save_mode}, transformers: {steps or 'none'}", markup=False)
+    console.print(one_line(f"mode {spec.save_mode}, transformers: {steps or 'none'}"), markup=False)
     for line in replaced:
         console.print(one_line(line), markup=False)
     limits = [
@@ -308,7 +310,7 @@ def check_jobs(
             "missing_plugins": dict(missing.most_common()),
             "jobs": [{"file": str(path), **asdict(result)} for path, result in results.items()],
         }
-        print(json_line(shown))  # noqa: T201 - the command line talks
+        typer.echo(json_line(shown))
     else:
         _print(results, states, missing)
     return not states[_REFUSED]
@@ -322,28 +324,28 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
     if found.faults or found.loaded is None:
         faults = found.faults
         return CheckResult(_REFUSED if faults else _RUNS, faults, found.notes, found.missing)
+    reaches = tuple(dict.fromkeys(line for spec in found.loaded.specs for line in reach(spec)))
     try:
         needs = [need for spec in found.loaded.specs for need in _needs(spec)]
         if connect and not needs:
             _connect(found.loaded.specs)
     except ChannelError as error:
-        return CheckResult(_REFUSED, (str(error),), found.notes)
-    reaches = tuple(dict.fromkeys(line for spec in found.loaded.specs for line in reach(spec)))
+        return CheckResult(_REFUSED, (str(error),), found.notes, runs=reaches)
     if needs:
         return CheckResult(_NEEDS, tuple(dict.fromkeys(needs)), found.notes, runs=reaches)
     return CheckResult(_RUNS, (), found.notes, runs=reaches)
 
 
 def _check_replication(path: Path, *, connect: bool) -> CheckResult:
-    from spark_channel.replication.plan import check_replication
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.plan import check_replication, plan_replication
 
     faults, needs = check_replication(path)
-    if faults or needs or not connect:
-        return CheckResult(
-            _REFUSED if faults else _NEEDS if needs else _RUNS, tuple(faults or needs)
-        )
-    from spark_channel.replication.config import load_replication
-    from spark_channel.replication.plan import plan_replication
+    if faults:
+        return CheckResult(_REFUSED, tuple(faults))
+    reaches = tuple(reach_of_replication(load_replication(path)))
+    if needs or not connect:
+        return CheckResult(_NEEDS if needs else _RUNS, tuple(needs), runs=reaches)
     from spark_channel.replication.table_run import RunSettings
 
     try:
@@ -351,7 +353,7 @@ def _check_replication(path: Path, *, connect: bool) -> CheckResult:
     except ChannelError as error:
         return CheckResult(_REFUSED, (str(error),))
     found = tuple(f"{each.stream}: {each.fault}" for each in made.tables if each.fault)
-    return CheckResult(_REFUSED if found else _RUNS, found, made.notes)
+    return CheckResult(_REFUSED if found else _RUNS, found, made.notes, runs=reaches)
 
 
 def _connect(specs: Sequence[TransferSpec]) -> None:
@@ -412,7 +414,8 @@ def _print(results: dict[Path, CheckResult], states: Counter[str], missing: Coun
     table.add_column("why", overflow="fold", ratio=3)
     for path, result in results.items():
         color = {_RUNS: "green", _NEEDS: "yellow"}.get(result.state, "red")
-        why = "\n".join(map(cell, (*result.faults, *(f"note: {note}" for note in result.notes))))
+        notes = (f"note: {note}" for note in result.notes)
+        why = "\n".join(map(cell, (*result.faults, *notes, *result.runs)))
         table.add_row(cell(path), f"[{color}]{result.state}[/]", why)
     console = Console(highlight=False, width=shutil.get_terminal_size((_WIDTH, 24)).columns)
     console.print(table)

@@ -24,7 +24,7 @@ def list_replaced(folder: str, prefix: str | None, *, as_json: bool) -> None:
         until = "the next write" if each.is_due else each.until.partition("+")[0]
         names = "\n".join(cell(path) for path in each.paths[:_NAMED])
         table.add_row(
-            str(each.number), str(len(each.paths)), f"{short(each.nbytes)}B", until, names
+            str(each.number), str(len(each.paths)), f"{short(each.nbytes)}B", cell(until), names
         )
     print_table(table)
     say(

@@ -2,18 +2,18 @@
 
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 import yaml
 
 from spark_channel.cli.plan import check_place, job_files, load, publish_text, without_pandas
 from spark_channel.cli.run import EngineName, chosen_engine, open_engine, parse_conf
-from spark_channel.cli.text import cell, json_line
+from spark_channel.cli.text import cell, json_line, say
 from spark_channel.connectors.base.registry import all_connectors, has_third_parties
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.errors import JobFileError, OptionError
@@ -70,7 +70,7 @@ def replicate(words: Sequence[str], options: ReplicateOptions) -> int:
     """
     action, *rest = words if words[0] in _ACTIONS else ["run", *words]
     if action == "schema" and not rest:
-        print(json_schema(), end="")  # noqa: T201 - the command line talks
+        typer.echo(json_schema(), nl=False)
         return 0
     if not rest or (len(rest) > 1 and action not in ("reset", "resume")):
         takes = "a YAML file; status FILE; reset FILE TABLE ...; resume FILE TABLE ...; or schema"
@@ -82,14 +82,14 @@ def replicate(words: Sequence[str], options: ReplicateOptions) -> int:
         return _status(Path(file), options)
     if action == "reset":
         for name in reset_tables(load_replication(file), [*options.select, *tables]):
-            print(f"{name} is reset: the next run replaces all its rows")  # noqa: T201 - the command line talks
+            say(f"{name} is reset: the next run replaces all its rows")
         return 0
     if action == "resume":
         found, others = resume_tables(load_replication(file), [*options.select, *tables])
         for name in found:
-            print(f"{name} is resumed: the next run reads all its rows again")  # noqa: T201 - the command line talks
+            say(f"{name} is resumed: the next run reads all its rows again")
         for name in others:
-            print(f"{name} is not parked: each run tries it again")  # noqa: T201 - the command line talks
+            say(f"{name} is not parked: each run tries it again")
         return 0
     return _plan(Path(file), options) if options.dry_run else _run(Path(file), options)
 
@@ -112,7 +112,8 @@ def convert(given: Sequence[Path], parameters: Sequence[str]) -> int:
     refused += made.refused
     for name, why in (*made.notes, *refused):
         _say(f"{name}: {why}")
-    print(made.text, end="")  # noqa: T201 - the command line talks
+    for line in made.text.split("\n")[:-1]:
+        say(line)
     return 0 if not refused else PARKED if made.text else 2
 
 
@@ -120,7 +121,7 @@ def _status(file: Path, options: ReplicateOptions) -> int:
     replication = load_replication(file)
     found = status_of(replication, options.select)
     if options.json_output:
-        print(json_line([asdict(each) for each in found]))  # noqa: T201 - the command line talks
+        typer.echo(json_line([asdict(each) for each in found]))
         return 0
     table = _table(
         ("table", "object", "mode", "state", "rows", "position", "lag", "last run"), {"rows"}
@@ -129,9 +130,9 @@ def _status(file: Path, options: ReplicateOptions) -> int:
         table.add_row(
             *map(cell, (each.stream, each.object, each.mode, each.state)),
             "" if each.rows is None else str(each.rows),
-            "" if each.position is None else str(each.position),
+            "" if each.position is None else cell(each.position),
             _lag(each),
-            each.published_at,
+            cell(each.published_at),
         )
     said = [f"{each.stream}: {each.why}" for each in found if each.why]
     followed = any(each.mode == "full_then_changes" for each in found)
@@ -149,7 +150,7 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
     made = plan_replication(load_replication(file), settings, parallelism=cores())
     code = PARKED if made.missing or any(each.fault for each in made.tables) else 0
     if options.json_output:
-        print(json.dumps({"version": 1, "exit_code": code, **asdict(made)}, default=str))  # noqa: T201 - the command line talks
+        typer.echo(json_line({"version": 1, "exit_code": code, **asdict(made)}))
         return code
     table = _table(
         ("table", "object", "mode", "rows", "bytes", "connections", "target"),
@@ -246,15 +247,14 @@ def _run(file: Path, options: ReplicateOptions) -> int:
     if options.report is not None:
         publish_text(options.report, made.to_json() + "\n")
     if options.json_output:
-        print(json_line(json.loads(made.to_json())))  # noqa: T201 - the command line talks
+        typer.echo(json_line(json.loads(made.to_json())))
     else:
         _show(made)
     return made.exit_code
 
 
 def _say(line: str) -> None:
-    # In one piece: tables end side by side.
-    print(f"{one_line(line)}\n", end="", file=sys.stderr, flush=True)  # noqa: T201 - the command line talks
+    say(line, error=True)
 
 
 def _show(report: ReplicationReport) -> None:
@@ -383,6 +383,8 @@ def convert_jobs(jobs: Sequence[tuple[str, TransferSpec]]) -> Converted:
     if speeds:
         data["limit"] = speeds
     made.text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    if any(line != one_line(line) for line in made.text.split("\n")):
+        made.text = yaml.safe_dump(data, sort_keys=False, width=120)  # in escapes of YAML
     return made
 
 

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,14 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import typer
+
 from spark_channel.cli.outcome import JobOutcome, RunOutcome, closing_table, exit_code
 from spark_channel.cli.plan import check_place, job_files, load, publish_text
-from spark_channel.cli.text import json_line
+from spark_channel.cli.text import json_line, say
 from spark_channel.clock import utc_now
 from spark_channel.datax import LoadedJob
 from spark_channel.datax.plugins.connectors import is_database
 from spark_channel.errors import ChannelError, JobFileError, OptionError
-from spark_channel.plain_text import log_of, one_line
+from spark_channel.plain_text import log_of
 from spark_channel.planning import TransferSpec
 from spark_channel.progress import TransferReport
 from spark_channel.signals import raise_if_ended
@@ -155,7 +156,7 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     """
     jobs = _loaded(job_files(given), options)
     for note in _notes(_specs(jobs), options):
-        print(one_line(f"note: {note}"), file=sys.stderr)  # noqa: T201 - the command line talks
+        say(f"note: {note}", error=True)
     return carry_out_jobs(jobs, options)
 
 
@@ -292,7 +293,7 @@ class _Run:
                 raise
             self.error = error
             if len(self._jobs) > 1:
-                print(one_line(f"{job.file}: {error}"), file=sys.stderr)  # noqa: T201 - the command line talks
+                say(f"{job.file}: {error}", error=True)
         finally:
             outcome.seconds = time.monotonic() - began
             outcome.reports = tuple(reports)
@@ -317,7 +318,7 @@ def _loaded(files: Sequence[Path], options: RunOptions) -> list[JobRun]:
         except JobFileError as error:
             job.error = error
             if len(files) > 1:
-                print(one_line(f"{file}: {error}"), file=sys.stderr)  # noqa: T201 - the command line talks
+                say(f"{file}: {error}", error=True)
         jobs.append(job)
     return jobs
 
@@ -371,7 +372,7 @@ def _shared_limit(options: RunOptions) -> Iterator[dict[str, Any]]:
                     said = (
                         f"limit from {at.astimezone(zone):%Y-%m-%d %H:%M:%S}: {speeds} ({window})"
                     )
-                    print(said, file=sys.stderr)  # noqa: T201 - the command line talks
+                    say(said, error=True)
         return
     if not any(wanted):
         yield {}
@@ -451,13 +452,13 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
                 options.report, json.dumps(run.to_plain(), ensure_ascii=False, indent=1) + "\n"
             )
         except OptionError as error:  # the rows are written: the exit code is about them
-            print(one_line(f"warning: {error}"), file=sys.stderr)  # noqa: T201 - the command line talks
+            say(f"warning: {error}", error=True)
     if options.json_output:
-        print(json_line(run.to_plain()))  # noqa: T201 - the command line talks
+        typer.echo(json_line(run.to_plain()))
         return
     if len(run.jobs) > 1:
         from spark_channel.cli.outcome import print_summary
 
         print_summary(run)
     if options.datax_summary or any(each.reports for each in run.jobs):
-        print(closing_table(run, as_datax=options.datax_summary), flush=True)  # noqa: T201 - the command line talks
+        typer.echo(closing_table(run, as_datax=options.datax_summary))

@@ -20,14 +20,14 @@ def cell(text: object) -> str:
     return escape(one_line(text))
 
 
-def say(text: str) -> None:
-    """Print one line for people."""
-    typer.echo(one_line(text))
+def say(text: str, *, error: bool = False) -> None:
+    """Print one line for people; `error`: to the standard error, in one piece, since threads talk side by side."""
+    typer.echo(one_line(text), err=error)
 
 
 def json_line(data: object) -> str:
-    """The data as JSON in one line of printable characters."""
-    return one_line_json(json.dumps(data, ensure_ascii=False))
+    """The data as JSON in one line of printable characters; what has no JSON form is its text."""
+    return one_line_json(json.dumps(data, ensure_ascii=False, default=str))
 
 
 def print_table(table: "Table") -> None:

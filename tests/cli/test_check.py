@@ -1,6 +1,7 @@
 """`check`: many files, every fault, what is missing, and with `--connect` both ends."""
 
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from spark_channel.cli.reach import KINDS, reach
+from spark_channel.connectors.base.registry import all_connectors
+from spark_channel.planning import Endpoint, TransferSpec
 from tests.cli.cpu import cpu_of, imports
 from tests.cli.test_run import CLI, ROOT
 from tests.cli.typed import into_sqlite, made_up, typed, write_job
@@ -197,3 +201,66 @@ def test_what_a_job_would_run_is_told_without_a_login(tmp_path: Path) -> None:
     assert "delete from t" in runs
     assert str(tmp_path / "t.db") in runs
     assert "hunter2secret" not in json.dumps(report)
+    shown = " ".join(typed("check", str(path)).stdout.split())
+    assert "reader runs query" in shown
+    assert "hunter2secret" not in shown
+
+
+def test_what_a_file_of_replicate_would_run_is_told_too(tmp_path: Path) -> None:
+    path = tmp_path / "shop.yml"
+    path.write_text(
+        f"""
+source: {{url: 'postgresql://etl:hunter2secret@db.example/shop', sslrootcert: /ca.pem}}
+target: {{url: 'sqlite:{tmp_path}/t.db'}}
+defaults: {{target_options: {{sessionInitStatement: "PRAGMA cache_size = 1"}}}}
+streams:
+  shop.orders: {{where: "day > 3", source_options: {{password: '${{file:/secret}}'}}}}
+"""
+    )
+    (job,) = checked(str(path))["jobs"]
+    assert job["state"] == "runs", job
+    lines = "\n".join(job["runs"])
+    for said in (
+        "db.example/shop",
+        "source uses sslrootcert: /ca.pem",
+        f"{tmp_path}/t.db",
+        "defaults: target runs sessionInitStatement: PRAGMA cache_size = 1",
+        "shop.orders runs where: day > 3",
+        "shop.orders: source reads the file that option password names",
+    ):
+        assert said in lines
+    assert "hunter2secret" not in lines
+
+
+def test_places_in_properties_are_told_and_secrets_are_not() -> None:
+    properties = '{"uri": "https://u:hunter2@catalog", "token": "hunter2", "x": "hunter2"}'
+    ends = (
+        Endpoint("iceberg", {"catalogProperties": properties}),
+        Endpoint("adbc", {"driver": "/lib/x.so", "uri": "host=h password=hunter2"}),
+    )
+    lines = "\n".join(reach(TransferSpec(*ends)))
+    assert "catalog" in lines
+    assert "writer loads driver: /lib/x.so" in lines
+    assert "hunter2" not in lines
+
+
+NOT_TOLD = {
+    *("dialect", "limitPerMark", "sharedLimitToken", "timeout", "transactionTimeout"),
+}
+"""They speak of servers and SQL, and name none."""
+
+
+def test_each_option_that_names_more_than_rows_is_told() -> None:
+    """An option whose description speaks of SQL, files, hosts or code has to be one that `check` knows."""
+    told = {name.lower() for names in KINDS.values() for name in names}
+    strange = set()
+    for connector in all_connectors():
+        for half in ("reader", "writer"):
+            if getattr(connector, half) is None:
+                continue
+            for name, field in connector.options_class(half).model_fields.items():
+                words = (field.description or "").split(";")[0]
+                if re.search(r"\b(SQL|file of|PEM|hosts?|brokers|driver|uri)\b", words):
+                    strange.add(field.alias or name)
+    assert {name for name in strange if name.lower() not in told} <= NOT_TOLD
+    assert len(strange) > 20

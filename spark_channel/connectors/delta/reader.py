@@ -20,7 +20,7 @@ from spark_channel.connectors.delta.table import (
     place_of,
 )
 from spark_channel.connectors.delta.writer import file_path, logged_partition, table_files
-from spark_channel.connectors.files.filesystem import reading
+from spark_channel.connectors.files.filesystem import Location, reading
 from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.source import SourcePlan, plan_columns
@@ -98,8 +98,12 @@ class DeltaReader(FilesReader):
         place, table = place_of(self.options), self.table(version)
         with explained(place.show(), SourceError):
             check_deletion_vectors(table, place.show())
-            found = table_files(table, place.path, place.show())
+            found = table_files(table, place.path, place.show(), self.outside(place))
         return self.sources(found)
+
+    def outside(self, place: Location) -> Location | None:
+        """The table's place, if its files may be elsewhere."""
+        return place if self.options.external_access else None
 
     def sources(self, files: Sequence[TableFile]) -> list[SourceFile]:
         root = place_of(self.options).root
@@ -243,7 +247,8 @@ class DeltaFeed(ChangeFeed):
                 partition = logged_partition(add.get("partitionValues") or {}, folders)
                 # The log's paths are uris; get_add_actions gives them as they are:
                 # findings/delta-add-actions-are-encoded.sh
-                path = file_path(place.path, add["path"], place.show())
+                outside = self._reader.outside(place)
+                path = file_path(place.path, add["path"], place.show(), outside)
                 file = TableFile(path, int(add["size"]), partition)
                 found.append({"file": file, "rows": int(rows)})
         return found

@@ -113,6 +113,11 @@ class DeltaReadOptions(Table, ReadOptions):
     timestamp: Annotated[Instant, BeforeValidator(_instant)] | None = Field(
         None, description="read the table as of this time, UTC unless it has a zone; default: now"
     )
+    external_access: bool = Field(
+        False,
+        description="whether the table's log may name files outside its directory, as that of a shallow clone does; "
+        "set it for tables that you trust",
+    )
     split_bytes: ByteAmount | None = Field(
         None,
         description="approximate bytes of one split; default: all bytes over the splits for `channels`",

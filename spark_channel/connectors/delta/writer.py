@@ -29,6 +29,7 @@ from spark_channel.connectors.delta.table import (
     written_columns,
 )
 from spark_channel.connectors.files.conditions import ValueRange, exact
+from spark_channel.connectors.files.filesystem import Location
 from spark_channel.connectors.files.listing import partition_value
 from spark_channel.connectors.files.store import store_of
 from spark_channel.connectors.lake.replace import file_rows
@@ -481,8 +482,10 @@ def _check_spelling(table: "DeltaTable", shown: str) -> None:
             )
 
 
-def table_files(table: "DeltaTable", base: str, shown: str) -> list[TableFile]:
-    """Every data file of the version.
+def table_files(
+    table: "DeltaTable", base: str, shown: str, outside: Location | None = None
+) -> list[TableFile]:
+    """Every data file of the version. `outside`: see `file_path`.
 
     Raises:
         UnsupportedError: see `file_path`.
@@ -498,12 +501,12 @@ def table_files(table: "DeltaTable", base: str, shown: str) -> list[TableFile]:
         )
     ):
         partition = _partition({} if parts is None else parts[number] or {})
-        found.append(TableFile(file_path(base, path, shown), size, partition, path))
+        found.append(TableFile(file_path(base, path, shown, outside), size, partition, path))
     return found
 
 
-def file_path(base: str, path: str, shown: str) -> str:
-    """Where the file is that the log names `path`.
+def file_path(base: str, path: str, shown: str, outside: Location | None = None) -> str:
+    """Where the file is that the log names `path`. `outside`: the table's place, if its files may be elsewhere.
 
     Raises:
         UnsupportedError: outside of the table's directory, such as in a shallow clone, or by a log that was edited.
@@ -511,11 +514,36 @@ def file_path(base: str, path: str, shown: str) -> str:
     plain = unquote(path)
     inside = posixpath.normpath(plain)
     if urlsplit(path).scheme or inside.startswith("/") or inside.split("/")[0] == "..":
+        elsewhere = None if outside is None else _elsewhere(base, path, outside)
+        if elsewhere is not None:
+            return elsewhere
+        how = (
+            "set option 'externalAccess' of a read to true, if you trust who writes the table"
+            if outside is None
+            else "its store is another one than the table's"
+        )
         raise UnsupportedError(
-            f"{shown} names the file {path}, which is outside its directory, as a shallow clone does; clone "
+            f"{shown} names the file {path}, which is outside its directory, as a shallow clone does: {how}. Or clone "
             "it with its files, or use Delta Lake in Spark"
         )
     return posixpath.join(base, plain)
+
+
+_SAME = {"s3a": "s3", "s3n": "s3"}
+
+
+def _elsewhere(base: str, path: str, place: Location) -> str | None:
+    """The path in the table's file system; None = it is in another one."""
+    parts = urlsplit(path)
+    plain = unquote(parts.path)
+    if not parts.scheme:
+        return posixpath.normpath(posixpath.join(base, unquote(path))) if place.local else None
+    if place.local:
+        return plain if parts.scheme == "file" and parts.netloc in ("", "localhost") else None
+    scheme = _SAME.get(parts.scheme, parts.scheme)
+    if scheme in ("s3", "gs") and scheme == urlsplit(place.root).scheme:
+        return f"{parts.netloc}/{plain.lstrip('/')}"
+    return None
 
 
 def logged_partition(values: Mapping[str, str | None], columns: pa.Schema) -> Partition:

@@ -123,7 +123,9 @@ class IcebergReader(Reader):
             return []
         table, shown = self.load(), self.options.dbtable
         with reading(shown), explained(shown, SourceError):
-            tasks = planned_files(table.scan(snapshot_id=self.snapshot), self.options.dbtable)
+            tasks = planned_files(
+                table.scan(snapshot_id=self.snapshot), shown, outside=self.options.external_access
+            )
         return self.split_files([task.file for task in tasks], advice)
 
     def split_files(self, files: Sequence[Any], advice: int) -> list[Split]:
@@ -227,6 +229,7 @@ class IcebergFeed(ChangeFeed):
         self._reader = reader
         self._advice = reader.options.channels or 2
         self._shown = reader.options.dbtable
+        self._outside = reader.options.external_access
 
     def schema(self) -> pa.Schema:
         return self._reader.schema()
@@ -319,7 +322,7 @@ class IcebergFeed(ChangeFeed):
                 self._checked(table, snapshot)
                 if snapshot.summary is not None and snapshot.summary.operation.value == "replace":
                     continue
-                files += _added(table, snapshot)
+                files += _added(table, snapshot, outside=self._outside)
         return self._reader.split_files(files, self._advice) if files else []
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
@@ -328,7 +331,8 @@ class IcebergFeed(ChangeFeed):
         with reading(self._shown), explained(self._shown, SourceError):
             for token in upto:
                 if _snapshot(token) != _NOTHING:
-                    tasks = planned_files(table.scan(snapshot_id=_snapshot(token)), self._shown)
+                    scan = table.scan(snapshot_id=_snapshot(token))
+                    tasks = planned_files(scan, self._shown, outside=self._outside)
                     files += [task.file for task in tasks]
         return self._reader.split_files(files, advice) if files else []
 
@@ -352,7 +356,7 @@ class IcebergFeed(ChangeFeed):
         return FeedLag(rows, sum(int(each.get("added-files-size", 0)) for each in found), None)
 
 
-def _added(table: "Table", snapshot: Any) -> list[Any]:
+def _added(table: "Table", snapshot: Any, *, outside: bool) -> list[Any]:
     """The data files that the snapshot itself added."""
     from pyiceberg.manifest import ManifestEntryStatus
     from pyiceberg.table import FileScanTask
@@ -364,7 +368,8 @@ def _added(table: "Table", snapshot: Any) -> list[Any]:
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
     ]
-    check_files([FileScanTask(file) for file in found], ".".join(table.name()), table.location())
+    location = None if outside else table.location()
+    check_files([FileScanTask(file) for file in found], ".".join(table.name()), location)
     return found
 
 

@@ -99,6 +99,12 @@ class TableOptions(Options):
         description="a JSON object of pyiceberg's catalog properties; default: pyiceberg's configuration",
     )
 
+    external_access: bool = Field(
+        False,
+        description="whether the table's metadata may name files in other buckets, or on a disk outside its "
+        "namespace's folder; set it for tables that you trust",
+    )
+
     def properties(self) -> dict[str, str]:
         if self.catalog_properties is None:
             return {}

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_channel.connectors.base.claims import Claim, Identity, unless_replaced
 from spark_channel.connectors.files.conditions import ValueRange
+from spark_channel.connectors.iceberg.outside import check_inside
 from spark_channel.connectors.iceberg.table import (
     IcebergWriteOptions,
     TableOptions,
@@ -272,7 +272,8 @@ class IcebergState(TableState):
     def files(self) -> list[TableFile]:
         shown = self._options.dbtable
         with explained(shown, TargetError):
-            tasks = planned_files(self._table.scan(), shown)
+            outside = self._options.external_access
+            tasks = planned_files(self._table.scan(), shown, outside=outside)
             return [
                 TableFile(task.file.file_path, task.file.file_size_in_bytes, (), task.file)
                 for task in tasks
@@ -438,24 +439,26 @@ def partition_columns_of(metadata: "TableMetadata") -> tuple[str, ...]:
     return tuple(schema.find_column_name(field.source_id) or "" for field in metadata.spec().fields)
 
 
-def planned_files(scan: Any, shown: str) -> list[Any]:
-    """The data files of a scan.
+def planned_files(scan: Any, shown: str, *, outside: bool) -> list[Any]:
+    """The data files of a scan. `outside`: option `externalAccess`.
 
     Raises:
         UnsupportedError: see `check_files`.
     """
+    location = scan.table_metadata.location
+    snapshot = scan.snapshot()
+    if snapshot is not None and not outside:
+        check_inside([snapshot.manifest_list], shown, location)
+        manifests = (each.manifest_path for each in snapshot.manifests(scan.io))
+        check_inside(manifests, shown, location)
     try:
         tasks = list(scan.plan_files())
     except (ValueError, NotImplementedError) as error:
         if "equality delete" not in str(error):
             raise
         raise _merged(shown, "by equality") from error
-    check_files(tasks, shown, scan.table_metadata.location)
+    check_files(tasks, shown, None if outside else location)
     return tasks
-
-
-def _is_local(location: str) -> bool:
-    return urlsplit(location).scheme in ("", "file")
 
 
 def _merged(shown: str, what: str) -> UnsupportedError:
@@ -465,20 +468,17 @@ def _merged(shown: str, what: str) -> UnsupportedError:
     )
 
 
-def check_files(tasks: Sequence[Any], shown: str, location: str) -> None:
-    """
+def check_files(tasks: Sequence[Any], shown: str, location: str | None) -> None:
+    """`location`: of the table; None = its files may be anywhere.
+
     Raises:
-        UnsupportedError: delete files (merge-on-read), files that are not Parquet, or files of this host in a table
-            elsewhere: whoever writes such a table would have them read by the user of this job.
+        UnsupportedError: delete files (merge-on-read), files that are not Parquet, or see `check_inside`.
     """
     from pyiceberg.manifest import FileFormat
 
+    if location is not None:
+        check_inside((task.file.file_path for task in tasks), shown, location)
     for task in tasks:
-        if _is_local(task.file.file_path) and not _is_local(location):
-            raise UnsupportedError(
-                f"{shown} is at {location}, and names the file {task.file.file_path} on a disk of the host that reads "
-                "the table; such a file is not read"
-            )
         if task.delete_files:
             raise _merged(shown, f"such as for {task.file.file_path}")
         if task.file.file_format != FileFormat.PARQUET:

@@ -12,9 +12,12 @@ import pytest
 pytest.importorskip("deltalake")
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from pyarrow.fs import LocalFileSystem
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import FeedOptions
+from spark_channel.connectors.delta.writer import file_path
+from spark_channel.connectors.files.filesystem import Location
 from spark_channel.errors import OptionError, SchemaError, TargetError, UnsupportedError
 from tests.connectors.delta.helpers import (
     leftovers,
@@ -381,7 +384,15 @@ def test_a_path_that_holds_no_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "named", ["../private/", "a/../../private/", "%2E%2E/private/", "{private}/", "%2F"]
+    "named",
+    [
+        "../private/",
+        "a/../../private/",
+        "%2E%2E/private/",
+        "{private}/",
+        "%2F",
+        "file://{private}/",
+    ],
 )
 def test_a_log_that_names_files_elsewhere_has_none_of_them_read(tmp_path: Path, named: str) -> None:
     """Whoever may write the log would have read what only the user of the next job may read."""
@@ -407,6 +418,34 @@ def test_a_log_that_names_files_elsewhere_has_none_of_them_read(tmp_path: Path, 
     feed = reader_of(shared).feed(FeedOptions())
     with pytest.raises(UnsupportedError, match="outside its directory"):
         feed.changes({"version": 0}, {"version": int(last.stem)})
+    trusting = reader_of(shared, externalAccess="true")
+    feed = trusting.feed(FeedOptions())
+    splits = feed.changes({"version": 0}, {"version": int(last.stem)})
+    assert [b.column("id").to_pylist() for each in splits for b in feed.read(each)] == [[42]]
+    assert sorted(read(shared, externalAccess="true").column("id").to_pylist()) == [0, 42]
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "found"),
+    [
+        ("", "s3://b/x.parquet", None),
+        ("", "file://host/x.parquet", None),
+        ("s3://a?region=eu-west-1", "s3a://b/x%20y.parquet", "b/x y.parquet"),
+        ("s3://a", "/etc/x.parquet", None),
+        ("s3://a", "file:///etc/x.parquet", None),
+        ("gs://a", "s3://b/x.parquet", None),
+        ("abfs://c@a", "abfs://d@b/x.parquet", None),
+    ],
+)
+def test_a_file_of_another_store_is_refused_also_where_the_table_is_trusted(
+    root: str, path: str, found: str | None
+) -> None:
+    place = Location(LocalFileSystem(), "a/t", root)
+    if found is not None:
+        assert file_path("a/t", path, "t", place) == found
+    else:
+        with pytest.raises(UnsupportedError, match="its store is another one"):
+            file_path("a/t", path, "t", place)
 
 
 def test_row_groups_have_about_the_bytes_asked_for(tmp_path: Path) -> None:

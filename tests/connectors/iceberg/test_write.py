@@ -291,6 +291,46 @@ def test_a_table_elsewhere_names_no_files_of_this_host() -> None:
         check_files([task], "shop.t", "abfss://c@a/shop/t")
 
 
+@pytest.mark.parametrize(
+    ("path", "location", "is_inside"),
+    [
+        ("s3://bucket/old/a.parquet", "s3a://bucket/shop/t", True),
+        ("s3://payroll/a.parquet", "s3://bucket/shop/t", False),
+        ("gs://bucket/a.parquet", "s3://bucket/shop/t", False),
+        ("s3://bucket/a.parquet", "/w/s/t", False),
+        ("file:/w/s/t/data/a.parquet", "file:///w/s/t", True),
+        ("/w/s/t_1/data/a.parquet", "file:///w/s/t/", True),
+        ("file:///w/s2/a.parquet", "file:///w/s/t", False),
+        ("file:///w/s/t/../x/a.parquet", "file:///w/s/t", False),
+        ("file:///w/s/t/%2e%2e/x/a.parquet", "file:///w/s/t", False),
+        ("FILE:///etc/a.parquet", "file:///w/s/t", False),
+    ],
+)
+def test_a_table_names_files_of_its_own_place(path: str, location: str, is_inside: bool) -> None:
+    file = SimpleNamespace(file_path=path, file_format="PARQUET")
+    task = SimpleNamespace(file=file, delete_files=[])
+    check_files([task], "shop.t", None)
+    if is_inside:
+        check_files([task], "shop.t", location)
+    else:
+        with pytest.raises(UnsupportedError, match=r"outside of it.*'externalAccess'"):
+            check_files([task], "shop.t", location)
+
+
+def test_files_of_another_folder_are_read_where_the_user_trusts_the_table(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    write(tmp_path, numbers(1))
+    elsewhere = tmp_path / "elsewhere.parquet"
+    pq.write_table(numbers(2), elsewhere)
+    catalog.load_table("shop.t").add_files([elsewhere.as_uri()])
+    with pytest.raises(UnsupportedError, match=r"elsewhere\.parquet.*'externalAccess'"):
+        read(tmp_path)
+    reader = reader_of(tmp_path, externalAccess="true")
+    rows = [batch for split in reader.split(1) for batch in reader.read(split)]
+    assert sorted(n for batch in rows for n in batch.column("id").to_pylist()) == [1, 2]
+
+
 def test_a_stream_begins_at_zero_and_its_record_ends_with_its_rows(
     tmp_path: Path, catalog: Catalog
 ) -> None:

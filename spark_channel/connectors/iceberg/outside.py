@@ -1,0 +1,53 @@
+"""Files that an Iceberg table names outside its location: whoever writes its metadata says what a job's user reads."""
+
+from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
+
+from spark_channel.errors import UnsupportedError
+
+__all__ = ["check_inside"]
+
+_SAME = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs", "gcs": "gs"}
+
+
+def check_inside(paths: Iterable[str], shown: str, location: str) -> None:
+    """Check that a table's files are in its bucket, and those of a disk in the folder of its namespace.
+
+    Raises:
+        UnsupportedError: one is elsewhere.
+    """
+    strange = next((path for path in paths if not _is_inside(path, location)), None)
+    if strange is not None:
+        where = " on a disk of the host that reads the table" if _is_local(strange) else ""
+        raise UnsupportedError(
+            f"{shown} is at {location}, and names the file {strange}{where}, outside of it; such a file is not read. "
+            "If you trust who writes the table, set option 'externalAccess' to true"
+        )
+
+
+def _is_local(path: str) -> bool:
+    return urlsplit(path).scheme in ("", "file")
+
+
+def _is_inside(path: str, location: str) -> bool:
+    if _is_local(path) or _is_local(location):
+        if not (_is_local(path) and _is_local(location)):
+            return False
+        is_plain = ".." not in unquote(path).split("/")
+        return is_plain and _on_disk(path).startswith(_folder_of(location))
+    return _store(path) == _store(location)
+
+
+def _on_disk(path: str) -> str:
+    plain = path[len("file:") :] if path.lower().startswith("file:") else path
+    return "/" + plain.lstrip("/")
+
+
+def _folder_of(location: str) -> str:
+    """The namespace's folder: a catalog may choose a table's own at the commit, when the first files are written."""
+    return _on_disk(location).rstrip("/").rpartition("/")[0] + "/"
+
+
+def _store(path: str) -> tuple[str, str]:
+    parts = urlsplit(path)
+    return _SAME.get(parts.scheme, parts.scheme), parts.netloc
