@@ -563,7 +563,7 @@ class WriteOptions(CommonOptions):
     commit: CommitMode | None = Field(
         None,
         description="`job`: all rows become visible together, or none; `task`: each task publishes its rows when it "
-        "ends; default: `task` for an append to a database table that exists, else `job`",
+        "ends; default: `job`, where the target can; Redis: `task`",
     )
     transaction_rows: Amount | None = Field(
         None, description="most rows in one transaction of the channel; default: `capacityRows`"

@@ -79,7 +79,7 @@ def copy(
         str | None,
         typer.Option(
             metavar="job|task",
-            help="Publish all rows together, or those of each task as it ends; default: the connector's.",
+            help="Publish all rows together, or those of each task as it ends; default: job, where the target can.",
         ),
     ] = None,
     txn: Annotated[

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.claims import StreamProgress
+from spark_channel.connectors.base.contract import is_row_refusal
 from spark_channel.connectors.base.together import SmallTable, Together
 from spark_channel.errors import (
     BatchRefusedError,
@@ -435,7 +436,7 @@ def _of_table(end: Any, options: Mapping[str, Any]) -> Any:
 
 def is_of_values(error: ChannelError, writer: Writer) -> bool:
     """Whether the target refused values of rows, and not the table as a whole."""
-    return isinstance(error, (DirtyRowsError, BatchRefusedError)) or writer.is_refusal(error)
+    return isinstance(error, (DirtyRowsError, BatchRefusedError)) or is_row_refusal(writer, error)
 
 
 def why_of(error: Exception) -> str:

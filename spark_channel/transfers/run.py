@@ -7,6 +7,7 @@ from dataclasses import replace
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
 from spark_channel.connectors.base.claims import Follows
+from spark_channel.connectors.base.contract import is_row_refusal
 from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError
 from spark_channel.limits import StaticShare
 from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
@@ -317,7 +318,7 @@ class Transfer:
             try:
                 writer.commit(plan, own)
             except ChannelError as error:
-                if number == 0 and writer.is_refusal(error):
+                if number == 0 and is_row_refusal(writer, error):
                     raise DirtyRowsError(str(error)) from error
                 if number == 0:
                     raise

@@ -229,7 +229,7 @@ def test_what_asks_for_a_ledger_is_refused_without_one(make_job: Any, pg: Pg, sh
     shop.sql("CREATE TABLE t (id INT); CREATE TABLE u LIKE t; INSERT INTO t VALUES (1)")
     for job in (pg_job(make_job, pg), mysql_job(make_job, shop)):
         with pytest.raises(TargetError, match="stagingSchema"):
-            move(job, commit="job")
+            move(job, name="third", commit="job")
         with pytest.raises(TargetError, match="stagingSchema"):
             move(job, transaction="nightly:1")
     with pytest.raises(ChannelError, match="a transaction id needs tables"):
@@ -269,3 +269,25 @@ def test_the_first_lines_tell_of_it(pg: Pg) -> None:
     ]
     assert "each task's rows once" in messages[0]
     assert "at least once, a retried task can add its rows twice" in messages[1]
+
+
+def test_a_role_that_may_not_stage_commits_by_task_and_says_so(
+    make_job: Any, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tables of claims are there, as an administrator makes them; a job that may leave out no row stages."""
+    shop.sql("CREATE TABLE t (id INT); CREATE TABLE u LIKE t; INSERT INTO t VALUES (1)")
+    made = between(make_job, reads(shop), writes(shop))
+    made["job"]["setting"]["errorLimit"] = {"record": 0}
+    with caplog.at_level(logging.WARNING):
+        move(made)
+    assert "commit=task" not in caplog.text
+    job = mysql_job(make_job, shop)
+    job["job"]["setting"]["errorLimit"] = {"record": 0}
+    with caplog.at_level(logging.WARNING):
+        move(job, name="second")
+    assert shop.rows("SELECT * FROM u") == [("1",), ("1",)]
+    assert "at least once" not in caplog.text
+    assert "(commit=task): for all rows or none" in caplog.text
+    assert "run GRANT CREATE" in caplog.text
+    with pytest.raises(TargetError, match=r"GRANT CREATE.*or set 'commit' to task"):
+        move(job, name="third", commit="job")

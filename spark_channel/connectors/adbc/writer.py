@@ -357,9 +357,8 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         return replace(plan, target=target)
 
     def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
-        tolerant = context.stream is None and self.options.tolerates_dirty_rows
-        only_task = not self.options.makes_tables_in_transactions()
-        return "task" if tolerant or only_task else super().default_commit(place, context)
+        stages = self.options.makes_tables_in_transactions()
+        return super().default_commit(place, context) if stages else "task"
 
     def _names(self, there: pa.Schema | None, fields: Sequence[pa.Field]) -> list[str]:
         """The table's names of the rows' columns."""

@@ -17,7 +17,7 @@ from spark_channel.connectors.base.claims import Follows, HeldClaim, StreamProgr
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.stored import FreeConnections, Stored
-from spark_channel.errors import BatchRefusedError, TargetError, UnsupportedError
+from spark_channel.errors import BatchRefusedError, ChannelError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
 
@@ -42,6 +42,7 @@ __all__ = [
     "WritePlan",
     "Writer",
     "bisect_refused",
+    "is_row_refusal",
     "native_batch",
     "native_data",
 ]
@@ -632,6 +633,12 @@ class Writer(ABC):
         running. Called any number of times. Returns the receipts of the tasks whose rows stay (`commit=task`), where
         the target records them; else None.
         """
+
+
+def is_row_refusal(writer: Writer, error: ChannelError) -> bool:
+    """Whether a row is the matter of `error`, or of what it was raised from, as where a publish fails."""
+    causes = (error, error.__cause__)
+    return any(isinstance(each, ChannelError) and writer.is_refusal(each) for each in causes)
 
 
 def bisect_refused(

@@ -24,7 +24,7 @@ from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.lazy import compute as pc
-from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.options import WriteOptions
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -147,9 +147,6 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
 
     def check_file(self) -> None:
         check_file(self.path, TargetError)
-
-    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
-        return "job"
 
     def new_place(self, session: DuckdbSession | None) -> tuple[str, str]:
         return name_readings(self.options.dbtable, "duckdb", "main")[-1]

@@ -43,8 +43,9 @@ from spark_channel.connectors.mysql.write_dialect import (
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect, Ledger
 from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.rights import lacking_to_stage
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
-from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write_protocol import STAGING_WAYS, SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
@@ -59,6 +60,7 @@ _T = TypeVar("_T")
 
 _DENIED = frozenset({1044, 1142, 1143, 1227})
 _ALTER_SECONDS = 30
+_SCRIPTS = ("preSql", "postSql")
 _ASSIGNS = re.compile(r"\bSET\b(?:[^;]*,)?\s*NEW\s*\.", re.IGNORECASE)
 
 
@@ -84,7 +86,7 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     def task_seconds(self) -> float | None:
         options = self.options
         holds = options.write_mode == "insert" and options.duplicates == "error"
-        by_task = options.commit != "job" and not options.tolerates_dirty_rows
+        by_task = options.commit == "task" and not options.tolerates_dirty_rows
         return TASK_SECONDS if holds and by_task else None
 
     def resource_mark(self) -> str | None:
@@ -189,15 +191,27 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
             session.rows("SET SESSION lock_wait_timeout = DEFAULT")
 
     def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
-        """Keys are told apart only within one transaction; refused rows only where the target judges them."""
-        return (
-            "task" if self.options.tolerates_dirty_rows else super().default_commit(place, context)
+        """`task` also for an append whose scripts hold DDL: it commits, so nothing else is in its transaction."""
+        commits = next((name for name in _SCRIPTS if self._script_commits(name)), None)
+        if commits is None or context.overwrite or context.stream is not None:
+            return super().default_commit(place, context)
+        _log.warning(
+            "job %s: option %r holds a statement that commits in MySQL, so each task's rows stay when the job fails "
+            "(commit=task). For all rows or none, write it without DDL: DELETE instead of TRUNCATE",
+            context.job,
+            commits,
         )
+        return "task"
 
     def make_staging(
         self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
-        return plan  # each attempt makes its own table
+        """Each attempt makes its own table, so that a right which lacks would end each of them."""
+        said = lacking_to_stage(self.dialect, session, place)
+        if said:
+            ways = "" if context.stream is not None else f". {STAGING_WAYS}"
+            raise TargetError(f"{self.shown}: {said}{ways}")
+        return plan
 
     @contextmanager
     def preparing(self, session: MysqlWriteSession, plan: SqlPlan) -> Iterator[None]:
@@ -285,7 +299,11 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     @property
     def _pre_sql_commits(self) -> bool:
         """It holds DDL, which would commit the transaction that makes the table ready before it is complete."""
-        return _commits(self.options.pre_sql, "preSql")
+        return self._script_commits("preSql")
+
+    def _script_commits(self, option: str) -> bool:
+        pre = option == "preSql"
+        return _commits(self.options.pre_sql if pre else self.options.post_sql, option)
 
     def _check_scripts(self, forbidden: frozenset[str]) -> None:
         split_script(self.options.pre_sql, "preSql", "mysql", forbidden)

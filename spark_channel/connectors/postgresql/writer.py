@@ -83,10 +83,8 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
 
     @property
     def task_seconds(self) -> float | None:
-        options = self.options
-        unsaid = options.commit is None and not options.tolerates_dirty_rows
-        by_job = options.commit == "job" or (unsaid and options.write_mode != "insert")
-        return None if by_job else TASK_SECONDS
+        by_task = self.options.commit == "task" or self.options.tolerates_dirty_rows
+        return TASK_SECONDS if by_task else None
 
     @property
     def shown(self) -> str:

@@ -8,11 +8,20 @@ from spark_channel.connectors.sql.session import S
 from spark_channel.errors import TargetError
 
 if TYPE_CHECKING:
+    from spark_channel.connectors.sql.dialect import WriteDialect
     from spark_channel.connectors.sql.reader import SqlReader
     from spark_channel.connectors.sql.write_protocol import WriteTarget
     from spark_channel.connectors.sql.writer import SqlWriter
 
-__all__ = ["OWNER", "MissingRights", "Right", "check_rights", "lacking_to_read", "lacking_to_write"]
+__all__ = [
+    "OWNER",
+    "MissingRights",
+    "Right",
+    "check_rights",
+    "lacking_to_read",
+    "lacking_to_stage",
+    "lacking_to_write",
+]
 
 OWNER = "OWNER"
 """Stands for what only the table's owner may do."""
@@ -72,6 +81,12 @@ def lacking_to_write(writer: "SqlWriter[S]", *, overwrite: bool, alters: bool = 
         return _to_write(writer, session, place, overwrite=overwrite, stages=True, alters=alters)
 
     return writer.run(TargetError, "look", ask, begins=True)
+
+
+def lacking_to_stage(dialect: "WriteDialect", session: S, place: "WriteTarget") -> str:
+    """What to do for the rights that the session's login lacks to make staging tables; "" = it has them."""
+    asked = [Right(place.staging, "", word) for word in dialect.of_new_tables]
+    return _advice(dialect.lacking(session, asked), asked, "target") if asked else ""
 
 
 def check_rights(

@@ -45,6 +45,7 @@ from spark_channel.connectors.sql.claim_tables import (
 from spark_channel.connectors.sql.claims import Claims, NoClaims, UntrustedClaimsError
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
+from spark_channel.connectors.sql.rights import lacking_to_stage
 from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.statements import parsed_name
@@ -65,6 +66,11 @@ _TAKES = 5
 WAYS = (
     "Grant the right; or set 'stagingSchema' or 'ledgerTable' to where this role may create tables; or set 'ledger' to "
     "none, which writes without these tables, at least once"
+)
+STAGING_WAYS = (
+    "The rows of the job are staged before they are published together: grant the right; or set 'stagingSchema' to "
+    "where this role may create tables; or set 'commit' to task, which leaves the rows of finished tasks when the job "
+    "fails"
 )
 _JOIN_SECONDS = 5.0
 _OWN = {
@@ -274,8 +280,7 @@ class WriteProtocol(Writer, Generic[S]):
         Raises:
             OptionError: the source is the target, and the user or the role's rights leave only `task`.
         """
-        commit: CommitMode = context.commit or self.default_commit(place, context)
-        commit = commit if place.has_ledger else "task"
+        commit = context.commit or self._usual_commit(session, place, context)
         target = self._stored_at(session, place) if commit == "task" and context.reads else None
         if target is None:
             return commit, None
@@ -284,20 +289,6 @@ class WriteProtocol(Writer, Generic[S]):
             found = min(found, Overlap.PERHAPS)
         if found is Overlap.NONE:
             return commit, None
-        if context.commit is None and place.has_ledger and not self.options.tolerates_dirty_rows:
-            hint = (
-                ""
-                if found is Overlap.SURE
-                else ". If the rows come from elsewhere, set 'commit' to task"
-            )
-            _log.info(
-                "job %s stages its rows (commit=job): %s table %s, and would read the rows that tasks commit%s",
-                context.job,
-                _OWN[found, context.reads_surely],
-                place.label,
-                hint,
-            )
-            return "job", None
         self._refuse_own_source(place, context, found)
         return commit, target
 
@@ -320,9 +311,11 @@ class WriteProtocol(Writer, Generic[S]):
         asked = (
             "omit 'maxDirtyRows' and 'maxDirtyFraction', which need commit=task"
             if self.options.tolerates_dirty_rows
-            else "set 'commit' to job, or omit it"
-            if place.has_ledger
             else f"give the job what commit=job needs ({WAYS})"
+            if not place.has_ledger
+            else "set 'commit' to job, or omit it"
+            if context.commit is not None
+            else "omit what needs commit=task"
         )
         raise OptionError(
             f"{_OWN[found, context.reads_surely]} the target, table {place.label!r}: {why}. "
@@ -332,12 +325,28 @@ class WriteProtocol(Writer, Generic[S]):
             takes="job",
         )
 
+    def _usual_commit(self, session: S, place: WriteTarget, context: WriteContext) -> CommitMode:
+        """`default_commit`, as far as the role's rights allow it where the ledger is optional."""
+        if not place.has_ledger:
+            return "task"
+        commit, options = self.default_commit(place, context), _ledger_options(self.options)
+        if commit == "task" or context.stream is not None or options is None:
+            return commit
+        said = options.ledger == "optional" and lacking_to_stage(self.dialect, session, place)
+        if not said:
+            return commit
+        _log.warning(
+            "job %s: each task's rows stay in %s when the job fails (commit=task): for all rows or none, %s",
+            context.job,
+            place.label,
+            said,
+        )
+        return "task"
+
     def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
-        """`task` writes an append once instead of twice; keys are told apart only within one transaction."""
-        if context.stream is not None:
-            return "job"
-        append = place.table is not None and not context.overwrite
-        return "task" if append and self.options.write_mode == "insert" else "job"
+        """`job`, whatever the target holds; `task` only where it judges refused rows one by one."""
+        tolerant = context.stream is None and self.options.tolerates_dirty_rows
+        return "task" if tolerant else "job"
 
     def _take(
         self,

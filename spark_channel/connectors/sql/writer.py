@@ -49,6 +49,7 @@ from spark_channel.connectors.sql.task_writer import (
     StagedTaskWriter,
 )
 from spark_channel.connectors.sql.write_protocol import (
+    STAGING_WAYS,
     SqlPlan,
     WriteProtocol,
     WriteTarget,
@@ -241,7 +242,7 @@ class SqlWriter(WriteProtocol[S]):
 
         def stage(held: HeldClaim) -> None:
             nonlocal plan
-            plan = self.make_staging(session, replace(plan, held=held), place, context)
+            plan = self._with_staging(session, replace(plan, held=held), place, context)
 
         taken = self._take(session, claims, place, context, stage if staged else None)
         if taken.held is None:
@@ -251,7 +252,7 @@ class SqlWriter(WriteProtocol[S]):
         try:
             if plan.commit == "job":
                 if not staged:
-                    plan = self.make_staging(session, plan, place, context)
+                    plan = self._with_staging(session, plan, place, context)
                 self._end_overtaken(session, taken, place, context)
             else:
                 # Before the table is made ready, on which their locks are.
@@ -269,6 +270,16 @@ class SqlWriter(WriteProtocol[S]):
         except BaseException:
             self._give_back(session, plan, overtaken)
             raise
+
+    def _with_staging(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        try:
+            return self.make_staging(session, plan, place, context)
+        except TargetError as error:
+            if not self.is_denied(error) or context.stream is not None:
+                raise
+            raise TargetError(f"{error}. {STAGING_WAYS}") from error.__cause__
 
     def _new_fields(
         self, place: WriteTarget, context: WriteContext, schema: pa.Schema

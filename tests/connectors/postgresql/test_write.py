@@ -34,7 +34,7 @@ def test_defaults_of_commit(pg: Pg) -> None:
     schema = _rows(1).schema
     assert pg.writer("t").prepare(pg.context(), schema).commit == "job"
     _keyed(pg)
-    assert pg.writer("t").prepare(pg.context(), schema).commit == "task"
+    assert pg.writer("t").prepare(pg.context(), schema).commit == "job"
     assert pg.writer("t").prepare(pg.context(overwrite=True), schema).commit == "job"
     upsert = pg.writer("t", writeMode="upsert", keyColumns="id")
     assert upsert.prepare(pg.context(), schema).commit == "job"

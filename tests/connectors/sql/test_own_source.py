@@ -183,8 +183,9 @@ def test_rows_are_written_by_key_into_the_table_they_come_from(
 def test_another_table_is_written_by_task(engine: LocalEngine, place: Place) -> None:
     for name in ("other", "u"):
         place.create(name, {"id": "int", "v": "int"}, [])
-    assert copy(engine, end(place), end(place, "other")).commit == "task"
-    assert copy(engine, end(place, **shifted(place)), end(place, "u")).commit == "task"
+    by_task = {"commit": "task"}
+    assert copy(engine, end(place), end(place, "other", **by_task)).commit == "task"
+    assert copy(engine, end(place, **shifted(place)), end(place, "u", **by_task)).commit == "task"
     assert (ids(place, "other"), ids(place, "u")) == (ONCE, TWICE[ROWS:])
 
 
@@ -197,7 +198,7 @@ def test_a_table_of_the_same_name_is_another_one(engine: LocalEngine, tmp_path: 
     ):
         for each in (one, two):
             each.create("t", {"id": "int", "v": "int"}, [(1, 1)])
-        assert copy(engine, end(one), end(two)).commit == "task"
+        assert copy(engine, end(one), end(two, commit="task")).commit == "task"
         assert ids(two) == [1, 1]
 
 
@@ -304,7 +305,7 @@ def test_partitions_and_children_are_their_parents(engine: LocalEngine, place: P
             copy(engine, end(place, source), end(place, target, commit="task"))
     text = f"SELECT id + 100 AS id, v FROM {place.options['currentschema']}.p1"
     # Siblings share no row.
-    assert copy(engine, end(place, query=text), end(place, "p2")).commit == "task"
+    assert copy(engine, end(place, query=text), end(place, "p2", commit="task")).commit == "task"
     assert ids(place, "p") == sorted([*range(200), *range(100, 200)])
 
 
@@ -406,7 +407,7 @@ def test_one_of_several_sources_or_targets_is_enough(engine: LocalEngine, place:
     report = copy(
         engine, source, end(place, "other"), targets=(Target(end(place, "other")), Target(one))
     )
-    assert [each.commit for each in report.targets] == ["task", "job"]
+    assert [each.commit for each in report.targets] == ["job", "job"]
     assert (ids(place), ids(place, "other")) == (TWICE, TWICE[ROWS:])
     swapped = Endpoint(
         one.name,

@@ -56,7 +56,7 @@ def test_another_schema_is_refused(db: Db) -> None:
 
 def test_defaults_of_the_commit_mode(db: Db) -> None:
     assert db.write(ROWS).commit == "job"
-    assert db.write(MORE).commit == "task"
+    assert db.write(MORE).commit == "job"
     assert db.write(ROWS, overwrite=True).commit == "job"
     assert db.write(MORE, commit="job").commit == "job"
 
