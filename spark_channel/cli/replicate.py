@@ -22,17 +22,18 @@ from spark_channel.masking import is_secret_name, without_login
 from spark_channel.plain_text import one_line
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress.report import short
-from spark_channel.replication.config import json_schema, load_replication
+from spark_channel.replication.config import Replication, json_schema, load_replication
 from spark_channel.replication.plan import RunPlan, TablePlan, plan_replication
+from spark_channel.replication.reasons import every_reason
 from spark_channel.replication.report import PARKED, ReplicationReport, TablesProgress
 from spark_channel.replication.run import RunSettings, replicate_on
 from spark_channel.replication.status import (
     TableStatus,
+    end_tables,
     reset_tables,
     resume_tables,
     status_of,
 )
-from spark_channel.replication.tunnels import tunnel_name
 from spark_channel.transform import Rename
 from spark_channel.transform.transformer import Labelled
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Converted", "ReplicateOptions", "convert", "convert_jobs", "replicate"]
 
-_ACTIONS = ("status", "reset", "resume", "schema")
+_ACTIONS = ("status", "reset", "resume", "end", "schema")
 _COLORS = {"done": "green", "unchanged": "green", "parked": "red", "not run": "yellow"}
 
 
@@ -72,8 +73,8 @@ def replicate(words: Sequence[str], options: ReplicateOptions) -> int:
     if action == "schema" and not rest:
         typer.echo(json_schema(), nl=False)
         return 0
-    if not rest or (len(rest) > 1 and action not in ("reset", "resume")):
-        takes = "a YAML file; status FILE; reset FILE TABLE ...; resume FILE TABLE ...; or schema"
+    if not rest or (len(rest) > 1 and action not in ("reset", "resume", "end")):
+        takes = "a YAML file; status FILE; reset FILE TABLE ...; resume FILE TABLE ...; end FILE [TABLE ...]; or schema"
         raise OptionError(f"replicate got {' '.join(words)!r}; it takes {takes}", option="FILE")
     if not has_third_parties():
         without_pandas()
@@ -91,7 +92,26 @@ def replicate(words: Sequence[str], options: ReplicateOptions) -> int:
         for name in others:
             say(f"{name} is not parked: each run tries it again")
         return 0
+    if action == "end":
+        return _end(load_replication(file), [*options.select, *tables])
     return _plan(Path(file), options) if options.dry_run else _run(Path(file), options)
+
+
+def _end(replication: Replication, tables: Sequence[str]) -> int:
+    ended = end_tables(replication, tables)
+    lines = [f"{name} is not followed: nothing to end" for name in ended.others]
+    if ended.is_whole:
+        dropped = f", and slot {ended.slot} is dropped" if ended.slot else ""
+        said = ", ".join(ended.streams) or "no table of the file"
+        lines.append(f"{said}: following is ended with its checkpoints and claims{dropped}")
+    else:
+        lines += [f"{name} is followed no more: take it out of the file" for name in ended.streams]
+    if not ended.streams and not ended.is_whole and not lines:
+        lines.append("no table of this file is followed: nothing to end")
+    kept = "their rows in the target stay; a run of the file follows its tables again"
+    for line in [*lines, *([kept] if ended.streams else [])]:
+        print(one_line(line))  # noqa: T201 - the command line talks
+    return 0
 
 
 def convert(given: Sequence[Path], parameters: Sequence[str]) -> int:
@@ -134,10 +154,22 @@ def _status(file: Path, options: ReplicateOptions) -> int:
             _lag(each),
             cell(each.published_at),
         )
-    said = [f"{each.stream}: {each.why}" for each in found if each.why]
-    followed = any(each.mode == "full_then_changes" for each in found)
-    _print(table, *said, *([f"tunnel: {tunnel_name(replication)}"] if followed else []))
+    said = every_reason({each.stream: each.why for each in found if each.why})
+    followed = [each for each in found if each.mode == "full_then_changes"]
+    _print(table, *said, *_of_tunnel(file, replication, followed))
     return 0
+
+
+def _of_tunnel(file: Path, replication: Replication, followed: Sequence[TableStatus]) -> list[str]:
+    """What all followed tables share: the log that the source keeps for them, and the commands of their tunnel."""
+    if not any(each.state not in ("not copied", "unknown") for each in followed):
+        return []
+    kept = next((each.log_kept_bytes for each in followed if each.log_kept_bytes is not None), None)
+    oldest = max((each.lag_seconds or 0 for each in followed), default=0)
+    log = [] if kept is None else [f"the source keeps {short(kept)}B of its log for them"]
+    log += [f"the oldest change that is left is {oldest:.0f} s old"] if oldest else []
+    ends = f"ends with: spark-channel replicate end {replication.typed}"
+    return [*(["; ".join(log)] if log else []), ends, f"tunnel: {file}"]
 
 
 def _lag(status: TableStatus) -> str:
@@ -268,7 +300,7 @@ def _show(report: ReplicationReport) -> None:
         )
     _print(
         table,
-        *(f"{each.stream}: {each.why}" for each in report.tables if each.why),
+        *every_reason({each.stream: each.why for each in report.tables if each.why}),
         *(
             f"limit from {at.astimezone():%H:%M:%S}: {limit} ({window})"
             for at, window, limit in report.windows

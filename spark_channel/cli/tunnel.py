@@ -285,7 +285,9 @@ tunnel = typer.Typer(
     no_args_is_help=True,
 )
 
-_Name = Annotated[str, typer.Argument(help="The tunnel's name.")]
+_Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The tunnel's name, or a YAML file of `replicate`.")
+]
 _Option = Annotated[
     list[str] | None,
     typer.Option(
@@ -381,7 +383,7 @@ def describe(
     output: Output = "text",
 ) -> None:
     """Show a tunnel's channels and clients; with its source's options, how far each channel and table is behind."""
-    view = Tunnel(name, _options(option, options_file), store=store).describe()
+    view = _tunnel(name, store, option, options_file).describe()
     if output == "json":
         typer.echo(plain_view(view))
     else:
@@ -398,7 +400,7 @@ def resume(
     ] = None,
 ) -> None:
     """Release parked channels: clients receive the range that failed again."""
-    resumed = Tunnel(name, store=store).resume(channel)
+    resumed = _tunnel(name, store).resume(channel)
     if not resumed:
         what = ", ".join(channel) + " is not" if channel else "no channel is"
         say(f"tunnel {name}: {what} parked, so nothing is resumed")
@@ -409,7 +411,7 @@ def resume(
 @tunnel.command("pause-base")
 def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = None) -> None:
     """Pause the reading of existing rows, while changes are still read. The pause holds across restarts."""
-    paused = Tunnel(name, store=store).pause_base(channel)
+    paused = _tunnel(name, store).pause_base(channel)
     if not paused:
         say(
             f"tunnel {name}: each channel is paused already, or has read all existing rows: nothing changes"
@@ -424,7 +426,7 @@ def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = Non
 @tunnel.command("resume-base")
 def resume_base(name: _Name, store: _Store = None, channel: _StreamChannels = None) -> None:
     """Resume the reading of existing rows, from where `pause-base` stopped it."""
-    resumed = Tunnel(name, store=store).resume_base(channel)
+    resumed = _tunnel(name, store).resume_base(channel)
     if not resumed:
         say(f"tunnel {name}: no channel was paused: nothing changes")
         return
@@ -442,7 +444,7 @@ def split(
     store: _Store = None,
 ) -> None:
     """Split a stream channel of files or of a table while clients read. The new channels open when it is drained."""
-    made = Tunnel(name, _options(option, options_file), store=store).split(channel)
+    made = _tunnel(name, store, option, options_file).split(channel)
     say(f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow")
 
 
@@ -458,7 +460,7 @@ def add_table(
     store: _Store = None,
 ) -> None:
     """Add a table to a tunnel of option `tables` while clients read. The publication must have the table."""
-    Tunnel(name, _options(option, options_file), store=store).add_table(table)
+    _tunnel(name, store, option, options_file).add_table(table)
     say(
         f"tunnel {name}: {table} is followed from here on, and its existing rows are read beside the changes"
     )
@@ -473,7 +475,7 @@ def remove_table(
     store: _Store = None,
 ) -> None:
     """Remove a table from a tunnel of option `tables` while clients read. It may have been dropped."""
-    Tunnel(name, _options(option, options_file), store=store).remove_table(table)
+    _tunnel(name, store, option, options_file).remove_table(table)
     say(
         f"tunnel {name}: {table} is not followed after the ranges that are handed out; the other tables continue"
     )
@@ -488,7 +490,7 @@ def resnapshot(
     store: _Store = None,
 ) -> None:
     """Read the existing rows of one table of a tunnel of option `tables` again, while clients read."""
-    Tunnel(name, _options(option, options_file), store=store).resnapshot(table)
+    _tunnel(name, store, option, options_file).resnapshot(table)
     say(f"tunnel {name}: the existing rows of {table} are read again beside the changes")
 
 
@@ -504,8 +506,8 @@ def delete(
     ] = False,
 ) -> None:
     """Delete a tunnel and its checkpoints; with its source's options, also its own replication slot."""
-    found = Tunnel(name, _options(option, options_file), store=store)
-    found.store.get(name)
+    found = _tunnel(name, store, option, options_file)
+    found.store.get(found.name)
     if not yes:
         typer.confirm(f"Remove tunnel {name} and all its checkpoints?", abort=True)
     found.delete(leave_slot=leave_slot)
@@ -522,14 +524,30 @@ def reset(
     yes: _Yes = False,
 ) -> None:
     """Restart a tunnel from the beginning, with the present columns of its source."""
-    found = Tunnel(name, _options(option, options_file), store=store)
-    found.store.get(name)
+    found = _tunnel(name, store, option, options_file)
+    found.store.get(found.name)
     if not yes:
         typer.confirm(
             f"Drop all checkpoints of tunnel {name} and restart it from the beginning?", abort=True
         )
     found.reset(channels=channels)
     say(f"tunnel {name} restarts from the beginning")
+
+
+def _tunnel(
+    name: str,
+    store: str | None,
+    option: Sequence[str] | None = None,
+    options_file: Path | None = None,
+) -> Tunnel:
+    """The tunnel `name`; of a file of `replicate`, the one that follows its tables, in the store that the file says."""
+    given = _options(option, options_file)
+    if not name.endswith((".yml", ".yaml")):
+        return Tunnel(name, given, store=store)
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.tunnels import tunnel_with_source
+
+    return tunnel_with_source(load_replication(name), given)
 
 
 def _options(given: Sequence[str] | None, path: Path | None) -> dict[str, str]:

@@ -37,6 +37,7 @@ from spark_channel.replication.deletes import (
 )
 from spark_channel.replication.drift import decide
 from spark_channel.replication.publish import ChangePublisher, why_filled
+from spark_channel.replication.reasons import park
 from spark_channel.replication.renames import (
     COLUMNS,
     MASKS,
@@ -228,19 +229,24 @@ class Follower(ChangePublisher):
         Raises:
             ChannelError: an end does not answer, or it refuses all tables together.
         """
-        while self._copies:
-            options = {**options_of(self._replication, self._copies.values()), **more}
-            tunnel = tunnel_of(self._replication, options)
-            try:
-                tunnel.create()
-                return tunnel
-            except ChannelError as error:
-                refused = self._named(error)
-                if not refused:
-                    raise
-                for copy in refused:
-                    self._set_aside(copy, error)
-        return None
+        refused: dict[str, ChannelError] = {}
+        try:
+            while self._copies:
+                options = {**options_of(self._replication, self._copies.values()), **more}
+                tunnel = tunnel_of(self._replication, options)
+                try:
+                    tunnel.create()
+                    return tunnel
+                except ChannelError as error:
+                    named = self._named(error)
+                    if not named:
+                        raise
+                    for copy in named:
+                        self._leave_aside(copy)
+                        refused[copy.stream] = error
+            return None
+        finally:
+            park(refused, self._outcomes)
 
     def _named(self, error: ChannelError) -> list[TableCopy]:
         """The tables that an error of the source is about, if the source answers."""
@@ -278,11 +284,12 @@ class Follower(ChangePublisher):
         slot = next((each for key, each in options.items() if key.lower() == "slot"), None)
         if slot is None:
             return
+        typed = self._replication.typed
         said = (
             f"no table is followed now, and the source keeps its log for replication slot {slot!r} without bound: "
-            "remove what has parked the tables, then run `spark-channel replicate resume FILE '*'` and the file again. "
-            f"Or drop the slot (SELECT pg_drop_replication_slot('{slot}')); then `spark-channel replicate reset FILE "
-            "'*'` comes before the next run, which reads all rows again"
+            f"remove what has parked the tables, then run `spark-channel replicate resume {typed} '*'` and the file "
+            f"again. Or run `spark-channel replicate end {typed}`, which drops the slot: the next run then reads all "
+            "rows again"
         )
         self._report.notes = (*self._report.notes, said)
         _log.warning(said)
@@ -395,24 +402,30 @@ class Follower(ChangePublisher):
         Raises:
             ChannelError: the source or the target does not answer.
         """
-        refused = []
-        for copy in list(self._copies.values()):
-            try:
-                step(copy)
-            except (SchemaError, OptionError, BatchRefusedError, TargetError, SourceError) as error:
-                is_asked = isinstance(error, (TargetError, SourceError))
-                if is_asked and not self._answers(copy, error):
-                    raise
-                self._set_aside(copy, error)
-                refused.append(copy)
-        return refused
+        refused: dict[str, tuple[TableCopy, ChannelError]] = {}
+        try:
+            for copy in list(self._copies.values()):
+                try:
+                    step(copy)
+                except (
+                    SchemaError,
+                    OptionError,
+                    BatchRefusedError,
+                    TargetError,
+                    SourceError,
+                ) as error:
+                    is_asked = isinstance(error, (TargetError, SourceError))
+                    if is_asked and not self._answers(copy, error):
+                        raise
+                    refused[copy.stream] = copy, error
+        finally:
+            park({stream: error for stream, (_, error) in refused.items()}, self._outcomes)
+            for copy, _ in refused.values():
+                self._leave_aside(copy)
+        return [copy for copy, _ in refused.values()]
 
-    def _set_aside(self, copy: TableCopy, error: ChannelError) -> None:
-        """Park the table for this run."""
-        outcome = self._outcomes[copy.stream]
-        outcome.state, outcome.why = "parked", why_of(error)
-        _log.warning("%s is parked: %s", copy.stream, outcome.why)
-        outcome.error_type = type(error).__name__
+    def _leave_aside(self, copy: TableCopy) -> None:
+        """Leave the table, which is parked for this run, to the next one."""
         assert copy.table is not None
         self._aside.add((copy.table.schema, copy.table.name))
         self._forget(copy)
@@ -616,8 +629,8 @@ class Follower(ChangePublisher):
             outcome = self._outcomes[stream]
             outcome.state, outcome.error_type = "parked", kind
             outcome.why = (
-                f"{why}. Its changes are not written until `spark-channel replicate resume FILE {stream}`, after "
-                "which the next run reads all its rows again"
+                f"{why}. Its changes are not written until `spark-channel replicate resume {self._replication.typed} "
+                f"{stream}`, after which the next run reads all its rows again"
             )
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import shlex
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -238,15 +239,21 @@ class Replication(_Part):
         4, ge=1, le=1000, description="how many tables are copied at the same time"
     )
     _file: str = PrivateAttr("")
+    _typed: str = PrivateAttr("")
 
     @property
     def file(self) -> str:
         """The name of the file, without its folder: two runs of one file have it in common. "" of data without one."""
         return self._file
 
-    def in_file(self, name: str) -> "Replication":
-        """This replication, which the file `name` has."""
-        self._file = name
+    @property
+    def typed(self) -> str:
+        """The file as a command of a shell names it; `FILE` of data without one."""
+        return shlex.quote(self._typed) if self._typed else "FILE"
+
+    def in_file(self, path: Path) -> "Replication":
+        """This replication, which the file has."""
+        self._file, self._typed = path.name, str(path)
         return self
 
     @model_validator(mode="after")
@@ -381,7 +388,7 @@ def load_replication(source: str | Path | Mapping[str, Any]) -> Replication:
         raise JobFileError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise JobFileError(f"{path} is not UTF-8 text: byte {error.start} is not valid") from error
-    return parse_replication(text, f"{path}: ").in_file(path.name)
+    return parse_replication(text, f"{path}: ").in_file(path)
 
 
 def parse_replication(text: str, where: str = "") -> Replication:

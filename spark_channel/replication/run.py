@@ -21,13 +21,13 @@ from spark_channel.planning import TransferSpec
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import Replication
 from spark_channel.replication.groups import JoinedMove, copy_group, groups_of
+from spark_channel.replication.reasons import park
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.table_run import Move, RunSettings, TableRun, why_of
 from spark_channel.replication.tables import (
     FoundTables,
     find_tables,
 )
-from spark_channel.replication.tunnels import tunnel_name
 from spark_channel.service.shared_limit import MOST_JOBS
 from spark_channel.service.windows import (
     Speeds,
@@ -302,16 +302,13 @@ class _Run:
         if settings.full_refresh:
             note = (
                 "--full-refresh does not hold for tables of mode full_then_changes: `spark-channel tunnel resnapshot "
-                f"{tunnel_name(self._replication)} --table TABLE` reads their rows again"
+                f"{self._replication.typed} --table TABLE` reads their rows again"
             )
             self.report.notes = (*self.report.notes, note)
             _log.warning(note)
-        ready = []
-        for copy in (self._copies[place] for place in self.followed):
-            if copy.fault:
-                self._park(outcomes[copy.stream], OptionError(copy.fault))
-            else:
-                ready.append(copy)
+        followed = [self._copies[place] for place in self.followed]
+        ready = [copy for copy in followed if not copy.fault]
+        park({copy.stream: OptionError(copy.fault) for copy in followed if copy.fault}, outcomes)
         if not ready:
             return
         try:
@@ -334,19 +331,12 @@ class _Run:
                 run = TableRun(ready[0], outcomes[ready[0].stream], settings, self.report, self)
                 self._patiently(run, step, math.inf)  # it may follow for months
         except Exception as error:
-            for each in ready:
-                self._park(outcomes[each.stream], error)
+            park({each.stream: error for each in ready}, outcomes)
         for each in ready:
             outcome = outcomes[each.stream]
             outcome.seconds = self._clock.now() - began
             if outcome.state == "not run":
                 outcome.state = "unchanged"
-
-    @staticmethod
-    def _park(outcome: TableOutcome, error: Exception) -> None:
-        outcome.state, outcome.why = "parked", why_of(error)
-        outcome.error_type = type(error).__name__
-        _log.warning("%s is parked: %s", outcome.stream, outcome.why)
 
     def wait(self, seconds: float) -> None:
         """
@@ -371,7 +361,7 @@ class _Run:
             if self._cancelled:
                 outcome.why = "the run was ended"
                 return
-            self._park(outcome, error)
+            park({outcome.stream: error}, {outcome.stream: outcome})
             outcome.rows = outcome.nbytes = 0
         finally:
             outcome.seconds += self._clock.now() - began

@@ -1,30 +1,37 @@
 """What the runs of a replication have done, for each table; tables that are reset, or resumed."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spark_channel.connectors.base.claims import StreamProgress
 from spark_channel.connectors.base.feed import TableLag
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
-from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Replication
 from spark_channel.replication.table_run import writer_of
 from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.replication.tunnels import (
+    AGAIN,
     begin_again,
     changes_of_channel,
-    log_options,
+    known_tables,
+    note,
     parked_of,
     parts_of,
     read_again,
     tunnel_of,
+    tunnel_options,
+    tunnel_with_source,
 )
 from spark_channel.tunnel.records import ChannelState
-from spark_channel.tunnel.tunnel import ChannelView
+from spark_channel.tunnel.source import slot_of
+from spark_channel.tunnel.tunnel import ChannelView, TunnelView
 
 __all__ = [
+    "Ended",
     "TableStatus",
+    "end_tables",
     "reset_tables",
     "resume_tables",
     "status_of",
@@ -37,7 +44,7 @@ class TableStatus:
 
     `state`: "copied", "not copied", "reset"; "followed", "parked"; or "unknown" with `why`. `rows`: of the last
     publication, at `published_at`. `lag_rows` and `lag_seconds` are of a table that is followed: existing rows and
-    changes that are left, and the age of the first.
+    changes that are left, and the age of the first; `log_kept_bytes`: what the source keeps for all that are followed.
     """
 
     stream: str
@@ -49,6 +56,7 @@ class TableStatus:
     published_at: str = ""
     lag_rows: int | None = None
     lag_seconds: float | None = None
+    log_kept_bytes: int | None = None
     why: str = ""
 
 
@@ -74,39 +82,50 @@ class _Followed:
         self._id = ""
         self._channel: ChannelView | None = None
         self._lags: dict[tuple[str, str], TableLag] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        """The tables that the tunnel follows, as its source writes their names."""
+        self.kept: int | None = None
         try:
-            source = resolve_references(replication.source.options())
-            options = {**source, **log_options(replication), "tables": "*"}
-            tunnel = tunnel_of(replication, options)
+            tunnel = tunnel_with_source(replication)
             self.exists = tunnel.exists()
             if not self.exists:
                 return
             self.parked = parked_of(tunnel)
-            view = tunnel.describe()
-            self._id = view.record.id
-            for each in view.channels:
-                if each.stage == "stream" and each.channel.state is not ChannelState.TERMINATED:
-                    self._channel = each
-            lag = None if self._channel is None else self._channel.lag
-            self._lags = {} if lag is None else {parts_of(each.name): each for each in lag.tables}
-            self.why = "" if self._channel is None else self._channel.no_lag
+            self._names = {
+                parts_of(name): name for name in known_tables(tunnel, tunnel_options(replication))
+            }
+            self._look(tunnel.describe())
         except ChannelError as error:
             self.why = str(error)
+            if self.exists:  # what the store knows without the source
+                with suppress(ChannelError):
+                    self._look(tunnel_of(replication).describe())
+
+    def _look(self, view: TunnelView) -> None:
+        self._id = view.record.id
+        for each in view.channels:
+            if each.stage == "stream" and each.channel.state is not ChannelState.TERMINATED:
+                self._channel = each
+        lag = None if self._channel is None else self._channel.lag
+        self._lags = {} if lag is None else {parts_of(each.name): each for each in lag.tables}
+        self.kept = None if lag is None else lag.kept
+        self.why = self.why or ("" if self._channel is None else self._channel.no_lag)
 
     def of(self, copy: TableCopy, shown: TableStatus) -> TableStatus:
         if not self.exists:
             return replace(shown, state="unknown" if self.why else "not copied", why=self.why)
         what, why = self.parked.get(copy.stream, ("", ""))
         assert copy.table is not None
-        lag = self._lags.get((copy.table.schema, copy.table.name))
-        if lag is None and self._lags and not what:
+        parts = copy.table.schema, copy.table.name
+        lag, name = self._lags.get(parts), self._names.get(parts)
+        if name is None and self._names and not what:
             return replace(shown, state="not copied")  # the file has it since the last run
         base = None
         if lag is not None and lag.base_rows is not None:
             base = max(0, lag.base_rows - (lag.base_read or 0))
         changes = None if lag is None else lag.changes
         left = None if changes is None and base is None else (changes or 0) + (base or 0)
-        last = None if lag is None else self._last(copy, lag.name)
+        last = None if name is None else self._last(copy, name)
         return replace(
             shown,
             rows=None if last is None else last.rows,
@@ -115,6 +134,7 @@ class _Followed:
             position=None if self._channel is None else self._channel.channel.sequence,
             lag_rows=left,
             lag_seconds=None if lag is None else lag.seconds,
+            log_kept_bytes=self.kept,
             why=why or self.why,
         )
 
@@ -124,7 +144,8 @@ class _Followed:
         Raises:
             ChannelError: the target does not answer.
         """
-        assert self._channel is not None
+        if self._channel is None:
+            return None
         channel = f"{self._channel.channel.id}/{table}"
         return writer_of(copy).stream_progress(changes_of_channel(self._id, channel))
 
@@ -154,6 +175,56 @@ def _status(copy: TableCopy, followed: _Followed | None) -> TableStatus:
         position=known.position if copy.mode == "incremental" else None,
         published_at=known.published_at,
     )
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What `end_tables` has ended. `slot`: the replication slot that was dropped with the last of them; "" = none."""
+
+    streams: tuple[str, ...]
+    others: tuple[str, ...] = ()
+    """Tables that were named, and are not followed."""
+    slot: str = ""
+    is_whole: bool = False
+
+
+def end_tables(replication: Replication, select: Sequence[str] = ()) -> Ended:
+    """End the following of tables, without `select` of all: the tunnel leaves them, and the target its claims of them.
+
+    With the last table the tunnel, its checkpoints and its slot are dropped. The rows in the target stay.
+
+    Raises:
+        OptionError: none of the names is a table. ChannelError: an end cannot be reached, or a run follows the tables.
+    """
+    copies = _named(replication, select, "end") if select else find_tables(replication).copies
+    tunnel = tunnel_with_source(replication)
+    asked = [each for each in copies if each.table is not None]
+    if not tunnel.exists():
+        return Ended((), tuple(each.stream for each in asked) if select else ())
+    known = known_tables(tunnel, tunnel_options(replication))
+    names = {parts_of(name): name for name in known}
+    ended = {}
+    for copy in asked:
+        assert copy.table is not None
+        name = names.get((copy.table.schema, copy.table.name))
+        if name is not None and copy.mode == "full_then_changes":
+            ended[name] = copy
+    streams = tuple(each.stream for each in ended.values())
+    others = tuple(each.stream for each in asked if each.stream not in streams) if select else ()
+    state, record = tunnel.store.state(tunnel.name), tunnel.store.get(tunnel.name)
+    channels = [each.id for each in state.channels.values() if not each.is_base]
+    is_whole = not select or known <= ended.keys()
+    if is_whole:
+        tunnel.delete()
+    else:
+        for name, copy in ended.items():
+            note(tunnel, copy.stream, AGAIN)  # one that comes back is read again
+            tunnel.remove_table(name)
+    for name, copy in ended.items():
+        writer = writer_of(copy)
+        for channel in channels:
+            writer.end_stream(changes_of_channel(record.id, f"{channel}/{name}"))
+    return Ended(streams, others, slot_of(record) if is_whole else "", is_whole)
 
 
 def reset_tables(replication: Replication, select: Sequence[str]) -> list[str]:

@@ -32,6 +32,8 @@ __all__ = [
     "store_of",
     "tunnel_name",
     "tunnel_of",
+    "tunnel_options",
+    "tunnel_with_source",
 ]
 
 PARKED, AGAIN = "parked", "again"
@@ -58,6 +60,25 @@ def tunnel_of(replication: Replication, options: Mapping[str, Any] | None = None
         source = resolve_references(replication.source.options())
         store = next(str(source[key]) for key in source if key.lower() == "tunnelstore")
     return Tunnel(tunnel_name(replication), options, store=store)
+
+
+def tunnel_with_source(replication: Replication, more: Mapping[str, Any] | None = None) -> Tunnel:
+    """The tunnel as its commands open it: with the source's options, which `more` overrides, for all its tables.
+
+    Raises:
+        OptionError: nothing names the publication.
+    """
+    given = {key.lower() for key in more or {}}
+    options = {
+        key: value for key, value in tunnel_options(replication).items() if key.lower() not in given
+    }
+    return tunnel_of(replication, {**options, **(more or {})})
+
+
+def tunnel_options(replication: Replication) -> dict[str, Any]:
+    """The source's options for all tables that the tunnel has."""
+    source = resolve_references(replication.source.options())
+    return {**source, **log_options(replication), "tables": "*"}
 
 
 def store_of(replication: Replication) -> str | None:

@@ -609,6 +609,16 @@ class Writer(ABC):
         """
         self.stream_progress(stream)
 
+    def end_stream(self, stream: str) -> None:
+        """Driver. Drop what the target records of a stream that no run continues. The rows that it has published stay.
+
+        A target whose log keeps what was written lets the stream begin again instead.
+
+        Raises:
+            UnsupportedError: as `stream_progress`.
+        """
+        self.forget_stream(stream)
+
     def keep(self, plan: WritePlan, text: str) -> None:  # noqa: B027 - optional, as `unfinished` is
         """Driver, only in a transfer, after `prepare`, with `commit=task` and a `txn`: store `text` in the target.
 

@@ -198,6 +198,16 @@ class Claims:
         if self.exist() and (found := self._locked(identity, self._dialect.update)) is not None:
             self._write(claims.forget(found), found)
 
+    def drop(self, target: str, stream: str) -> None:
+        """Remove the claim of a stream: a driver of it that wakes up finds none, and writes nothing."""
+        identity = Identity(target, "stream", stream)
+        if self.exist() and self._locked(identity, self._dialect.update) is not None:
+            self._run(*self._forgetting(identity))
+            self._run(
+                f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?",  # noqa: S608 - a quoted name
+                (identity.key,),
+            )
+
     def unfinished(self, target: str, context: WriteContext) -> PartialWrite | None:
         """The run of the same pair that committed tasks and did not end."""
         if context.txn is None or not self.exist():

@@ -173,6 +173,10 @@ class FileWriter(SqlWriter[S]):
         if self.path.exists():
             super().forget_stream(stream)
 
+    def end_stream(self, stream: str) -> None:
+        if self.path.exists():
+            super().end_stream(stream)
+
     def check_claim(self, plan: FilePlan) -> None:
         """Raise the reason why the staging of a task was removed, if the database knows it.
 

@@ -432,12 +432,18 @@ class WriteProtocol(Writer, Generic[S]):
         return self.run(TargetError, "look", ask, begins=True)
 
     def forget_stream(self, stream: str) -> None:
-        def forget(session: S) -> None:
+        self._forget(stream, Claims.forget)
+
+    def end_stream(self, stream: str) -> None:
+        self._forget(stream, Claims.drop)
+
+    def _forget(self, stream: str, forget: Callable[[Claims, str, str], None]) -> None:
+        def forgotten(session: S) -> None:
             place = self.placed(session)
             with self.transaction(session):
-                self.claims(session, place).forget(place.claimed, stream)
+                forget(self.claims(session, place), place.claimed, stream)
 
-        self.run(TargetError, "forget", forget, begins=True)
+        self.run(TargetError, "forget", forgotten, begins=True)
 
     def keep(self, plan: WritePlan, text: str) -> None:
         own = own_plan(plan)

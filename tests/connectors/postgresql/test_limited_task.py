@@ -391,17 +391,17 @@ def test_a_connection_with_an_open_transaction_is_not_kept(pg: Pg) -> None:
     [
         (
             {"rowsPerSecond": "1000"},
-            {},
+            {"commit": "task"},
             (8, 12),
         ),  # 10 000 rows at 500 rows/s for each of two channels, 2.5 s each
-        ({"rowsPerSecond": "1000"}, {"commit": "job"}, (10, 10)),
+        ({"rowsPerSecond": "1000"}, {}, (10, 10)),
         ({"rowsPerSecond": "200"}, {"writeMode": "upsert", "keyColumns": "id"}, (10, 10)),
         (
             {"rowsPerSecond": "200"},
             {"writeMode": "upsert", "keyColumns": "id", "commit": "task"},
             (35, 45),
         ),
-        ({"rowsPerSecond": "200"}, {}, (35, 45)),
+        ({"rowsPerSecond": "200"}, {"commit": "task"}, (35, 45)),
         ({}, {}, (10, 10)),
     ],
 )
