@@ -229,7 +229,7 @@ LENGTHS = {
     110: ("README", "dba"),
     120: ("compatibility", "protect"),
     130: ("benchmarks",),
-    160: ("streams",),
+    160: ("commits", "streams"),
     180: ("deploy", "embedded", "how-it-works", "operations"),
     200: ("api", "connectors", "files", "lakehouse", "migrate", "mysql", "postgresql", "tunnel"),
     220: ("guarantees", "options", "services-options"),
