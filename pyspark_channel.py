@@ -19,6 +19,8 @@ _HOMES = {
     "ChannelStreamReader": "stream_read",
     "AdmittingStreamReader": "stream_admission",
     "ChannelStreamWriter": "stream_write",
+    "check_version": "worker",
+    "unpickled": "worker",
 }
 
 

@@ -9,12 +9,13 @@ Names are imported when they are first used, since every Python worker of Spark 
 
 from typing import TYPE_CHECKING
 
-from spark_channel import lazy
+from spark_channel import lazy, version
 
 if TYPE_CHECKING:
     from spark_channel.api import replicate, run, transfer, verify
     from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
+    from spark_channel.spark.other_side import ship
     from spark_channel.spark.session import last_report, register
     from spark_channel.spark.source import ChannelDataSource, explain
     from spark_channel.spark.throttle import throttle
@@ -26,6 +27,7 @@ else:
             "api": ["replicate", "run", "transfer", "verify"],
             "progress": ["TransferReport"],
             "service": ["SharedLimit"],
+            "spark.other_side": ["ship"],
             "spark.session": ["last_report", "register"],
             "spark.source": ["ChannelDataSource", "explain"],
             "spark.throttle": ["throttle"],
@@ -33,7 +35,7 @@ else:
         },
     )
 
-__version__ = "0.1.0"
+__version__ = version.__version__
 
 __all__ = [
     "ChannelDataSource",
@@ -45,6 +47,7 @@ __all__ = [
     "register",
     "replicate",
     "run",
+    "ship",
     "throttle",
     "transfer",
     "verify",

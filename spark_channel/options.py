@@ -593,6 +593,11 @@ class WriteOptions(CommonOptions):
         description="directory for refused rows as Parquet, with reason, job, task and target; default: not kept",
     )
 
+    first_batch: Literal["append", "overwrite"] = Field(
+        "append",
+        description="only in streams: `overwrite` has the first micro-batch of a query replace all rows of the target: "
+        "a query with a new checkpoint, or a pipeline that is refreshed in full, does not add its rows again",
+    )
     stall_timeout: Annotated[float, Field(gt=0, le=604_800)] | None = Field(
         None,
         description="seconds after which a task that moves no row counts as stalled; waits for the limit do not count; "

@@ -43,7 +43,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from spark_channel import __version__
+        from spark_channel.version import __version__
 
         typer.echo(f"spark-channel {__version__}")
         raise typer.Exit
@@ -226,9 +226,21 @@ def plan(
 
 @app.command()
 def check(
-    jobs: Jobs,
+    jobs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="DataX job files, or folders of them.", show_default=False),
+    ] = None,
     parameters: Parameters = None,
     output: Output = "text",
+    spark: Annotated[
+        bool,
+        typer.Option(
+            "--spark",
+            help="Ask the Python processes of Spark's tasks for their spark-channel, before a job does.",
+        ),
+    ] = False,
+    master: Master = None,
+    conf: Conf = None,
     connect: Annotated[
         bool,
         typer.Option(
@@ -239,11 +251,20 @@ def check(
 ) -> None:
     """Show for each job file, or YAML file of `replicate`, whether it runs, needs a driver, or is refused, and why.
 
-    Exit codes: 0, or 2 when one is refused.
+    Exit codes: 0, or 2 when one is refused, or a process of Spark has no spark-channel or another version.
     """
-    from spark_channel.cli.plan import check_jobs
+    if bool(jobs) == spark:
+        raise typer.BadParameter("give either job files, or folders of them, or --spark")
+    as_json = output == "json"
+    if jobs:
+        from spark_channel.cli.plan import check_jobs
 
-    if not check_jobs(jobs, parameters or [], as_json=output == "json", connect=connect):
+        right = check_jobs(jobs, parameters or [], as_json=as_json, connect=connect)
+    else:
+        from spark_channel.cli.pythons import check_pythons
+
+        right = check_pythons(master, conf or [], as_json=as_json)
+    if not right:
         raise typer.Exit(2)
 
 

@@ -21,7 +21,7 @@ from spark_channel.connectors import (
     load_writer,
 )
 from spark_channel.connectors.base.contract import DirtyRow
-from spark_channel.errors import DirtyRowsError
+from spark_channel.errors import DirtyRowsError, OptionError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.progress import DirtyLimit
@@ -281,8 +281,15 @@ def prepare_write(
     """Driver: the writer's plan, and where refused rows go when `dirtyRowsPath` names a place.
 
     Raises:
-        ChannelError: what `Writer.prepare` raises, for either of the two.
+        ChannelError: what `Writer.prepare` raises, for either of the two. OptionError: `firstBatch` without batches.
     """
+    if writer.options.first_batch != "append":
+        raise OptionError(
+            "option 'firstBatch' got 'overwrite', and this write has no micro-batches: use mode overwrite, or omit it",
+            option="firstBatch",
+            got="overwrite",
+            takes="append",
+        )
     path = writer.options.dirty_rows_path
     store = None if path is None else DirtyStore.prepare(path, context.job, target)
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_channel.plain_text import log_of
-from spark_channel.spark.worker import portable, without_traceback
+from spark_channel.spark.worker import Versioned, portable, without_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ class NothingWritten(WriterCommitMessage):
 
 
 @portable
-class AlreadyPublishedWriter(DataSourceArrowWriter):
+class AlreadyPublishedWriter(Versioned, DataSourceArrowWriter):
     """Made in a planner process and pickled; `write` runs in executors, `commit` or `abort` in a planner process."""
 
     def __init__(

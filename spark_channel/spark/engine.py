@@ -18,7 +18,7 @@ from spark_channel.planning import TaskGroup
 from spark_channel.service import ServiceAddress
 from spark_channel.signals import ending_on_signals, raise_if_ended
 from spark_channel.spark.session import context_of, is_local, service_of, session_slots
-from spark_channel.spark.worker import HangupWatch, own_error
+from spark_channel.spark.worker import HangupWatch, Versioned, own_error
 from spark_channel.transfers.task import Runner, TaskGroupAttempt
 
 __all__ = [
@@ -87,7 +87,7 @@ class SparkEngine:
         return own_error(error)
 
 
-class _SparkTask:
+class _SparkTask(Versioned):
     """Runs a task group in a Spark task; pickled by reference to this class."""
 
     def __init__(self, runner: Runner[Any]) -> None:
@@ -103,7 +103,7 @@ class _SparkTask:
         return self._runner.run(group, attempt)
 
 
-class _ByNumber:
+class _ByNumber(Versioned):
     """The same for `mapInArrow`: rows are numbers of groups, and outcomes are bytes."""
 
     def __init__(self, runner: Callable[[TaskGroup], Any], groups: Sequence[TaskGroup]) -> None:

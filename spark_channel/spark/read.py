@@ -23,6 +23,7 @@ from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.worker import (
     HangupWatch,
     SessionFacts,
+    Versioned,
     pass_of,
     portable,
     sent_as_they_come,
@@ -74,7 +75,7 @@ class ChannelPartition(InputPartition):
 
 
 @portable
-class ChannelReader(DataSourceReader):
+class ChannelReader(Versioned, DataSourceReader):
     """Made in a planner process, where `partitions` runs; pickled; `read` runs in executors.
 
     `load` is unique per `load()`. A self-join may plan both its sides, each with its own reader: what

@@ -5,16 +5,13 @@ import contextlib
 import os
 import queue
 import re
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,9 +19,11 @@ from weakref import WeakKeyDictionary
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark_channel import version
 from spark_channel.errors import ChannelError, UnsupportedError
 from spark_channel.plain_text import log_of
 from spark_channel.signals import TERMINATED, wake_on_signals
+from spark_channel.spark.other_side import check_server, ship_archive
 from spark_channel.spark.source import ChannelDataSource
 from spark_channel.working_directory import WorkingDirectory
 
@@ -108,33 +107,6 @@ def without_warning(context: Any) -> Iterator[None]:
             context._jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(  # noqa: SLF001 - no public road
                 _LOGGER, before
             )
-
-
-def wheel_of(module_file: str) -> Path | None:
-    """The wheel that a module was imported from, if it was."""
-    for parent in Path(module_file).parents:
-        if parent.suffix == ".whl" and parent.is_file():
-            return parent
-    return None
-
-
-def ship_wheel(context: Any) -> None:
-    """Send this package to the workers of a SparkContext if it came from a wheel; once per context.
-
-    Spark adds zips, eggs and jars of `--py-files` to the workers' path, but not wheels. A wheel is a zip, so a copy
-    with that ending is sent.
-    """
-    wheel = wheel_of(__file__)
-    if wheel is None:
-        return
-    name = f"{wheel.stem}.zip"
-    if any(path.endswith(f"/{name}") for path in context.listFiles):
-        return
-    folder = Path(tempfile.mkdtemp(prefix="spark-channel-"))
-    # Executors fetch it whenever they start.
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    shutil.copyfile(wheel, folder / name)
-    context.addPyFile(str(folder / name))
 
 
 _LOCAL = re.compile(r"local(?:\[.*\])?")
@@ -285,9 +257,13 @@ _remote: set[int] = set()
 def register(spark: SparkSession, *, progress: bool = True, ui: bool = False) -> None:
     """Register the `channel` format with `spark`, and show the progress of its jobs. Calling it again is safe.
 
+    It is not needed where the package is installed: Spark finds the format. In a file that defines a declarative
+    pipeline it registers nothing, since Spark would end a good run with exit code 1.
+
     With `progress`, the service that every job reports to runs in this Python process, and shows a
     progress line in a terminal, a cell in a notebook, and otherwise a log line every 30 s. Under Spark Connect
-    the driver runs elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there.
+    the driver runs elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there. The
+    server is asked for its spark-channel.
 
     With `ui`, this process also serves a page for a browser on 127.0.0.1, which shows all jobs and limits of this
     user on this host, and changes limits. Its link, with a token, is shown before the next job.
@@ -298,12 +274,20 @@ def register(spark: SparkSession, *, progress: bool = True, ui: bool = False) ->
 
     SIGTERM, in a program whose main thread registers and that does not handle it, cancels the jobs and ends the
     program with 143.
+
+    Raises:
+        UnsupportedError: the server of Spark Connect has no spark-channel, or another version of it.
     """
     context = context_of(spark)
     if context is not None:
         _activate(spark)
+    elif _defines_pipeline(spark):
+        _log.info("a pipeline finds format('channel') without register, which does nothing here")
+        return
     times = _times_of(spark)
     if spark not in _registered:
+        if context is None:
+            check_server(spark)
         end_on_sigterm(spark)
         with _loading_the_service():
             _register_format(spark, context, times)
@@ -320,6 +304,20 @@ def register(spark: SparkSession, *, progress: bool = True, ui: bool = False) ->
                 _show_page(_jvm_of(context))
         except (ChannelError, OSError) as error:
             _log.warning("progress is not shown: %s", error)
+
+
+_NO_MUTATION = "SESSION_MUTATION_IN_DECLARATIVE_PIPELINE"
+
+
+def _defines_pipeline(spark: SparkSession) -> bool:
+    """Whether `spark-pipelines` runs this program to find its definitions: then no setting can be set."""
+    if "pyspark.pipelines" not in sys.modules:
+        return False
+    try:
+        spark.conf.set(_HIDDEN, spark.conf.get(_HIDDEN, "(?i)url") or "")
+    except PySparkException as error:
+        return (error.getCondition() or "").startswith(_NO_MUTATION)
+    return False
 
 
 def _activate(spark: SparkSession) -> None:
@@ -358,8 +356,9 @@ def _register_format(spark: SparkSession, context: Any, times: bool | None) -> N
             "ChannelDataSource", (ChannelDataSource,), {"times": times, "__module__": "__main__"}
         )
     if context is not None:
-        ship_wheel(context)
+        ship_archive(context)
         facts = {
+            "version": version.__version__,
             "parallelism": int(context.defaultParallelism),
             "directory": directory_of(context),
             "times": bool(times),

@@ -18,7 +18,13 @@ from pyspark.sql.datasource import DataSource
 
 from spark_channel.errors import UnsupportedError
 from spark_channel.plain_text import log_of
-from spark_channel.spark.worker import SessionFacts, portable, without_traceback
+from spark_channel.spark.worker import (
+    SessionFacts,
+    Versioned,
+    check_version,
+    portable,
+    without_traceback,
+)
 from spark_channel.working_directory import WorkingDirectory, relative_to
 
 if TYPE_CHECKING:
@@ -39,13 +45,15 @@ _log = log_of(__name__)
 
 
 @portable
-class ChannelDataSource(DataSource):
+class ChannelDataSource(Versioned, DataSource):
     """The data source for every connector: `spark.read.format("channel")`, `df.write.format("channel")`.
 
     Register it with `spark_channel.register(spark)`, or plainly with
     `spark.dataSource.register(spark_channel.ChannelDataSource)`.
     """
 
+    version: ClassVar[str | None] = None
+    """spark-channel's in the process that called `register`."""
     parallelism: ClassVar[int | None] = None
     """The session's default parallelism, where `register` found it."""
     times: ClassVar[bool | None] = None
@@ -61,6 +69,8 @@ class ChannelDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        if self.version is not None:
+            check_version(self.version)
         self._load = uuid.uuid4().hex[:12]
         """The name of this `load()`: Spark makes one object for it, and pickles the object for every call below."""
         self._own_schema: StructType | None = None

@@ -41,6 +41,7 @@ from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.worker import (
     HangupWatch,
     SessionFacts,
+    Versioned,
     pass_of,
     portable,
     without_traceback,
@@ -94,7 +95,7 @@ class StreamPartition(InputPartition):
 
 
 @portable
-class ChannelStreamReader(DataSourceStreamReader):
+class ChannelStreamReader(Versioned, DataSourceStreamReader):
     """Offsets are asked for in one process per query; `read` runs on pickled copies in executors.
 
     This class serves Spark 4.0 and 4.1, which have no admission control; see `spark.source`. A tunnel

@@ -35,7 +35,7 @@ from spark_channel.spark.driver import (
 from spark_channel.spark.own_reads import forget_origins, origins_of_task
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.stream_read import batch_number, query_id
-from spark_channel.spark.worker import SessionFacts, portable, without_traceback
+from spark_channel.spark.worker import SessionFacts, Versioned, portable, without_traceback
 from spark_channel.spark.write import refuse_on_stall
 from spark_channel.transfers.conversion import refuse_lenient
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec
@@ -55,10 +55,12 @@ class StreamMessage(WriterCommitMessage):
 
     plan: WritePlan | None = None
     receipt: Receipt | None = None
+    misses_batches: bool = False
+    """The target has no earlier batch of the query, which has had some."""
 
 
 @portable
-class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc] # a base that depends on the version
+class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a base that depends on the version
     """Made for every call on the driver's host, so the messages carry the state."""
 
     def __init__(
@@ -110,19 +112,26 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc] # a base that dep
         assert task is not None
         batches = _as_batches(iterator, self._schema) if _GIVES_ROWS else iterator
         first = next(batches, None)
-        if first is None and not self._overwrite:
-            return StreamMessage()
         query = query_id(task)
         batch = batch_number(task)
+        overwrite = self._overwrite or (batch == 0 and self._options.first_batch == "overwrite")
+        if first is None and not overwrite:
+            return StreamMessage()
         origins = origins_of_task(task)
         stream = (query, batch)
+        if origins and self._options.first_batch == "overwrite":
+            raise UnsupportedError(
+                "option 'firstBatch' got 'overwrite', and the rows come from a tunnel: their batches belong to its "
+                "channels, and not to this query. Omit it, or empty the target before the tunnel is reset"
+            )
         if origins and not self._overwrite:
             channel, _, sequence = origins[0].rpartition("-")
             stream = (channel, int(sequence))
         job = f"stream-{stream[0]}-{stream[1]}"
         context = WriteContext(
-            job, commit="job", overwrite=self._overwrite, stream=stream, text_lengths=self._lengths
+            job, commit="job", overwrite=overwrite, stream=stream, text_lengths=self._lengths
         )
+        misses = batch > 0 and not origins and not overwrite and self._knows_nothing_of(query)
         plan = self._writer.prepare(context, self._schema)
         # Rows of a batch that is published already are read and dropped: a Spark task whose rows are not read may
         # not end, and only at its end are the ranges known that the rows came from.
@@ -139,7 +148,15 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc] # a base that dep
                 "rows of several tunnel ranges meet in one task (coalesce), so another query that takes over a channel "
                 "could not separate them: use repartition instead of coalesce, or write the rows without either"
             )
-        return StreamMessage(plan, receipt)
+        return StreamMessage(plan, receipt, misses)
+
+    def _knows_nothing_of(self, query: str) -> bool:
+        if getattr(self._options, "ledger", "required") != "required":
+            return False  # there may be no record
+        try:
+            return self._writer.stream_progress(query) is None
+        except UnsupportedError:  # this target keeps no record of what it has
+            return False
 
     def _staged(
         self, task: TaskContext, plan: WritePlan, spec: JobSpec, batches: Iterator[pa.RecordBatch]
@@ -184,6 +201,13 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc] # a base that dep
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if self._remark and batchId == 0:  # one line a query, though each batch has its own writer
             _log.warning(self._remark)
+        if any(isinstance(each, StreamMessage) and each.misses_batches for each in messages):
+            _log.warning(
+                "%s has no rows of this query before batch %d: if earlier batches had rows, another target has them. "
+                "A checkpoint belongs to one target; for all rows, begin the query with a new checkpoint directory",
+                self._spec.target,
+                batchId,
+            )
         for plan, receipts in _by_job(messages):
             self._writer.commit(plan, receipts)
             rows = sum(receipt.rows for receipt in receipts)

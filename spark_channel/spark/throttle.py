@@ -20,7 +20,7 @@ from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
 from spark_channel.spark.schema import types_inside
 from spark_channel.spark.session import is_local, service_of, session_slots
-from spark_channel.spark.worker import HangupWatch, pass_of, sent_as_they_come
+from spark_channel.spark.worker import HangupWatch, Versioned, pass_of, sent_as_they_come
 from spark_channel.transfers.limits import JobLimits, is_limited, static_of_spec
 from spark_channel.transfers.task import TaskServiceClient
 
@@ -106,7 +106,7 @@ def by_number(df: DataFrame) -> DataFrame:
     return df.toDF(*(f"c{n}" for n in range(len(df.columns))))
 
 
-class _Throttle:
+class _Throttle(Versioned):
     """The function that runs in each Spark task; pickled by reference to this class."""
 
     def __init__(

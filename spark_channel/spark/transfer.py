@@ -28,7 +28,7 @@ from spark_channel.spark.engine import SparkEngine, described
 from spark_channel.spark.schema import as_arrow, as_spark
 from spark_channel.spark.session import context_of, directory_of, register, service_of
 from spark_channel.spark.throttle import by_number, throttle
-from spark_channel.spark.worker import own_error
+from spark_channel.spark.worker import Versioned, own_error
 from spark_channel.transfers.fan_out import carry_out as carry_out_on
 from spark_channel.transfers.limits import is_limited, limit_scope_of
 from spark_channel.transfers.options import JobOptions, job_options, take_schema
@@ -303,7 +303,7 @@ class _Run:
         (writer.partitionBy(*keys) if keys else writer).saveAsTable(table)
 
 
-class _TransformRunner:
+class _TransformRunner(Versioned):
     """The transformers in a Spark task; what they refuse counts against the job's dirty limit."""
 
     def __init__(

@@ -16,9 +16,14 @@ from secrets import randbits
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from spark_channel import errors
+from spark_channel import errors, version
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.errors import ChannelError, JobCancelledError, MissingPackageError
+from spark_channel.errors import (
+    ChannelError,
+    JobCancelledError,
+    MissingPackageError,
+    UnsupportedError,
+)
 from spark_channel.plain_text import log_of
 
 if TYPE_CHECKING:
@@ -27,17 +32,21 @@ if TYPE_CHECKING:
 __all__ = [
     "HangupWatch",
     "SessionFacts",
+    "Versioned",
+    "check_version",
     "docs_link_of",
     "is_worker",
     "own_error",
     "pass_of",
     "portable",
     "sent_as_they_come",
+    "unpickled",
     "without_traceback",
 ]
 
 
 _log = log_of(__name__)
+_T = TypeVar("_T")
 _OURS = re.compile(
     r"(?:^(?:E\s+)?|: )spark_channel\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)",
     re.DOTALL | re.MULTILINE,
@@ -278,7 +287,7 @@ def _socket_at(descriptor: int) -> int | None:
     return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
 
 
-_Kind = TypeVar("_Kind", bound=type)
+_Kind = TypeVar("_Kind", bound="type | Callable[..., Any]")
 
 
 def portable(kind: _Kind) -> _Kind:
@@ -293,7 +302,44 @@ def portable(kind: _Kind) -> _Kind:
     return kind
 
 
-_T = TypeVar("_T")
+@portable
+def check_version(planned: str) -> None:
+    """The first thing that is unpickled of a `Versioned` object.
+
+    Raises:
+        UnsupportedError: this process has another version of the package than the one that pickled the object.
+    """
+    own = version.__version__
+    if planned != own:
+        with without_traceback():
+            raise UnsupportedError(
+                f"this Python process on {socket.gethostname()} has spark-channel {own}, and the job was planned by "
+                f"{planned}: install one version on the driver and on all executors, or ship it with the job "
+                "(--archives, or spark_channel.ship(spark) before register)"
+            )
+
+
+@portable
+def unpickled(_version: None, kind: type[_T]) -> _T:
+    """An object whose version was checked; its state follows."""
+    return object.__new__(kind)
+
+
+class _Stamp:
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return check_version, (version.__version__,)
+
+
+class Versioned:
+    """An object that is unpickled only by the version of the package that pickled it.
+
+    Between versions, classes and their fields differ: a task that took such an object would fail somewhere, or not.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unpickled, (_Stamp(), type(self)), self.__getstate__()
+
+
 _EVERY_SECONDS = 0.2
 
 

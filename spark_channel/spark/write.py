@@ -31,7 +31,7 @@ from spark_channel.spark.driver import (
 )
 from spark_channel.spark.own_reads import planned_reads, reads_of_task
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
-from spark_channel.spark.worker import SessionFacts, portable, without_traceback
+from spark_channel.spark.worker import SessionFacts, Versioned, portable, without_traceback
 from spark_channel.transfers.conversion import conversion_to
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec, told_static
 
@@ -82,7 +82,7 @@ class ReceiptMessage(WriterCommitMessage):
 
 
 @portable
-class ChannelWriter(DataSourceArrowWriter):
+class ChannelWriter(Versioned, DataSourceArrowWriter):
     """Made in a planner process and pickled; `write` runs in executors, at least once per partition;
     `commit` and `abort` run in planner processes, with this object or a copy of it.
     """

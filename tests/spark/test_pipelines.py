@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 import spark_channel
 
 spark = SparkSession.active()
-spark_channel.register(spark)  # the session lets no setting be set
+spark_channel.register(spark)  # is not needed, and does nothing here
 
 SHOP = {"url": "sqlite:%(shop)s"}
 
@@ -47,9 +47,11 @@ def events() -> DataFrame:
 dp.create_sink("copied", format="channel", options={"url": "sqlite:%(copy)s", "dbtable": "events"})
 
 
-@dp.append_flow(target="copied")
 def copy() -> DataFrame:
     return spark.readStream.table("events")
+
+
+dp.append_flow(target="copied", name="copy")(copy)
 """
 
 
@@ -74,10 +76,10 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.soak
-def test_a_view_a_streaming_table_and_a_sink_of_spark_s_command_line(project: Path) -> None:
+def run(project: Path, *arguments: str) -> None:
+    """Run the pipeline; its exit code is what a scheduler goes by."""
     done = subprocess.run(
-        [str(CLI), "run", "--conf", "spark.ui.enabled=false"],
+        [str(CLI), "run", "--conf", "spark.ui.enabled=false", *arguments],
         cwd=project,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
@@ -85,12 +87,50 @@ def test_a_view_a_streaming_table_and_a_sink_of_spark_s_command_line(project: Pa
         timeout=240,
         check=False,
     )
-    assert "Run is COMPLETED" in done.stdout + done.stderr, (done.stdout + done.stderr)[-4000:]
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert "Run is COMPLETED" in done.stdout + done.stderr
+
+
+def counted(database: Path) -> list[tuple[int, int]]:
+    with closing(sqlite3.connect(database)) as connection:
+        sql = "SELECT count(*), count(DISTINCT id) FROM events"
+        return [(int(rows), int(keys)) for rows, keys in connection.execute(sql)]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("registers", [True, False])
+def test_a_view_a_streaming_table_and_a_sink_of_spark_s_command_line(
+    project: Path, registers: bool
+) -> None:
+    definitions = project / "transformations" / "shop.py"
+    if not registers:
+        definitions.write_text(definitions.read_text().replace("spark_channel.register", "bool"))
+    run(project)
     warehouse = project / "spark-warehouse"
     for folder in ("orders", "events"):
         found = pq.read_table(warehouse / folder).column("id").to_pylist()
         assert sorted(found) == list(range(100)), folder
-    with closing(sqlite3.connect(project / "copy.db")) as connection:
-        assert connection.execute("SELECT count(*), count(DISTINCT id) FROM events").fetchall() == [
-            (100, 100)
-        ]
+    assert counted(project / "copy.db") == [(100, 100)]
+
+
+SINKS = """
+for name, more in (
+    ("over", {"firstBatch": "overwrite"}),
+    ("upsert", {"writeMode": "upsert", "keyColumns": "id"}),
+):
+    target = {"url": "sqlite:%(folder)s/" + name + ".db", "dbtable": "events"}
+    dp.create_sink(name, format="channel", options={**target, **more})
+    dp.append_flow(target=name, name=name + "_flow")(copy)
+"""
+
+
+@pytest.mark.soak
+def test_a_full_refresh_adds_no_row_twice(project: Path) -> None:
+    definitions = project / "transformations" / "shop.py"
+    definitions.write_text(definitions.read_text() + SINKS % {"folder": project})
+    lasting = ["--conf", "spark.sql.catalogImplementation=hive"]
+    for more in ([], [], ["--full-refresh-all"]):
+        run(project, *lasting, *more)
+        for name in ("over", "upsert"):
+            assert counted(project / f"{name}.db") == [(100, 100)], (name, more)
+    assert counted(project / "copy.db") == [(200, 100)], "a sink that only appends"

@@ -6,13 +6,14 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -161,6 +162,86 @@ def test_append_to_files_once(spark: SparkSession, shop: Path, tmp_path: Path) -
     found = spark.read.format("channel").option("reader", "parquet").load(str(target))
     assert sorted(row.id for row in found.collect()) == list(range(1, 411))
     assert sum(pq.read_metadata(each).num_rows for each in target.glob("part-*")) == 410
+
+
+@pytest.mark.parametrize(
+    "name", ["sqlite", "files", pytest.param("postgresql", marks=pytest.mark.soak)]
+)
+def test_a_query_with_a_new_checkpoint_replaces_the_rows(
+    spark: SparkSession, shop: Path, tmp_path: Path, name: str, request: pytest.FixtureRequest
+) -> None:
+    """As a pipeline does that is refreshed in full: it has a new query id, and reads all rows again."""
+
+    def of_database() -> list[int]:
+        sql = "SELECT count(*), count(DISTINCT id), sum(id) FROM copy"
+        return list(rows(tmp_path / "copy.db", sql)[0])
+
+    def of_files() -> list[int]:
+        found = (
+            spark.read.format("channel").option("reader", "parquet").load(str(tmp_path / "copy"))
+        )
+        ids = [row.id for row in found.collect()]
+        return [len(ids), len(set(ids)), sum(ids)]
+
+    def catch_up(checkpoint: str) -> None:
+        frame = orders(spark, shop)
+        publish(frame, {**sink, "firstBatch": "overwrite"}, tmp_path / checkpoint)
+
+    with ExitStack() as stack:
+        if name == "postgresql":
+            sink, counted = stack.enter_context(sink_in(name, tmp_path, request))
+        elif name == "sqlite":
+            sink, counted = {"dbtable": "copy", "path": str(tmp_path / "copy.db")}, of_database
+        else:
+            sink, counted = {"writer": "parquet", "path": str(tmp_path / "copy")}, of_files
+        catch_up("first")
+        fill(shop, 401, 410)
+        catch_up("first")
+        assert counted() == [410, 410, 410 * 411 // 2]
+        catch_up("second")
+        redo_last_batch(tmp_path / "second")
+        catch_up("second")
+        assert counted() == [410, 410, 410 * 411 // 2]
+
+
+def test_a_write_without_batches_has_no_first_one(spark: SparkSession, tmp_path: Path) -> None:
+    target = spark.range(1).write.format("channel").options(dbtable="t", firstBatch="overwrite")
+    with pytest.raises(
+        Exception, match="'firstBatch' got 'overwrite', and this write has no micro"
+    ):
+        target.mode("append").save(str(tmp_path / "a.db"))
+
+
+class Task:
+    """What a task of batch `batch` knows."""
+
+    def __init__(self, batch: int) -> None:
+        self._properties = {"streaming.sql.batchId": str(batch), "sql.streaming.queryId": "q"}
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._properties.get(name)
+
+    def stageId(self) -> int:  # noqa: N802 - Spark's name
+        return 0
+
+    partitionId = attemptNumber = taskAttemptId = stageId  # noqa: N815 - as above
+
+
+@pytest.mark.newest
+def test_an_old_checkpoint_with_another_target_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = []
+    for batch, target in ((0, "first.db"), (1, "first.db"), (2, "second.db"), (3, "second.db")):
+        caplog.clear()
+        monkeypatch.setattr(TaskContext, "get", lambda batch=batch: Task(batch))
+        options = {"path": str(tmp_path / target), "dbtable": "copy"}
+        writer = stream_writer(options, StructType().add("id", "long"), False, SessionFacts())
+        message = writer.write(iter([pa.record_batch({"id": [batch]})]))
+        writer.commit([message], batch)
+        said.append("has no rows of this query before batch" in caplog.text)
+    assert said == [False, False, True, False]
+    assert rows(tmp_path / "second.db") == [2, 3]
 
 
 def test_complete_replaces_the_rows(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
