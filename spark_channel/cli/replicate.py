@@ -221,7 +221,7 @@ def _rows(plan: TablePlan) -> str:
 
 
 def _lasts(plan: RunPlan) -> str:
-    """How long the limit alone makes the run last, for the fewest rows and for the most."""
+    """How long the limit and the waits make the run last, for the fewest rows and for the most."""
     low, high = plan.seconds_between
     if high is None or plan.ends_at is None or plan.seconds is None:
         least = "" if low is None else f", at least {_span(low)}"
@@ -230,9 +230,14 @@ def _lasts(plan: RunPlan) -> str:
         return "the limit does not hold the run up; how fast both ends are is not known"
     ends = plan.ends_at + timedelta(seconds=high - plan.seconds)
     spans = dict.fromkeys(_span(each) for each in (low, high) if each is not None)
+    late = (
+        f", {_span(plan.waits)} of it to wait for rows that are committed late"
+        if plan.waits
+        else ""
+    )
     return (
-        f"{' to '.join(spans)} at this limit, ends by {ends.astimezone():%Y-%m-%d %H:%M}; longer if an end is slower "
-        "than the limit"
+        f"{' to '.join(spans)} at this limit{late}, ends by {ends.astimezone():%Y-%m-%d %H:%M}; longer if an end is "
+        "slower than the limit"
     )
 
 

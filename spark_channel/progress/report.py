@@ -401,10 +401,23 @@ def _why_lost(report: TransferReport) -> str:
     """Return what the tasks waited for most, beside the limit; empty: nothing."""
     waited = report.waits_by_side
     found = {f"waits for the {side}": waited.get(side, 0.0) for side in ("source", "target")}
+    if report.kind == "verify":
+        idle = _idle(report)  # between two looks it waits for no side
+        found["waits for the source"] = max(0.0, found["waits for the source"] - idle)
+        found["pauses between looks"] = idle
     if report.limit_scope.startswith("shared limit"):
         found["other jobs had it"] = report.waits.get("limit:turn", 0.0)
     reason = max(found, key=lambda each: found[each])
     return reason if found[reason] >= _WORTH_NAMING else ""
+
+
+def _idle(report: TransferReport) -> float:
+    """Seconds of the samples in which no row moved."""
+    idle = since = 0.0
+    for each in report.samples:
+        idle += (each.seconds - since) * (not each.rows_per_second)
+        since = each.seconds
+    return idle
 
 
 def over(moving: float, seconds: float, rows: int) -> str:

@@ -1,6 +1,6 @@
 """What a run of a replication would do, what it asks of the servers, and the faults of its file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -66,7 +66,7 @@ class TablePlan:
     `alters` what will be created or altered there; `fault` why the table would be parked. `connections`: most at a
     time, at each end. `source_lock`, `target_lock`: of its tables. `staging`: bytes that the target has twice until
     they are published. `statement` is the first one of the read, and `server_plan` what the server says that it would
-    do for it.
+    do for it. `waits`: seconds before its copy begins, for rows that may be committed late.
     """
 
     stream: str
@@ -85,6 +85,7 @@ class TablePlan:
     source_lock: str = ""
     target_lock: str = ""
     staging: int | None = None
+    waits: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ class RunPlan:
     """What a run would do. `seconds`: how long the limit makes it last, at least; None = more than four weeks.
 
     `seconds_between`: the same for the fewest and the most rows. `numbers`: where the rows come from. `staging`: the
-    most bytes at a time. `log`: which log the source keeps for the run. `missing`: rights and settings that the run
-    needs.
+    most bytes at a time. `waits`: seconds of the duration in which it waits for late rows. `log`: which log the source
+    keeps for the run. `missing`: rights and settings that the run needs.
     """
 
     tables: tuple[TablePlan, ...]
@@ -105,6 +106,7 @@ class RunPlan:
     seconds_between: tuple[float | None, float | None] = (0.0, 0.0)
     numbers: str = ""
     staging: int = 0
+    waits: float = 0.0
     log: str = ""
     missing: tuple[str, ...] = ()
 
@@ -145,11 +147,17 @@ def plan_replication(
     copied = [each for each in tables if not each.fault]
     nbytes = sum(each.nbytes or 0 for each in copied)
 
-    def lasts(rows: int) -> float | None:
-        return _lasts(limit, begin, rows, nbytes or None)
+    late = [each for each in copied if each.waits]
+    waits = max((each.waits for each in late), default=0.0)
 
-    seconds = lasts(sum(each.rows or 0 for each in copied))
-    between = [each.rows_between or (0, 0) for each in copied]
+    def lasts(rows: Callable[[TablePlan], int]) -> float | None:
+        """The tables that wait are copied after the others, and after their wait."""
+        every = _lasts(limit, begin, sum(map(rows, copied)), nbytes or None)
+        own = sum(each.nbytes or 0 for each in late)
+        after = _lasts(limit, begin, sum(map(rows, late)), own or None) if late else 0.0
+        return None if every is None or after is None else max(every, waits + after)
+
+    seconds = lasts(lambda each: each.rows or 0)
     log, missing = _log_of(replication, tables, seconds)
     source = connector_of(replication.source, "reader").name
     return RunPlan(
@@ -159,9 +167,13 @@ def plan_replication(
         seconds,
         None if seconds is None else begin + timedelta(seconds=seconds),
         _connections(replication, tables),
-        (lasts(sum(low for low, _ in between)), lasts(sum(high for _, high in between))),
+        (
+            lasts(lambda each: (each.rows_between or (0, 0))[0]),
+            lasts(lambda each: (each.rows_between or (0, 0))[1]),
+        ),
         _NUMBERS.get(source, ("the source's catalog", 0.0))[0],
         sum(sorted((each.staging or 0 for each in tables), reverse=True)[: replication.parallel]),
+        waits,
         log,
         missing,
     )
@@ -287,6 +299,7 @@ def _plan(
         columns=", ".join(f"{each.name} {each.type}" for each in opened.schema),
         statement=statement,
         server_plan=server_plan,
+        waits=run.wait_seconds,
     )
 
 

@@ -115,6 +115,8 @@ class TableRun:
         self._ready_at = 0.0
         self._planned: _Planned | None = None
         self.waits = False
+        self.wait_seconds = 0.0
+        """How long its copy waits for rows that may be committed late."""
         if like is None:
             self._writing, self._reading = writer_of(copy), reader_of(copy)
         else:
@@ -276,6 +278,7 @@ class TableRun:
             return _Planned(stream, overwrite=True, condition="1 = 0")
         late = copy.options.late_seconds
         waits = found.waits_seconds if late is None else late
+        self.wait_seconds = waits
         if waits and self._pace is not None:  # rows up to the position may not be committed yet
             self.waits, self._ready_at = True, self._pace.now() + waits
         stream = StreamBatch(name, found.position, chained=True, previous=previous)

@@ -531,7 +531,10 @@ def _notes(
     ]
     for pattern in select:
         if not any(matches(pattern, label) for label in labels):
-            unused.append(f"--select {pattern} matches no table of the source")
+            near = difflib.get_close_matches(pattern, labels, n=1)
+            near = near or [each for each in labels if each.rpartition(".")[2] == pattern][:1]
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            unused.append(f"--select {pattern} matches no table of the source{hint}")
         elif not any(matches(pattern, label) for label in copied):
             unused.append(f"--select {pattern} matches tables that no stream copies")
     return unused

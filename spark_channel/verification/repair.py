@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_channel.arrow_schema import InexactError, cast_exactly, conform
-from spark_channel.connectors import Health, Read, Reader
+from spark_channel.connectors import Health, Read, Reader, WriteContext, load_writer
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.registry import find_connector
 from spark_channel.connectors.base.stored import Stored
-from spark_channel.errors import SchemaError, UnsupportedError
+from spark_channel.errors import ChannelError, SchemaError, UnsupportedError
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import Endpoint, Split, deal, merge_tasks
 from spark_channel.transfers.options import JobOptions
@@ -200,6 +200,36 @@ def refuse_impossible(verification: Verification, *, delete: bool) -> None:
             f"option 'delete' removes rows of databases only, and {target.label} is not one. Repair it without the "
             "option, and remove the extra rows yourself"
         )
+    _rehearse(verification, delete=delete)
+
+
+def _rehearse(verification: Verification, *, delete: bool) -> None:
+    """Check that the target takes the rows of a repair: its unique key, its columns, the role's rights.
+
+    Raises:
+        ChannelError: it does not.
+    """
+    written = _columns_of(verification, delete=delete)
+    writer, _ = load_writer(_named("writer", _writing_job(verification, delete=delete).spec.writer))
+    try:
+        writer.rehearse(WriteContext("rehearsal"), written)
+    except ChannelError as error:
+        label = verification.sides[1].label
+        raise type(error)(
+            f"{label} cannot be repaired, and no row was compared: {error}"
+        ) from error
+
+
+def _columns_of(verification: Verification, *, delete: bool) -> pa.Schema:
+    """The columns of the rows that a repair writes; with `delete` they are a change feed."""
+    source, target = verification.sides
+    every = source.steps.output_schema
+    pairs = verification.columns.names
+    compared = pa.schema([every.field(own) for own, name in pairs if name not in target.generated])
+    if not delete:
+        return compared
+    fields = [field.with_nullable(True) for field in compared]
+    return pa.schema([*fields, pa.field(OPERATION, pa.string())])
 
 
 def _named(half: str, end: Endpoint) -> dict[str, Any]:

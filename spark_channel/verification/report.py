@@ -133,7 +133,7 @@ class VerifyReport:
         excluded: columns that were left out.
         key: the columns that rows are matched by; empty = rows were compared as wholes.
         method: how the ranges were compared.
-        looks: how often differing rows were looked at, the first time included.
+        looks: how often differing rows were looked at, the first time included; `pauses`: seconds between the looks.
         positions: at which state of its data each side was read.
         differences: the first 1 000 differing rows.
         histogram: the number of differing keys in each of 40 equal ranges of a key of whole numbers.
@@ -161,6 +161,7 @@ class VerifyReport:
     key: tuple[str, ...] = ()
     method: str = ""
     looks: int = 1
+    pauses: float = 0.0
     positions: dict[str, str] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     histogram: tuple[int, ...] = ()
@@ -247,7 +248,8 @@ class VerifyReport:
         ]
         if self.looks > 1:
             settled = f"; {self.settled} that differed at first are equal" if self.settled else ""
-            lines.append(f"differing rows were looked at {self.looks} times{settled}")
+            paused = f", with pauses of {self.pauses:g} s" if self.pauses else ""
+            lines.append(f"differing rows were looked at {self.looks} times{paused}{settled}")
         lines += [f"{side} was read at {position}" for side, position in self.positions.items()]
         if self.where:
             lines.append(f"rows: those where {self.where}")

@@ -516,17 +516,27 @@ class Verification:
         """Look at differing keys again, after growing waits: a replica or a stream may lag."""
         before, wait = found, _FIRST_WAIT
         for _ in range(self._settings.confirm - 1):
-            self._clock.sleep(wait)
+            self._pause(wait, before)
             wait = min(_LONGEST_WAIT, wait * _LONGER)
             before = before.seen_again(self._look(before))
             if not len(before):
                 self.report.settled = len(found)
                 return
         if self._settings.confirm:
-            self._clock.sleep(wait)
+            self._pause(wait, before)
         now = self._last_look(before)
         self.report.settled = len(found) - len(before)
         self._settle(before, now, live=self._settings.confirm > 0)
+
+    def _pause(self, seconds: float, before: Differences) -> None:
+        _log.info(
+            "job %s: %d keys differ; they are looked at again in %g s",
+            self.job,
+            len(before),
+            seconds,
+        )
+        self._clock.sleep(seconds)
+        self.report.pauses += seconds
 
     def _settle(self, before: Differences, now: Differences, *, live: bool = False) -> None:
         """Count what still differs; a row that `live` tables changed since the look before is not known."""

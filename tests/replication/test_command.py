@@ -89,3 +89,16 @@ def test_a_plan_has_the_words_of_the_file(file: Path) -> None:
     for more in ((), ("--dry-run",)):
         said = run("replicate", str(file), *more, code=3)
         assert "update_key names 'email' of type string" in said
+
+
+def test_the_duration_of_a_plan_has_the_wait_for_late_rows(file: Path) -> None:
+    text = file.read_text().replace("update_key: id}", "update_key: id, late_seconds: 90}")
+    file.write_text(text)
+    plan = run("replicate", str(file), "--dry-run", PII_KEY=KEY)
+    assert "duration: 1 min 30 s at this limit, 1 min 30 s of it to wait for rows that are" in plan
+
+
+def test_a_selection_names_the_nearest_table(file: Path) -> None:
+    for name, nearest in (("user", "users"), ("orderz", "orders")):
+        said = run("replicate", str(file), "--select", name, code=2, PII_KEY=KEY)
+        assert f"--select {name} matches no table of the source; did you mean '{nearest}'?" in said

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spark_channel
-from spark_channel.errors import UnsupportedError
+from spark_channel.errors import TargetError, UnsupportedError
 from spark_channel.local import local_engine
 from spark_channel.planning import Endpoint, Split, TransferSpec
 from spark_channel.verification import run as run_module
@@ -160,13 +160,40 @@ def test_a_dry_run_lists_all_keys_however_many(
 
 def test_a_repair_that_fails_keeps_the_report(tmp_path: Path) -> None:
     source = sqlite(tmp_path / "a.db", [(1, "x", None), (2, "y", None)])
-    keyless = "CREATE TABLE t (id INTEGER, a TEXT, b TEXT)"
-    target = sqlite(tmp_path / "b.db", [(1, "x", None), (2, "z", None)], keyless)
+    checked = "CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT CHECK (a <> 'y'), b TEXT)"
+    target = sqlite(tmp_path / "b.db", [(1, "x", None), (2, "z", None)], checked)
     report = spark_channel.verify(None, source, target, confirm=0, repair=True)
     assert (report.outcome, report.different, report.repaired) == ("different", 1, {})
     assert report.differences[0].key == {"id": 2}
     assert "the repair failed: " in report.notes[-1]
-    assert "unique" in report.notes[-1]
+    assert "CHECK" in report.notes[-1]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_target_without_the_key_is_refused_before_a_row_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delete: bool, dry_run: bool
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("a row was read")
+
+    source = sqlite(tmp_path / "a.db", [(1, "x", None)])
+    keyless = "CREATE TABLE t (id INTEGER, a TEXT, b TEXT)"
+    target = sqlite(tmp_path / "b.db", [(1, "z", None)], keyless)
+    monkeypatch.setattr(run_module.Verification, "_run", read)
+    said = r"cannot be repaired, and no row was compared: .*unique"
+    with pytest.raises(TargetError, match=said):
+        spark_channel.verify(
+            None, source, target, key=["id"], repair=True, delete=delete, dry_run=dry_run
+        )
+
+
+def test_pauses_between_looks_are_named(tmp_path: Path) -> None:
+    source = sqlite(tmp_path / "a.db", [(1, "x", None)])
+    target = sqlite(tmp_path / "b.db", [(1, "z", None)])
+    report = spark_channel.verify(None, source, target, confirm=1)
+    assert report.pauses == 1
+    assert "looked at 2 times, with pauses of 1 s" in str(report)
 
 
 @pytest.mark.parametrize("delete", [False, True])
