@@ -23,7 +23,8 @@ from spark_channel.connectors.base import claims
 from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity, is_alive
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.files.filesystem import LOG, PREFIXES
-from spark_channel.connectors.files.log import DataFile, Dialect, Manifest, Replaced, claim_key
+from spark_channel.connectors.files.log import Dialect, Manifest, Replaced, claim_key
+from spark_channel.connectors.files.parts import DataFile, FileList
 from spark_channel.connectors.files.store import Store
 from spark_channel.errors import SupersededError, TargetError
 
@@ -39,7 +40,6 @@ __all__ = [
     "file_name",
     "is_ours",
     "new_attempt",
-    "not_listed",
     "publish",
     "put_back",
     "release",
@@ -215,7 +215,7 @@ def put_back(
     return replace(
         made,
         format=form,
-        files=back,
+        files=FileList(newest=back),
         removed=tuple(each for each in made.removed if each not in gone),
     )
 
@@ -275,7 +275,7 @@ def _emptied(
     """
     made = replace(
         manifest,
-        files=(),
+        files=FileList(),
         removed=(*manifest.removed, *(Replaced(file, number, until) for file in manifest.files)),
     )
     for claim in manifest.claims.values():
@@ -300,16 +300,10 @@ def _with(manifest: Manifest, added: AddedFiles) -> Manifest:
     return replace(
         manifest,
         format=added.format if added.files or not manifest.files else manifest.format,
-        files=(*manifest.files, *added.files),
+        files=manifest.files.adding(added.files),
         schemas={**manifest.schemas, **added.schemas},
         dialects={**manifest.dialects, **added.dialects},
     )
-
-
-def not_listed(manifest: Manifest, files: Sequence[str]) -> list[str]:
-    """Those of `files` that are not visible."""
-    listed = {file.path for file in manifest.files}
-    return [path for path in files if path not in listed]
 
 
 # Names of data files: unique over all attempts of all runs, sorted by task.
@@ -435,6 +429,10 @@ class JobFolder:
         """Show that the run lives."""
         if self.is_live():
             self.store.touch(self.marker)
+
+    def has_attempts(self) -> bool:
+        """Whether attempts left folders: an attempt that has published its files leaves none."""
+        return any(info.type == pafs.FileType.Directory for info in self.store.entries(self.path))
 
     def remove(self) -> None:
         # The marker first: a task that still runs must not take the run for a live one.

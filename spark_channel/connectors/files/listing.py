@@ -30,12 +30,12 @@ from spark_channel.connectors.files.filesystem import (
 from spark_channel.connectors.files.log import (
     FORMAT,
     SUCCESS,
-    DataFile,
     Dialect,
     Entry,
     Manifest,
     newest_entry,
 )
+from spark_channel.connectors.files.parts import DataFile, FileList
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.plain_text import log_of
 
@@ -127,7 +127,7 @@ def with_files_of_others(made: Manifest, there: Mapping[str, pafs.FileInfo]) -> 
         for path, info in sorted(there.items())
         if path not in listed and path not in gone and not is_ours(path)
     ]
-    return replace(made, files=(*kept, *more))
+    return replace(made, files=FileList(newest=(*kept, *more)))
 
 
 def files_of_prefix(place: Location, directory: str, prefix: str) -> dict[str, pafs.FileInfo]:
@@ -161,7 +161,8 @@ def with_present_files(
         for path, info in sorted(there.items())
         if names.run_of(path) is None and (path, info.size, info.mtime_ns) not in replaced
     ]
-    return replace(made, files=(*ours, *others))
+    present = (*ours, *others)
+    return made if present == tuple(made.files) else replace(made, files=FileList(newest=present))
 
 
 def data_files(place: Location, directory: str) -> dict[str, pafs.FileInfo]:
@@ -313,7 +314,9 @@ def _walk(place: Location, directory: str, skips: _Skips = is_hidden) -> Iterato
 
 def _manifest(place: Location, directory: str) -> Manifest | None:
     try:
-        return visible(place, directory).manifest
+        made = visible(place, directory).manifest
+        # Its parts are read now: later they may be gone.
+        return None if made is None else replace(made, files=FileList(newest=tuple(made.files)))
     except TargetError as error:
         raise SourceError(str(error)) from error
 

@@ -1,7 +1,8 @@
 """The log of a directory: entries `_spark_channel/<number>.json`, each written once by a conditional put.
 
-An entry holds the whole manifest, so readers need the newest one only, and old ones may go. A writer reads the newest
-entry, decides on it, and puts the next number; the loser of a race reads and decides again. Nothing is locked.
+An entry holds the whole manifest, so readers need the newest one only, and old ones may go; long lists are in parts
+beside it (`parts`). A writer reads the newest entry, decides on it, and puts the next number; the loser of a race
+reads and decides again. Nothing is locked.
 
 A writer that slept may put a number that was written, and removed as old, while it slept. Newer entries are there
 then, so no reader looks at its entry; the writer reads once more after its put, and finds that its entry is not among
@@ -15,6 +16,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +25,16 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity
 from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.files.filesystem import LOG, Location, read_file
+from spark_channel.connectors.files.parts import (
+    DataFile,
+    FileList,
+    OlderJobs,
+    Part,
+    PartFiles,
+    is_below,
+    older_jobs_of,
+    parts_of,
+)
 from spark_channel.connectors.files.store import Store
 from spark_channel.errors import CommitError, TargetError
 from spark_channel.retry import commit_pauses
@@ -30,7 +42,6 @@ from spark_channel.retry import commit_pauses
 __all__ = [
     "FORMAT",
     "SUCCESS",
-    "DataFile",
     "Dialect",
     "Entry",
     "Log",
@@ -39,7 +50,6 @@ __all__ = [
     "Replaced",
     "claim_key",
     "entry_path",
-    "is_below",
     "newest_entry",
 ]
 
@@ -100,29 +110,15 @@ def _joined(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 SUCCESS = "_SUCCESS"
 FORMAT = "spark-channel/2"
+_WITH_PARTS = "spark-channel/3"
+"""The format of an entry that names parts: earlier versions would miss their files, and refuse it."""
 
 _JOBS_KEPT = 1000
+_JOBS_IN_ENTRY = 50
 _ENDED_KEPT = 200
 
 Dialect = Mapping[str, Any]
 """The options that a reader needs to read a text file back as it was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """One visible file; `path` is relative to the directory.
-
-    `nbytes` is its size on disk. Files that others wrote have neither `rows` nor `schema`.
-    `multi_line`: a text file with line ends inside values.
-    """
-
-    path: str
-    nbytes: int
-    rows: int | None = None
-    schema: str | None = None
-    job: str | None = None
-    mtime_ns: int | None = None
-    multi_line: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +141,14 @@ class Manifest:
 
     `schemas` and `dialects`: by the key that `DataFile.schema` gives. `claims`, `tasks` (the receipts of tasks that
     committed under a claim) and `plans` (the epoch whose run kept the plan that those tasks follow): by `claim_key`.
-    `jobs`: when each job was published. `versions`: the published versions of each `txnAppId`. `ended`: why runs
-    ("<job>/<epoch>") lost their claims. `removed`: files that are no longer visible and may still be on disk.
+    `jobs`, and `older_jobs` before them: when each job was published. `versions`: the published versions of each
+    `txnAppId`. `ended`: why runs ("<job>/<epoch>") lost their claims. `removed`: files that are no longer visible and may still be on disk.
+    `retired`: parts that no entry names any more, and until when (ISO, UTC) a reader of an older entry may need them.
     `success`: the `_SUCCESS` of another writer that is counted in.
     """
 
     format: str
-    files: tuple[DataFile, ...] = ()
+    files: FileList = field(default_factory=FileList)
     schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
     dialects: Mapping[str, Dialect] = field(default_factory=dict)
     claims: Mapping[str, Claim] = field(default_factory=dict)
@@ -162,6 +159,8 @@ class Manifest:
     ended: Mapping[str, str] = field(default_factory=dict)
     removed: tuple[Replaced, ...] = ()
     success: str = ""
+    older_jobs: OlderJobs | None = None
+    retired: tuple[tuple[str, str], ...] = ()
 
     def claim(self, identity: Identity) -> Claim | None:
         """The claim on `identity`; one that was published is kept in short."""
@@ -175,7 +174,9 @@ class Manifest:
 
     def _published_at(self, identity: Identity) -> str | None:
         if identity.kind == "job":
-            return self.jobs.get(identity.name)
+            at = self.jobs.get(identity.name)
+            older = self.older_jobs
+            return older.published.get(identity.name) if at is None and older is not None else at
         if (
             identity.kind == "txn"
             and identity.version is not None
@@ -223,7 +224,7 @@ class Manifest:
 
     def with_job(self, job: str, at: str) -> "Manifest":
         jobs = {**{name: old for name, old in self.jobs.items() if name != job}, job: at}
-        return replace(self, jobs=dict(list(jobs.items())[-_JOBS_KEPT:]))
+        return replace(self, jobs=jobs)
 
     def with_task(self, held: HeldClaim, receipt: Receipt) -> "Manifest":
         key = claim_key(held.identity)
@@ -233,12 +234,38 @@ class Manifest:
         ended = {**self.ended, f"{job}/{epoch}": by}
         return replace(self, ended=dict(list(ended.items())[-_ENDED_KEPT:]))
 
+    def folded(
+        self,
+        write_files: Callable[[Sequence[DataFile]], Part],
+        write_jobs: Callable[[Mapping[str, str]], OlderJobs],
+    ) -> "Manifest":
+        """The same, with lists in parts that are too long for an entry."""
+        made = replace(self, files=self.files.folded(write_files))
+        if len(self.jobs) <= _JOBS_IN_ENTRY:
+            return made
+        older = {} if self.older_jobs is None else self.older_jobs.published
+        known = {**{job: at for job, at in older.items() if job not in self.jobs}, **self.jobs}
+        kept = dict(list(known.items())[-_JOBS_KEPT:])
+        return replace(made, jobs={}, older_jobs=write_jobs(kept))
+
+    @property
+    def part_names(self) -> set[str]:
+        older = () if self.older_jobs is None else (self.older_jobs.name,)
+        return {*(part.name for part in self.files.parts), *older}
+
+    def retiring(self, before: "Manifest", now: str, until: str) -> "Manifest":
+        """The manifest that follows `before`: parts that it names no more are kept until `until`."""
+        kept = [each for each in before.retired if each[1] > now]
+        gone = before.part_names - self.part_names
+        return replace(self, retired=(*kept, *((name, until) for name in sorted(gone))))
+
     def to_json(self) -> dict[str, Any]:
-        kept = (*self.files, *(each.file for each in self.removed))  # which can be put back
-        used = {file.schema for file in kept if file.schema}
+        replaced = {each.file.schema for each in self.removed if each.file.schema}
+        used = self.files.schemas | replaced  # what was replaced can be put back
         return {
             "format": self.format,
-            "files": [_file(file) for file in self.files],
+            "files": [file.to_json() for file in self.files.newest],
+            **self._parts_to_json(),
             "schemas": {
                 key: {
                     "columns": {column.name: str(column.type) for column in schema},
@@ -257,21 +284,36 @@ class Manifest:
             "jobs": dict(self.jobs),
             "versions": {app: known.to_json() for app, known in self.versions.items()},
             "ended": dict(self.ended),
-            "removed": [[_file(each.file), each.number, each.until] for each in self.removed],
+            "removed": [[each.file.to_json(), each.number, each.until] for each in self.removed],
             "success": self.success,
         }
 
+    def _parts_to_json(self) -> dict[str, Any]:
+        """Nothing where there are none: then earlier versions can read the entry."""
+        older = self.older_jobs
+        return {
+            **(
+                {"parts": [part.to_json() for part in self.files.parts]} if self.files.parts else {}
+            ),
+            **({"olderJobs": older.name} if older is not None else {}),
+            **({"retired": [list(each) for each in self.retired]} if self.retired else {}),
+        }
+
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], shown: str) -> "Manifest":
-        """
+    def from_json(
+        cls, data: Mapping[str, Any], shown: str, read: Callable[[str], Any]
+    ) -> "Manifest":
+        """`read` gives the content of a part.
+
         Raises:
             TargetError: it is damaged.
         """
         try:
             schemas = data["schemas"]
+            files = tuple(DataFile(**file) for file in data["files"])
             made = cls(
                 format=data["format"],
-                files=tuple(DataFile(**file) for file in data["files"]),
+                files=FileList(parts_of(data, read), files),
                 schemas={key: _schema(found["arrow"]) for key, found in schemas.items()},
                 dialects={key: found["dialect"] for key, found in schemas.items()},
                 claims={key: _claim(claim) for key, claim in data["claims"].items()},
@@ -291,6 +333,8 @@ class Manifest:
                     for file, number, until in data["removed"]
                 ),
                 success=data["success"],
+                older_jobs=older_jobs_of(data, read),
+                retired=tuple((str(name), str(until)) for name, until in data.get("retired", ())),
             )
             _check_places(made)
             return made
@@ -301,18 +345,13 @@ class Manifest:
             ) from error
 
 
-def is_below(path: str) -> bool:
-    """Whether `path`, relative to a directory, is inside, and none of its log's."""
-    return not path.startswith("/") and not {"", ".", "..", LOG} & set(path.split("/"))
-
-
 def _check_places(made: Manifest) -> None:
     """A damaged or forged log names nothing outside its directory: files that it names are read, moved and removed.
 
     Raises:
         ValueError: it does.
     """
-    files = [*made.files, *(each.file for each in made.removed)]
+    files = [*made.files.newest, *(each.file for each in made.removed)]
     if strange := next((file.path for file in files if not is_below(file.path)), None):
         raise ValueError(f"{strange!r} is not a file below the directory")
     for each in made.removed:
@@ -329,11 +368,6 @@ def _schema(text: str) -> pa.Schema:
 
 def _claim(data: Mapping[str, Any]) -> Claim:
     return Claim(**{**data, "identity": Identity(**data["identity"])})
-
-
-def _file(file: DataFile) -> dict[str, Any]:
-    found = {name: getattr(file, name) for name in DataFile.__slots__}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 _NAME = re.compile(r"(\d{20})\.json")
@@ -369,7 +403,7 @@ def newest_entry(place: Location, directory: str) -> Entry | None:
         TargetError: a damaged entry. OSError: not readable.
     """
     found = _read_newest(place, directory)
-    return None if found is None else _parse(*found)
+    return None if found is None else _parse(*found, PartFiles(place, directory))
 
 
 def _read_newest(place: Location, directory: str) -> tuple[bytes, int, str] | None:
@@ -400,14 +434,14 @@ def _newest(numbers: set[int]) -> int | None:
     return max((each for each in numbers if each == 1 or each - 1 in numbers), default=None)
 
 
-def _parse(raw: bytes, number: int, shown: str) -> Entry:
+def _parse(raw: bytes, number: int, shown: str, parts: PartFiles) -> Entry:
     try:
         data = json.loads(raw)
         form = data["log"]
-        if form != FORMAT:
+        if form not in (FORMAT, _WITH_PARTS):
             raise TargetError(
-                f"{shown} is a log entry of version {form!r}; this spark-channel knows {FORMAT!r}: use the version "
-                "that wrote it, or a newer one"
+                f"{shown} is a log entry of version {form!r}; this spark-channel knows {FORMAT!r} and "
+                f"{_WITH_PARTS!r}: use the version that wrote it, or a newer one"
             )
         entry_id, ancestors = str(data["id"]), tuple(data["ancestors"])
         state = data["state"]
@@ -416,7 +450,7 @@ def _parse(raw: bytes, number: int, shown: str) -> Entry:
             f"{shown} is a damaged log entry of spark-channel: {error!r}. "
             f"Restore it, or move the folder {LOG} away to read every file of the directory"
         ) from error
-    return Entry(number, entry_id, ancestors, Manifest.from_json(state, shown))
+    return Entry(number, entry_id, ancestors, Manifest.from_json(state, shown, parts.read))
 
 
 Change = Callable[[Manifest, int], Manifest | None]
@@ -424,12 +458,14 @@ Change = Callable[[Manifest, int], Manifest | None]
 
 
 class Log:
-    """The log of one directory, for writers."""
+    """The log of one directory, for writers. Parts that no entry names any more stay for `retention` seconds."""
 
-    def __init__(self, store: Store, directory: str, timeout: float) -> None:
+    def __init__(self, store: Store, directory: str, timeout: float, retention: float) -> None:
         self._store = store
         self._directory = directory
         self._timeout = timeout
+        self._retention = timedelta(seconds=retention)
+        self._parts = PartFiles(store.place, directory)
         self._parsed: tuple[bytes, Entry] | None = None
 
     def newest(self) -> Entry | None:
@@ -438,8 +474,8 @@ class Log:
             return None
         parsed = self._parsed
         if parsed is None or (parsed[0], parsed[1].number) != found[:2]:
-            # Its manifest may name ten thousand files, and each commit looks at it ten times.
-            self._parsed = parsed = found[0], _parse(*found)
+            # Each commit looks at it ten times.
+            self._parsed = parsed = found[0], _parse(*found, self._parts)
         return parsed[1]
 
     def rejects_newest(self) -> bool:
@@ -469,12 +505,15 @@ class Log:
             made = change(base(newest), number)
             if made is None:
                 return newest, False
+            made, written = self._folded(made, newest, number)
             entry = Entry(number, uuid.uuid4().hex[:12], _ancestors(newest), made)
             path = entry_path(self._directory, number)
             put = self._store.put_new(path, _dumps(entry, what))
             newest = self.newest()
             # Also when the put was rejected: the first of two tries of one request may have been accepted.
             if newest is not None and newest.has(entry.id):
+                if written:
+                    self.remove_parts()
                 return (entry if newest.id == entry.id else newest), True
             if put:
                 # Its number was written and removed before: no reader looks at it.
@@ -485,6 +524,40 @@ class Log:
                     "run again, or raise option commitTimeout"
                 )
             clock.sleep(next(pauses))
+
+    def _folded(
+        self, made: Manifest, newest: Entry | None, number: int
+    ) -> tuple[Manifest, list[str]]:
+        """(the manifest, with long lists in parts; the parts that were written for it)."""
+        written: list[str] = []
+
+        def write(content: Mapping[str, Any]) -> str:
+            name = self._parts.new_name(number)
+            if not written:
+                self._store.make(self._parts.folder)
+            self._store.put(self._parts.path(name), json.dumps(content).encode())
+            written.append(name)
+            return name
+
+        folded = made.folded(
+            lambda files: Part.of(write({"files": [file.to_json() for file in files]}), files),
+            lambda jobs: OlderJobs(write({"jobs": dict(jobs)}), self._parts.read),
+        )
+        now = utc_now()
+        before = Manifest(made.format) if newest is None else newest.manifest
+        until = (now + self._retention).isoformat(timespec="seconds")
+        return folded.retiring(before, now.isoformat(timespec="seconds"), until), written
+
+    def remove_parts(self) -> None:
+        """Remove parts that nobody needs: of tries that lost, of killed writers, and those that are retired."""
+        newest = self.newest()
+        if newest is None:
+            return
+        named = newest.manifest.part_names | {name for name, _ in newest.manifest.retired}
+        for info in self._store.entries(self._parts.folder):
+            number = PartFiles.number_of(info.base_name)
+            if number is not None and number <= newest.number and info.base_name not in named:
+                self._store.remove(info.path)
 
     def prune(self) -> None:
         """Remove entries that neither readers nor writers need."""
@@ -503,7 +576,7 @@ def _ancestors(newest: Entry | None) -> tuple[str, ...]:
 
 def _dumps(entry: Entry, what: str) -> bytes:
     data = {
-        "log": FORMAT,
+        "log": _WITH_PARTS if entry.manifest.part_names else FORMAT,
         "number": entry.number,
         "id": entry.id,
         "ancestors": list(entry.ancestors),

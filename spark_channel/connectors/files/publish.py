@@ -41,15 +41,14 @@ from spark_channel.connectors.files.listing import (
 )
 from spark_channel.connectors.files.log import (
     SUCCESS,
-    DataFile,
     Dialect,
     Entry,
     Log,
     Manifest,
     Replaced,
-    is_below,
     newest_entry,
 )
+from spark_channel.connectors.files.parts import DataFile, FileList, is_below
 from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
 from spark_channel.errors import ChannelError, CommitError, TargetError
 from spark_channel.plain_text import log_of
@@ -117,7 +116,7 @@ class TargetDirectory:
         self.home = names.home(path)
         self._log = posixpath.join(self.home, LOG)
         self._retention = retention
-        self._entries = Log(store, self.home, timeout)
+        self._entries = Log(store, self.home, timeout, retention)
         self._tried: set[int] = set()
         self._replaces = False
 
@@ -302,7 +301,7 @@ class TargetDirectory:
 
         manifest = self._publish(change, files, held, f"publish {held.owner}")
         self._finish(manifest)
-        return not claims.not_listed(manifest, [file.name for file in files])
+        return not manifest.files.missing([file.name for file in files])
 
     def _publish(
         self,
@@ -330,7 +329,8 @@ class TargetDirectory:
             raise
         except (OSError, pa.ArrowException) as error:
             manifest = self._settled(files, moved, what, error)
-        self._hide([file for file in moved if claims.not_listed(manifest, [file.name])])
+        unlisted = set(manifest.files.missing([file.name for file in moved]))
+        self._hide([file for file in moved if file.name in unlisted])
         return manifest
 
     def _unchanged(self, error: Exception) -> CommitError:
@@ -349,7 +349,7 @@ class TargetDirectory:
         names = [file.name for file in files]
 
         def change(found: Manifest, _: int) -> Manifest | None:
-            there = bool(names) and not claims.not_listed(found, names)
+            there = bool(names) and not found.files.missing(names)
             return None if there or not self.store.answers_late else found
 
         try:
@@ -359,7 +359,7 @@ class TargetDirectory:
                 f"publishing into {self.shown} failed: {error}; and whether it was published is unknown: "
                 f"{second}. Run it again with the same txnAppId and txnVersion: published rows are not added again"
             ) from error
-        if names and not claims.not_listed(manifest, names):
+        if names and not manifest.files.missing(names):
             _log.warning("%s is published; the store reported afterwards: %s", what, error)
             return manifest
         self._hide(moved)
@@ -499,7 +499,7 @@ class TargetDirectory:
     ) -> Manifest | None:
         if set(files) <= set(found.removed):
             return claims.put_back(found, entry, files, form, until=self._until())
-        if not claims.not_listed(found, [each.file.path for each in files]):
+        if not found.files.missing([each.file.path for each in files]):
             return None
         raise TargetError(
             f"{self.shown}: another job removed or put back these files meanwhile. Nothing was changed by this command"
@@ -520,7 +520,7 @@ class TargetDirectory:
 
     def tidy(self, manifest: Manifest) -> None:
         """Remove what no reader needs: only files that the log has listed, and its own."""
-        listed = {file.path for file in manifest.files}
+        listed = {file.path for file in manifest.files} if manifest.removed else set()
         now = _now()
         due = self._share([each for each in manifest.removed if each.until <= now])
         if self.store.staged:
@@ -629,23 +629,31 @@ class TargetDirectory:
         orphans = [folder for folder in folders if not manifest.is_open(folder.job, folder.epoch)]
         for folder in orphans:
             _log.info("%s: removing the staging of run %s", self.shown, folder.run)
-            self._forget(folder, manifest)
+            self._remove_unlisted(folder, manifest)
+            self._remove_staging(folder)
+        if orphans:
+            self._entries.remove_parts()
         return [folder.run for folder in orphans]
 
-    def forget(self, held: HeldClaim) -> None:
-        """Remove all that a run left which is not published. It no longer holds a claim."""
-        self._forget(JobFolder(self.store, self.home, held.owner, held.epoch), self.manifest())
+    def forget(self, held: HeldClaim, *, files: bool) -> None:
+        """Remove all that a run left which is not published. It no longer holds a claim.
 
-    def _forget(self, folder: JobFolder, manifest: Manifest) -> None:
-        known = {file.path for file in manifest.files} | {
-            each.file.path for each in manifest.removed
-        }
-        there = self._there()
-        unlisted = [
-            path for path in there if self.names.run_of(path) == folder.run and path not in known
-        ]
-        if unlisted:
-            self.store.remove_many([self.inside(path) for path in unlisted])
+        `files`: it may have left files where readers look, not only in its staging.
+        """
+        folder = JobFolder(self.store, self.home, held.owner, held.epoch)
+        if files:
+            self._remove_unlisted(folder, self.manifest())
+        self._remove_staging(folder)
+
+    def _remove_unlisted(self, folder: JobFolder, manifest: Manifest) -> None:
+        """A listing of the directory, which takes as long as it has files."""
+        unlisted = [path for path in self._there() if self.names.run_of(path) == folder.run]
+        known = {each.file.path for each in manifest.removed}
+        gone = [path for path in manifest.files.missing(unlisted) if path not in known]
+        if gone:
+            self.store.remove_many([self.inside(path) for path in gone])
+
+    def _remove_staging(self, folder: JobFolder) -> None:
         folder.remove()
         self.store.remove_empty(posixpath.dirname(folder.path))
 
@@ -653,9 +661,12 @@ class TargetDirectory:
         return (utc_now() + timedelta(seconds=self._retention)).isoformat(timespec="seconds")
 
 
-def _listed(there: Mapping[str, pafs.FileInfo]) -> tuple[DataFile, ...]:
-    return tuple(
-        DataFile(path, info.size, mtime_ns=info.mtime_ns) for path, info in sorted(there.items())
+def _listed(there: Mapping[str, pafs.FileInfo]) -> FileList:
+    return FileList(
+        newest=tuple(
+            DataFile(path, info.size, mtime_ns=info.mtime_ns)
+            for path, info in sorted(there.items())
+        )
     )
 
 

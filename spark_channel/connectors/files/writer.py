@@ -279,15 +279,16 @@ class FilesWriter(Writer):
         target = self._target(store, plan.path)
         with writing(store.place.show(plan.path)):
             try:
-                self._commit(plan, receipts, target)
+                added = self._commit(plan, receipts, target)
             except SupersededError:
                 self._clear(plan, target)
                 raise
-            self._clear(plan, target)
+            self._clear(plan, target, ended_well=added)
 
     def _commit(
         self, plan: FilesPlan, receipts: Sequence[Receipt], target: TargetDirectory
-    ) -> None:
+    ) -> bool:
+        """Publish the write. False: it was published before."""
         manifest = target.manifest()
         files: list[StagedFile] = []
         found = manifest.claim(plan.claim.identity)
@@ -317,15 +318,26 @@ class FilesWriter(Writer):
         if not added:
             shown = plan.claim.identity.shown
             _log.warning("%s was published before: nothing is added by job %s", shown, plan.job)
+        return added
 
-    def _clear(self, plan: FilesPlan, target: TargetDirectory) -> None:
+    def _clear(self, plan: FilesPlan, target: TargetDirectory, *, ended_well: bool = False) -> None:
         """After the write has ended, one way or the other."""
         try:
             if not target.manifest().is_open(plan.claim.owner, plan.claim.epoch):
-                target.forget(plan.claim)
+                files = not ended_well or self._may_have_left_files(plan, target.store)
+                target.forget(plan.claim, files=files)
                 target.store.remove(_plan_path(target.home, plan.claim.identity, plan.claim.epoch))
         except (OSError, TargetError) as error:
             _log.warning("the staging of job %s stays until the next job: %s", plan.job, error)
+
+    def _may_have_left_files(self, plan: FilesPlan, store: Store) -> bool:
+        """Whether attempts of a write that ended well may have left files where readers look.
+
+        Staged files of commit=job are moved there by the driver alone.
+        """
+        if not store.staged:
+            return True
+        return plan.commit == "task" and self._folder(store, plan).has_attempts()
 
     def _output(self, plan: FilesPlan) -> Output:
         return Output(self.form.name, plan.schema, self.form.dialect(self.options))
@@ -359,7 +371,7 @@ class FilesWriter(Writer):
         if store.staged:
             self._folder(store, plan).remove()  # a full disk has no room for an entry before
         target.release(plan.claim)
-        target.forget(plan.claim)
+        target.forget(plan.claim, files=True)
 
     def _store(self, plan: FilesPlan) -> Store:
         login: StorageCredentials | None = self.options.login
@@ -504,6 +516,8 @@ class FilesTaskWriter(TaskWriter):
         with self._writing():
             if not target.publish_task(self._plan.claim, output, _files(receipt), receipt):
                 self._discard()
+            elif self._store.staged and self._begun:
+                self._store.remove_empty(self._directory)
 
     def _ended(self) -> TargetError:
         """Why the run's folder is gone."""

@@ -86,6 +86,19 @@ def visible(form: str, path: Path) -> list[int]:
     return sorted(read(form, path).column("n").to_pylist())
 
 
+def parts_named(path: Path) -> set[str]:
+    """The parts of the log that its newest entry names, also as retired."""
+    if not any((path / "_spark_channel").glob("*.json")):
+        return set()
+    found = state(path)
+    older = [found["olderJobs"]] if "olderJobs" in found else []
+    return {
+        *older,
+        *(name for name, *_ in found.get("parts", [])),
+        *(name for name, _ in found.get("retired", [])),
+    }
+
+
 def leftovers(path: Path) -> list[str]:
     """What a write leaves hidden below a directory, but for the log and the files that readers may still need."""
     hidden = [
@@ -94,10 +107,13 @@ def leftovers(path: Path) -> list[str]:
         if p.is_file() and p.relative_to(path).parts[0].startswith((".", "_"))
     ]
     log = path / "_spark_channel"
+    named = parts_named(path)
     kept = [
         p
         for p in hidden
-        if (p.parent == log and p.suffix == ".json") or log / "replaced" in p.parents
+        if (p.parent == log and p.suffix == ".json")
+        or log / "replaced" in p.parents
+        or (p.parent == log / "parts" and p.name in named)
     ]
     return sorted(
         str(p.relative_to(path)) for p in hidden if p not in kept and p.name != "_SUCCESS"

@@ -555,7 +555,7 @@ def test_the_log_is_asked_again_by_the_one_that_lost(target: Path) -> None:
     place = locate(str(target))
     store = LocalStore(place)
     store.make(str(target / filesystem.LOG))
-    made = Log(store, str(target), 10.0)
+    made = Log(store, str(target), 10.0, 60.0)
     asked: list[int] = []
 
     def change(manifest: Manifest, number: int) -> Manifest | None:

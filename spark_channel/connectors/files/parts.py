@@ -1,0 +1,264 @@
+"""Long lists of a directory's log, in files of their own: `_spark_channel/parts/<number>-<id>.json`.
+
+An entry itself names the newest files only. The others are in parts, which never change, so a job that adds a file to
+a hundred thousand neither reads nor writes their names. Ten parts of about one size are merged into one, so an entry
+names few parts, and a file's name is written again once for each size.
+
+A part's number is that of the entry for which it was written. Once an entry of that number is there, a part that the
+newest entry does not name was written for nothing, and may go.
+"""
+
+import json
+import posixpath
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from spark_channel.connectors.files.filesystem import LOG, Location, read_file
+from spark_channel.errors import TargetError
+
+__all__ = [
+    "DataFile",
+    "FileList",
+    "OlderJobs",
+    "Part",
+    "PartFiles",
+    "is_below",
+    "older_jobs_of",
+    "parts_of",
+]
+
+_NEWEST = 32
+"""An entry names at most so many files itself."""
+_MERGED = 10
+_NAME = re.compile(r"(\d{20})-[0-9a-f]{12}\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One visible file; `path` is relative to the directory.
+
+    `nbytes` is its size on disk. Files that others wrote have neither `rows` nor `schema`.
+    `multi_line`: a text file with line ends inside values.
+    """
+
+    path: str
+    nbytes: int
+    rows: int | None = None
+    schema: str | None = None
+    job: str | None = None
+    mtime_ns: int | None = None
+    multi_line: bool | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        found = {name: getattr(self, name) for name in DataFile.__slots__}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def is_below(path: str) -> bool:
+    """Whether `path`, relative to a directory, is inside, and none of its log's."""
+    return not path.startswith("/") and not {"", ".", "..", LOG} & set(path.split("/"))
+
+
+@dataclass(frozen=True)
+class PartFiles:
+    """The parts of one log. `directory` has the log's folder."""
+
+    place: Location
+    directory: str
+
+    @property
+    def folder(self) -> str:
+        return posixpath.join(self.directory, LOG, "parts")
+
+    def path(self, name: str) -> str:
+        return posixpath.join(self.folder, name)
+
+    def read(self, name: str) -> Any:
+        """
+        Raises:
+            TargetError: it was removed, or is damaged. OSError: not readable.
+        """
+        path = self.path(name)
+        raw = read_file(self.place, path)
+        if raw is None:
+            raise TargetError(
+                f"{self.place.show(path)}, a part of the directory's log, was removed: the log was read longer ago "
+                "than replaced files are kept (option retention). Run again"
+            )
+        try:
+            return json.loads(raw)
+        except ValueError as error:
+            raise TargetError(
+                f"{self.place.show(path)} is a damaged part of a log of spark-channel: {error!r}. Restore it, or move "
+                f"the folder {LOG} away to read every file of the directory"
+            ) from error
+
+    @staticmethod
+    def new_name(number: int) -> str:
+        """Of a part that is written for entry `number`."""
+        return f"{number:020d}-{uuid.uuid4().hex[:12]}.json"
+
+    @staticmethod
+    def number_of(name: str) -> int | None:
+        match = _NAME.fullmatch(name)
+        return None if match is None else int(match.group(1))
+
+
+class Part:
+    """Some of a directory's files, in the order in which they were added. They are read when they are asked for."""
+
+    def __init__(
+        self, name: str, count: int, schemas: Sequence[str], read: Callable[[str], Any]
+    ) -> None:
+        self.name, self.count, self.schemas = name, count, tuple(schemas)
+        self._read = read
+
+    @cached_property
+    def files(self) -> tuple[DataFile, ...]:
+        """
+        Raises:
+            TargetError: the part was removed, or is damaged. OSError: not readable.
+        """
+        data = self._read(self.name)
+        try:
+            files = tuple(DataFile(**file) for file in data["files"])
+            if strange := next((file.path for file in files if not is_below(file.path)), None):
+                raise ValueError(f"{strange!r} is not a file below the directory")
+            if len(files) != self.count:
+                raise ValueError(f"it has {len(files)} files, and not {self.count}")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TargetError(
+                f"{self.name} is a damaged part of a log of spark-channel: {error!r}. Restore it, or move the folder "
+                f"{LOG} away to read every file of the directory"
+            ) from error
+        return files
+
+    @classmethod
+    def of(cls, name: str, files: Sequence[DataFile]) -> "Part":
+        """A part that was just written."""
+        schemas = sorted({file.schema for file in files if file.schema})
+        made = cls(name, len(files), schemas, _never_read)
+        made.__dict__["files"] = tuple(files)
+        return made
+
+    def to_json(self) -> list[Any]:
+        return [self.name, self.count, list(self.schemas)]
+
+
+class OlderJobs:
+    """When jobs were published that the entry itself does not name any more, in a part of their own."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    @cached_property
+    def published(self) -> dict[str, str]:
+        """
+        Raises:
+            TargetError: the part was removed, or is damaged. OSError: not readable.
+        """
+        found = self._read(self.name)
+        jobs = found.get("jobs") if isinstance(found, dict) else None
+        if not isinstance(jobs, dict):
+            raise TargetError(
+                f"{self.name} is a damaged part of a log of spark-channel: it has no jobs. Restore it, or move the "
+                f"folder {LOG} away to read every file of the directory"
+            )
+        return jobs
+
+
+def _never_read(name: str) -> Any:
+    raise AssertionError(f"the files of {name} are known")
+
+
+@dataclass(frozen=True)
+class FileList:
+    """The visible files of a directory, in the order in which they were added. Immutable.
+
+    To iterate reads every part; to count the files, or to add some, reads none.
+    """
+
+    parts: tuple[Part, ...] = ()
+    newest: tuple[DataFile, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(part.count for part in self.parts) + len(self.newest)
+
+    def __iter__(self) -> Iterator[DataFile]:
+        for part in self.parts:
+            yield from part.files
+        yield from self.newest
+
+    def adding(self, files: Sequence[DataFile]) -> "FileList":
+        return FileList(self.parts, (*self.newest, *files))
+
+    @property
+    def schemas(self) -> set[str]:
+        """The keys of the schemas of all files."""
+        return {key for part in self.parts for key in part.schemas} | {
+            file.schema for file in self.newest if file.schema
+        }
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Those of `paths` that are not in the list. Those that were added last are found without a part."""
+        newest = {file.path for file in self.newest}
+        missing = [path for path in paths if path not in newest]
+        for part in reversed(self.parts):
+            if not missing:
+                break
+            listed = {file.path for file in part.files}
+            missing = [path for path in missing if path not in listed]
+        return missing
+
+    def folded(self, write: Callable[[Sequence[DataFile]], Part]) -> "FileList":
+        """The same files, of which an entry has to name few itself. `write` keeps files as a part."""
+        if len(self.newest) <= _NEWEST:
+            return self
+        parts, files = list(self.parts), list(self.newest)
+        # As one counts: ten of one size are one of the next.
+        while len(parts) >= _MERGED - 1 and all(
+            _size_class(part.count) <= _size_class(len(files)) for part in parts[1 - _MERGED :]
+        ):
+            merged = parts[1 - _MERGED :]
+            del parts[1 - _MERGED :]
+            files[:0] = [file for part in merged for file in part.files]
+        return FileList((*parts, write(files)))
+
+
+def _size_class(count: int) -> int:
+    size, limit = 0, _NEWEST * _MERGED
+    while count >= limit:
+        size, limit = size + 1, limit * _MERGED
+    return size
+
+
+def parts_of(data: Mapping[str, Any], read: Callable[[str], Any]) -> tuple[Part, ...]:
+    """The parts that an entry names.
+
+    Raises:
+        ValueError, TypeError: it is damaged.
+    """
+    return tuple(
+        Part(_checked(name), int(count), schemas, read)
+        for name, count, schemas in data.get("parts", ())
+    )
+
+
+def older_jobs_of(data: Mapping[str, Any], read: Callable[[str], Any]) -> OlderJobs | None:
+    """
+    Raises:
+        ValueError, TypeError: the entry is damaged.
+    """
+    name = data.get("olderJobs")
+    return None if name is None else OlderJobs(_checked(name), read)
+
+
+def _checked(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is not the name of a part of the log")
+    return name
