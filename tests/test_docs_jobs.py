@@ -1,0 +1,70 @@
+"""The job of docs/migrate.md runs as it is pasted: the page's JSON, and its commands in their order."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.typed import typed
+from tests.servers.postgres import PostgresServer
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
+ADDRESSES = ("db.example.com:5432/shop", "warehouse.example.com:5432/marts")
+
+
+def test_the_datax_job_of_the_page(
+    postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    login = postgres_server.login
+    ((host, database),) = re.findall(r"postgresql://([^/]*)/(\w+)", login["url"])
+    job, *_ = re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    for address in ADDRESSES:
+        assert address in job
+        job = job.replace(address, f"{host}/{database}")
+    job = job.replace('"etl"', json.dumps(login["user"]))
+    job = job.replace('"plain text"', json.dumps(login["password"]))
+    Path("job.json").write_text(job)
+    (made,) = re.findall(r'^psql .* -c "(CREATE TABLE .*)"$', PAGE, re.MULTILINE)
+    postgres_server.psql(
+        "DROP TABLE IF EXISTS orders, orders_of_a_day;"
+        "CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, total numeric(10, 2), placed_at date);"
+        "INSERT INTO orders SELECT n, n % 97, n % 1000, date '2026-10-31' + n % 3 FROM generate_series(1, 900) n;"
+        + made
+    )
+    section = PAGE[PAGE.index("## DataX") : PAGE.index("### ", PAGE.index("## DataX"))]
+    commands = re.findall(r"^spark-channel ([^#\n]*)", section, re.MULTILINE)
+    assert [each.split()[0] for each in commands] == ["check", "plan", "run", "run"]
+    for command in commands:
+        done = typed(*shlex.split(command))
+        assert done.exit_code == 0, (command, done.output)
+    assert postgres_server.psql("SELECT count(*) FROM orders_of_a_day") == "600"
+    again = typed(*shlex.split(commands[-1]))
+    assert again.exit_code == 0, again.output
+    assert postgres_server.psql("SELECT count(*) FROM orders_of_a_day") == "600"
+    postgres_server.psql("DROP TABLE orders, orders_of_a_day")
+
+
+def test_the_examples_of_the_pages_read_the_quickstart_s_table() -> None:
+    """Their conditions and columns are those of the table that the page makes."""
+    quickstart = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    made, *_ = re.findall(r"selectExpr\((\"id\", .*?)\)\n", quickstart, re.DOTALL)
+    columns = {a or b for a, b in re.findall(r"AS (\w+)\"|\"(\w+)\"", made)}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in (PAGE, readme):
+        for where in re.findall(r'"?where"?[=:, (]+"([^"]*)"', page):
+            named = set(re.findall(r"([a-z_]+)(?= *(?:>=|<=|[<>=]))", where))
+            assert named <= columns, where
+
+
+def test_each_json_block_is_json() -> None:
+    found = 0
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for block in re.findall(r"^```json\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            json.loads(block)
+            found += 1
+    assert found
