@@ -621,7 +621,11 @@ def misfit(
     """The error that `column`, read as `wanted`, cannot hold `field`, whose own column would be declared `natural`."""
     hint = "cast it"
     if wanted is not None and pa.types.is_timestamp(field.type) and pa.types.is_timestamp(wanted):
-        hint = "one has a time zone and the other has none; cast it, or " + (
+        alike = (field.type.tz is None) == (wanted.tz is None)
+        why = (
+            "its times have other digits" if alike else "one has a time zone and the other has none"
+        )
+        hint = f"{why}; cast it, or " + (
             f"declare the column {natural}" if natural else "change the table's column"
         )
     return SchemaError(

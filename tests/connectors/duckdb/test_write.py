@@ -241,3 +241,16 @@ def test_what_another_connection_of_this_process_sets_changes_no_rows(duck: Duck
         assert duck.read(where="v = 'a'", externalAccess="true").num_rows == 1
         half = duck.read(None, query="SELECT 1 / 2 AS half", externalAccess="true")
         assert half["half"].to_pylist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (pa.timestamp("ns"), "its times have other digits; .* TIMESTAMP_NS"),
+        (pa.timestamp("us", "UTC"), "one has a time zone and the other has none; .*"),
+    ],
+)
+def test_a_refused_type_of_times_says_what_differs(duck: Duck, kind: pa.DataType, why: str) -> None:
+    duck.sql("CREATE TABLE t (at_time TIMESTAMP)")
+    with pytest.raises(SchemaError, match=why):
+        duck.write(pa.table({"at_time": pa.array([1], kind)}))
