@@ -306,6 +306,24 @@ class GuardedRestCatalog(RestCatalog):
         reported = {name: value for name, value in self.properties.items() if not _names_code(name)}
         self.properties = {**reported, **own}
 
+    def _create_legacy_oauth2_auth_manager(self, session: Any) -> Any:
+        # Before its first request, which has the credential in its body.
+        session.hooks["response"].append(_refuse_redirect)
+        return super()._create_legacy_oauth2_auth_manager(session)
+
+
+def _refuse_redirect(response: Any, **_: Any) -> None:
+    """A credential that is sent in a body would go to wherever the answer says.
+
+    Raises:
+        SourceError: the answer is a redirect.
+    """
+    if response.is_redirect:
+        raise SourceError(
+            f"the Iceberg catalog answered {response.status_code}, a redirect, which is not followed with a login: "
+            "name the uri that it leads to in option 'catalogProperties'"
+        )
+
 
 def guard(catalog: Catalog, file_io: Mapping[str, str]) -> Catalog:
     """The catalog, whose tables' files are opened by `file_io`, whatever the server and the table say."""
