@@ -55,8 +55,12 @@ def _no_trace_of_interrupt(record: logging.LogRecord) -> bool:
     It raises the same, so that nothing is lost but pages of text.
     """
     error = record.exc_info[1] if record.exc_info else None
-    is_py4js = type(error).__module__.partition(".")[0] == "py4j"
-    return not (isinstance(error, KeyboardInterrupt | SystemExit) or is_py4js)
+    while error is not None:
+        is_py4js = type(error).__module__.partition(".")[0] == "py4j"
+        if is_py4js or isinstance(error, KeyboardInterrupt | SystemExit):
+            return False
+        error = error.__context__  # closing the socket that was interrupted may fail, too
+    return True
 
 
 def _end(why: object, code: int) -> None:

@@ -23,6 +23,12 @@ def test_what_an_interrupt_leaves_in_py4j_is_not_logged(error: BaseException) ->
     assert not _shown(error)
 
 
+def test_an_error_while_an_interrupt_closes_a_socket_is_not_logged() -> None:
+    error = BrokenPipeError(32, "Broken pipe")
+    error.__context__ = KeyboardInterrupt()
+    assert not _shown(error)
+
+
 @pytest.mark.parametrize("error", [None, ValueError("ours")])
 def test_other_records_are(error: BaseException | None) -> None:
     assert _shown(error)
