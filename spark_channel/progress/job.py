@@ -434,9 +434,11 @@ class JobProgress:
 
     def _arrived(self, totals: _Totals) -> int:
         """The rows that arrived; of a write that failed, those that its target shows."""
-        if self._phase is not Phase.FAILED or not self.spec.commit or self.spec.at_least_once:
+        if self._phase is not Phase.FAILED or not self.spec.commit:
             return totals.rows
-        return totals.rows_done if self.spec.commit == "task" else 0
+        if self.spec.commit != "task":
+            return 0
+        return totals.rows if self.spec.at_least_once else totals.rows_done
 
     def _spec_now(self) -> JobSpec:
         rows, nbytes = self._limits

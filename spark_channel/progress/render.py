@@ -34,7 +34,10 @@ _COMMITS = {
     "task": "commit=task: each task's rows once, as they come",
 }
 
-_AT_LEAST_ONCE = "commit=task: at least once, a retried task can add its rows twice"
+_AT_LEAST_ONCE = {
+    "job": "commit=job: at least once, hidden until the end, then file by file",
+    "task": "commit=task: at least once, a retried task can add its rows twice",
+}
 
 
 def progress_line(status: JobStatus) -> str:
@@ -81,8 +84,8 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
     elif spec.bytes_expected is not None:
         plan.append(f"about {short(spec.bytes_expected)}B")
     if spec.commit:
-        known = _COMMITS.get(spec.commit, f"commit={spec.commit}")
-        plan.append(_AT_LEAST_ONCE if spec.at_least_once else known)
+        promises = _AT_LEAST_ONCE if spec.at_least_once else _COMMITS
+        plan.append(promises.get(spec.commit, f"commit={spec.commit}"))
     limit = _limit(*spec.speeds)
     name = (
         f"stream {spec.name}".rstrip()

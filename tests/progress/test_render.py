@@ -248,6 +248,10 @@ def test_three_lines_before() -> None:
         "4 channels over 20 splits, about 33.5M rows, commit=job: all rows or none, visible in one step",
         "limit 100k rows/s for the whole job",
     ]
+    by_files = replace(SPEC, at_least_once=True)
+    assert before_lines("j", by_files)[1].endswith(
+        "commit=job: at least once, hidden until the end, then file by file"
+    )
     shared = JobSpec(
         "read", source="t", bytes_per_second=64_000_000, limit_scope="shared limit orders-db"
     )

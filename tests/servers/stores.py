@@ -160,7 +160,7 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _process(command: list[str], port: int) -> Iterator[None]:
+def process_at_port(command: list[str], port: int) -> Iterator[None]:
     process = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
@@ -212,7 +212,7 @@ def start_s3(*, checked: bool = False) -> Iterator[ObjectServer]:
         "AWS_SECRET_ACCESS_KEY": "s3cret-of-tester",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-    with _process([sys.executable, "-c", program, str(port)], port):
+    with process_at_port([sys.executable, "-c", program, str(port)], port):
         _request("PUT", f"http://127.0.0.1:{port}/{BUCKET}")
         yield ObjectServer("s3", port, environment)
 
@@ -221,7 +221,7 @@ def start_s3(*, checked: bool = False) -> Iterator[ObjectServer]:
 def start_gcs(*, conditional: bool = True) -> Iterator[ObjectServer]:
     port = _free_port()
     how = "conditional" if conditional else "ignores"
-    with _process([sys.executable, "-c", GCS, str(port), how], port):
+    with process_at_port([sys.executable, "-c", GCS, str(port), how], port):
         yield ObjectServer("gcs", port, {})
 
 
@@ -257,7 +257,7 @@ def start_azure() -> Iterator[ObjectServer]:
         "--skipApiVersionCheck",
         "--disableTelemetry",
     ]
-    with _process(command, port):
+    with process_at_port(command, port):
         import pyarrow.fs as pafs
 
         address = f"127.0.0.1:{port}"

@@ -344,7 +344,7 @@ class WritePlan:
 
     @property
     def at_least_once(self) -> bool:
-        """Whether nothing keeps the rows of a task that is run again from being added twice."""
+        """Whether nothing keeps the rows of a task (with `job`: of a job) that is run again from being added twice."""
         return False
 
     @property

@@ -199,8 +199,8 @@ _OF_FILES: dict[str, Any] = {
         AlsoReaches("files on HDFS", "preview", "Hadoop 2.7.4, without Kerberos"),
         AlsoReaches(
             "files over SFTP, FTP",
-            "preview",
-            "paramiko's and pyftpdlib's servers, without streams",
+            "stable",
+            "OpenSSH, vsftpd, ProFTPD and pure-ftpd of Debian 12, without streams",
             delivery={"job": "at least once"},
         ),
     ),

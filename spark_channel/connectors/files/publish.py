@@ -121,7 +121,8 @@ class TargetDirectory:
         self._replaces = False
 
     def inside(self, *parts: str) -> str:
-        return posixpath.join(self.path, *parts)
+        """Without a part `.`: object stores take it for a part of a key, and some refuse such keys."""
+        return posixpath.join(self.path, *(part for part in parts if part != "."))
 
     @property
     def shown(self) -> str:

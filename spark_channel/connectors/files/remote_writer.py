@@ -7,13 +7,14 @@ again writes its files again.
 
 import posixpath
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import (
     Receipt,
     RowTally,
@@ -32,6 +33,9 @@ from spark_channel.errors import CommitError, TargetError
 __all__ = ["RemotePlan", "RemoteTarget"]
 
 _HIDDEN = ".spark-channel"
+_PROBE = "probe"
+_OLD_SECONDS = 86_400.0
+"""A probe lives for some milliseconds; the server's clock may be wrong by hours."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,10 @@ class RemotePlan(WritePlan):
 
     path: str = ""
     replaced: tuple[str, ...] = ()
+
+    @property
+    def at_least_once(self) -> bool:
+        return True
 
 
 class RemoteTarget:
@@ -104,10 +112,7 @@ class RemoteTarget:
         with self.connected() as remote:
             replaced = self._replaced(remote, context)
             remote.make(self.path)
-            # That it may be written is not said by any listing.
-            probe = self.staged_path(context.job, "probe")
-            remote.open_write(probe).close()
-            remote.remove(probe)
+            self._try_to_write(remote, self.staged_path(context.job, _PROBE))
         return RemotePlan(
             context.job,
             schema,
@@ -117,6 +122,17 @@ class RemoteTarget:
             path=self.path,
             replaced=tuple(replaced),
         )
+
+    def _try_to_write(self, remote: Remote, probe: str) -> None:
+        """That the folder may be written is not said by any listing."""
+        try:
+            remote.open_write(probe).close()
+        except BaseException:
+            # The connection may be of no use any more, and the server may have the file.
+            with suppress(OSError), connect(self.address) as other:
+                other.remove(probe)
+            raise
+        remote.remove(probe)
 
     def staged_path(self, job: str, name: str) -> str:
         return posixpath.join(self.path, f"{_HIDDEN}.{job}.{name}")
@@ -130,6 +146,11 @@ class RemoteTarget:
             for name in plan.replaced:
                 remote.remove(posixpath.join(self.path, name))
             self._clear(remote, plan)
+            if plan.replaced and (left := sorted(set(self.names(remote)) & set(plan.replaced))):
+                raise CommitError(
+                    f"{self.shown}: the new files are there, and {len(left)} of the files that they replace, too, such "
+                    f"as {left[0]!r}: the server shows it, and removes no file of that name. Remove it on the server"
+                )
 
     def _publish(self, remote: Remote, plan: RemotePlan, name: str) -> None:
         staged, final = self.staged_path(plan.job, name), posixpath.join(self.path, name)
@@ -147,12 +168,15 @@ class RemoteTarget:
             self._clear(remote, plan)
 
     def _clear(self, remote: Remote, plan: RemotePlan) -> None:
-        """Remove what the job staged."""
+        """Remove what the job staged, and the probes of jobs that were killed."""
         if remote.info(self.path) is None:
             return
         beginning = posixpath.basename(self.staged_path(plan.job, ""))
+        old = utc_now().timestamp() - _OLD_SECONDS
         for entry in remote.entries(self.path):
-            if entry.name.startswith(beginning):
+            is_probe = entry.name.startswith(f"{_HIDDEN}.") and entry.name.endswith(f".{_PROBE}")
+            is_old = entry.changed is not None and entry.changed < old
+            if entry.name.startswith(beginning) or (is_probe and is_old):
                 remote.remove(entry.path)
 
     def open(self, plan: RemotePlan, task: int, attempt: int) -> TaskWriter:

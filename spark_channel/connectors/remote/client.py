@@ -25,6 +25,7 @@ __all__ = [
     "Remote",
     "filesystem_of",
     "is_remote",
+    "not_utf8",
     "plain_name",
 ]
 
@@ -126,6 +127,16 @@ def plain_name(name: str, folder: str) -> str:
     if not name or "/" in name or "\0" in name or name in (".", ".."):
         raise OSError(f"{folder}: the server lists {name[:80]!r}, which is not the name of a file")
     return name
+
+
+def not_utf8(folder: str, error: UnicodeDecodeError) -> OSError:
+    """An error that shows the line with the name."""
+    begin = error.object.rfind(b"\n", 0, error.start) + 1
+    line = error.object[max(begin, error.start - 80) : error.start + 40].splitlines()[0]
+    return OSError(
+        f"{folder}: the server names a file in another encoding than UTF-8: {line!r}. "
+        "Rename it on the server, or have the server show its names in UTF-8"
+    )
 
 
 @dataclass(frozen=True, slots=True)

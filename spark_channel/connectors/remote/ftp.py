@@ -5,10 +5,11 @@ import ftplib
 import io
 import posixpath
 import re
+import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from spark_channel.connectors.remote.client import (
@@ -18,6 +19,7 @@ from spark_channel.connectors.remote.client import (
     Download,
     Entry,
     Remote,
+    not_utf8,
     plain_name,
 )
 
@@ -31,6 +33,13 @@ _LISTED = re.compile(
 _KINDS = ("file", "dir")
 _UNKNOWN = ("500", "501", "502", "503", "504")
 _REPLY_LINES = 10_000
+_CUT = re.compile(
+    r"truncat|incomplete|fail|unable|abort|denied|cannot|could not|too many|limit reached",
+    re.IGNORECASE,
+)
+"""Words of an answer whose code says that all is well: pure-ftpd cuts a listing so, vsftpd shows none of a folder."""
+_COUNTED = re.compile(r"^226[ -](\d+) matches total", re.MULTILINE)
+_REFUSED = re.compile(r"denied|permission|not permitted", re.IGNORECASE)
 
 
 class _Fault(ftplib.Error):
@@ -46,6 +55,8 @@ def _as_os(path: str) -> Iterator[None]:
         code, text = str(error)[:3], str(error)[:300]
         if code == "530":
             raise ConnectionError(f"the login is refused: {text}") from error
+        if code == "550" and _REFUSED.search(text):
+            raise PermissionError(f"{path}: {text}") from error
         if code == "550":
             raise FileNotFoundError(f"{path}: {text}") from error
         raise OSError(f"{path}: {text}") from error
@@ -60,7 +71,7 @@ def _as_os(path: str) -> Iterator[None]:
             "the connection is then encrypted, but another server could impersonate this one"
         ) from error
     except UnicodeDecodeError as error:
-        raise OSError(f"{path}: the server names files in another encoding than UTF-8") from error
+        raise not_utf8(path, error) from error
     except ValueError as error:
         raise OSError(
             f"{path}: an answer of the server is not understood: {str(error)[:200]}"
@@ -95,20 +106,52 @@ class _Bounded(ftplib.FTP):
                 )
             callback(line)
 
-        return super().retrlines(cmd, counted)
+        answer = super().retrlines(cmd, counted)
+        if _CUT.search(answer):
+            raise _Fault(
+                f"the server says of a listing with {count} lines: {answer[:200]!r}. It is not whole: let the server "
+                "show all files of a folder, or read fewer files at once"
+            )
+        total = _COUNTED.search(answer)
+        if total is not None and int(total[1][:20]) != count:
+            raise _Fault(f"the server lists {count} names, and says that it lists {total[1][:20]}")
+        return answer
+
+    def transfercmd(self, cmd: str, rest: Any = None) -> Any:
+        """Bytes as they are: a listing, also one that failed, leaves the connection in the type of text."""
+        self.voidcmd("TYPE I")
+        return super().transfercmd(cmd, rest)
+
+    def size(self, filename: str) -> int | None:
+        """Servers know no size of a text."""
+        self.voidcmd("TYPE I")
+        return super().size(filename)
 
     def ntransfercmd(self, cmd: str, rest: Any = None) -> Any:
         data, size = super().ntransfercmd(cmd, rest)
+        return self._checked(data), size
+
+    def _checked(self, data: socket.socket) -> socket.socket:
         host = self.sock.getpeername()[0] if self.sock is not None else ""
         sender = data.getpeername()[0]
         if sender != host:  # with active=true anyone may connect
             data.close()
             raise _Fault(f"the data came from {sender}, and the server is {host}")
-        return data, size
+        return data
 
 
 class _BoundedTls(_Bounded, ftplib.FTP_TLS):
-    pass
+    def ntransfercmd(self, cmd: str, rest: Any = None) -> Any:
+        """A data connection continues the TLS session of the control connection: vsftpd and ProFTPD take no other,
+        since it proves whose connection it is."""
+        data, size = ftplib.FTP.ntransfercmd(self, cmd, rest)  # noqa: S321 - the library's name; it becomes TLS here
+        self._checked(data)
+        session = self.sock.session if isinstance(self.sock, ssl.SSLSocket) else None
+        try:
+            return self.context.wrap_socket(data, server_hostname=self.host, session=session), size
+        except BaseException:
+            data.close()
+            raise
 
 
 def _context(address: Address) -> ssl.SSLContext:
@@ -129,6 +172,7 @@ class FtpRemote(Remote):
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self._asks_facts = True
         self._ftp = self._connected()
 
     def _connected(self) -> ftplib.FTP:
@@ -143,7 +187,6 @@ class FtpRemote(Remote):
                 if isinstance(made, ftplib.FTP_TLS):
                     made.prot_p()
                 made.set_pasv((address.get("active") or "").lower() != "true")
-                made.voidcmd("TYPE I")
         except BaseException:
             made.close()
             raise
@@ -176,16 +219,18 @@ class FtpRemote(Remote):
 
     def entries(self, path: str) -> list[Entry]:
         found = self._by_mlsd(path)
-        listed = self._by_list(path) if found is None else found
-        with _as_os(path):
-            self._ftp.voidcmd("TYPE I")  # a listing is text, and servers know no size of a text
-        return listed
+        return self._by_list(path) if found is None else found
 
     def _by_mlsd(self, path: str) -> list[Entry] | None:
         """None: the server does not know MLSD."""
+        lines: list[str] = []
         with _as_os(path):
+            if self._asks_facts:
+                self._asks_facts = False
+                with suppress(ftplib.error_perm):  # it sends facts of its own choice
+                    self._ftp.sendcmd("OPTS MLST type;size;modify;")
             try:
-                listed = list(self._ftp.mlsd(path, ["type", "size", "modify"]))
+                self._ftp.retrlines(f"MLSD {path}", lines.append)
             except ftplib.error_perm as error:
                 if not str(error).startswith(_UNKNOWN):
                     raise
@@ -193,31 +238,45 @@ class FtpRemote(Remote):
         with _as_os(path):
             return [
                 _entry(path, name, facts)
-                for name, facts in listed
+                for name, facts in (_facts(path, line) for line in lines)
                 if facts.get("type", "").lower() in _KINDS
             ]
 
     def _by_list(self, path: str) -> list[Entry]:
-        lines: list[str] = []
-        with _as_os(path):
-            self._ftp.cwd(path)
-            self._ftp.retrlines("LIST", lines.append)
         made = []
-        for line in lines:
+        for line in self._lines(path):
             match = _LISTED.fullmatch(line)
             if match is None:
                 if line.lower().startswith("total "):
                     continue
-                raise OSError(
-                    f"{path}: the server lists files in a form that is not known: {line[:80]!r}"
-                )
+                raise _not_understood(path, line)
             name = match["name"]
             if name in (".", "..") or match["kind"] == "l":
                 continue
             place, folder = posixpath.join(path, plain_name(name, path)), match["kind"] == "d"
             changed = None if folder else self._changed(place)
+            if changed is None and not folder and self.info(place) is None:
+                raise OSError(
+                    f"{path}: the server lists {name[:80]!r}, and says that it has no such file: it shows another name "
+                    "than the file's, or the file was removed meanwhile. Rename it on the server, or try again"
+                )
             made.append(Entry(place, folder, 0 if folder else int(match["size"][:20]), changed))
         return made
+
+    def _lines(self, path: str) -> list[str]:
+        """With -a vsftpd lists names that begin with a dot. Another server may take it for a file's name: the folder
+        itself, which a listing with -a begins with, shows that it did not."""
+        lines: list[str] = []
+        with _as_os(path):
+            self._ftp.cwd(path)
+            try:
+                self._ftp.retrlines("LIST -a", lines.append)
+            except ftplib.error_perm:
+                lines = []
+            if not any(match and match["name"] == "." for match in map(_LISTED.fullmatch, lines)):
+                lines = []
+                self._ftp.retrlines("LIST", lines.append)
+        return lines
 
     def open_read(self, path: str) -> Any:
         found = self.info(path)
@@ -228,12 +287,13 @@ class FtpRemote(Remote):
     def reconnected(self) -> ftplib.FTP:
         """A new control connection: a transfer that is broken off leaves the old one in an unknown state."""
         self._ftp.close()
+        self._asks_facts = True
         self._ftp = self._connected()
         return self._ftp
 
     def open_write(self, path: str) -> Any:
         with _as_os(path):
-            return io.BufferedWriter(_Upload(self._ftp, path), _BUFFER)
+            return io.BufferedWriter(_Upload(self, self._ftp, path), _BUFFER)
 
     def rename(self, old: str, new: str) -> None:
         with _as_os(old):
@@ -299,8 +359,10 @@ class _Download(Download):
 
 
 class _Upload(io.RawIOBase):
-    def __init__(self, ftp: ftplib.FTP, path: str) -> None:
-        self._ftp, self._path = ftp, path
+    """At the end the file's size proves that the server has all of it, whatever it says."""
+
+    def __init__(self, remote: FtpRemote, ftp: ftplib.FTP, path: str) -> None:
+        self._remote, self._ftp, self._path = remote, ftp, path
         self._sent = 0
         self._data: Any = ftp.transfercmd(f"STOR {path}")
 
@@ -324,8 +386,31 @@ class _Upload(io.RawIOBase):
                 data.close()
                 with _as_os(self._path):
                     self._ftp.voidresp()
+                found = self._remote.info(self._path)
+                if found is None or found.size != self._sent:
+                    has = "does not have the file" if found is None else f"has {found.size} bytes"
+                    raise OSError(
+                        f"{self._path}: the server {has}, and {self._sent} bytes were sent"
+                    )
             finally:
                 super().close()
+
+
+def _facts(folder: str, line: str) -> tuple[str, dict[str, str]]:
+    """The name and the facts in a line of MLSD: `type=file;size=3; a.csv`.
+
+    Raises:
+        OSError: it is another line, as the second half of a name with a line's end in it.
+    """
+    facts, blank, name = line.partition(" ")
+    pairs = [fact.partition("=") for fact in facts.split(";")[:-1]]
+    if not blank or not facts.endswith(";") or not all(mark for _, mark, _ in pairs):
+        raise _not_understood(folder, line)
+    return name, {key.lower(): value for key, _, value in pairs}
+
+
+def _not_understood(folder: str, line: str) -> OSError:
+    return OSError(f"{folder}: the server lists files in a form that is not known: {line[:80]!r}")
 
 
 def _entry(folder: str, name: str, facts: dict[str, str]) -> Entry:

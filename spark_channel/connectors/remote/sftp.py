@@ -23,6 +23,7 @@ from spark_channel.connectors.remote.client import (
     Download,
     Entry,
     Remote,
+    not_utf8,
     plain_name,
 )
 
@@ -46,7 +47,7 @@ def _as_os(shown: str) -> Iterator[None]:
     except OSError:
         raise
     except UnicodeDecodeError as error:
-        raise OSError(f"{shown}: the server names files in another encoding than UTF-8") from error
+        raise not_utf8(shown, error) from error
     except (paramiko.SSHException, paramiko.SFTPError, EOFError) as error:
         raise ConnectionError(
             f"{shown}: {str(error)[:300] or 'the server closed the connection'}"

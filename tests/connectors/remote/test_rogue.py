@@ -1,5 +1,6 @@
 """File servers that misbehave: the reader bounds its time and memory, and sends them no password."""
 
+import select
 import socket
 import struct
 import threading
@@ -30,7 +31,7 @@ def address(kind: str, port: int, **settings: str) -> Address:
 
 
 def ftp_says(
-    answer: Answer, data: bytes = b"", heard: list[str] | None = None
+    answer: Answer, data: bytes = b"", heard: list[str] | None = None, end: str = "226 done"
 ) -> Callable[[socket.socket], None]:
     """A control connection; PASV names a host that it does not have, as a server that sends callers elsewhere."""
 
@@ -46,13 +47,22 @@ def ftp_says(
                 if reply := answer(command):
                     client.sendall(reply)
                 elif command == "PASV":
+                    waiting, _, _ = select.select([listener], [], [], 0)
+                    if waiting:  # the client went on without the data of a command that was refused
+                        listener.accept()[0].close()
                     port = listener.getsockname()[1]
                     client.sendall(f"227 go (10,255,255,1,{port >> 8},{port & 255})\r\n".encode())
-                elif command in ("MLSD", "RETR"):
+                elif command in ("MLSD", "LIST", "RETR"):
                     client.sendall(b"150 it comes\r\n")
                     with listener.accept()[0] as sending:
                         sending.sendall(data)
-                    client.sendall(b"226 done\r\n")
+                    client.sendall(f"{end}\r\n".encode())
+                elif command == "STOR":
+                    client.sendall(b"150 send it\r\n")
+                    with listener.accept()[0] as receiving:
+                        while receiving.recv(1 << 16):
+                            pass
+                    client.sendall(f"{end}\r\n".encode())
                 else:
                     client.sendall(
                         {"USER": b"331 who\r\n", "PASS": b"230 in\r\n"}.get(command, b"200 ok\r\n")
@@ -104,6 +114,65 @@ def test_a_listing_comes_from_the_server_itself_and_names_may_have_their_folder(
 def test_names_and_sizes_that_lead_elsewhere_are_refused(line: str) -> None:
     with pytest.raises(OSError, match=r"the server|answer|got more than"):
         listed(line)
+
+
+@pytest.mark.parametrize(
+    ("end", "lines", "message"),
+    [
+        ("226 Output truncated to 1 matches", 1, "Output truncated"),
+        ("226-Sorry, we were unable to read [.]\r\n226 0 matches total", 0, "unable to read"),
+        ("226 Transfer done (but failed to open directory).", 0, "failed to open"),
+        ("226 3 matches total", 2, "lists 2 names, and says that it lists 3"),
+    ],
+)
+def test_the_answer_after_a_listing_is_read(end: str, lines: int, message: str) -> None:
+    data = "".join(f"type=file;size=1; {number}\r\n" for number in range(lines)).encode()
+    says = ftp_says(nothing, data, end=end)
+    with (
+        rogue(says) as port,
+        connect(address("ftp", port)) as remote,
+        pytest.raises(ConnectionError, match=message),
+    ):
+        remote.entries("/in")
+
+
+@pytest.mark.parametrize("line", ["rest of a name.csv", "type=file;size=1 a", "file; a"])
+def test_a_line_that_is_no_fact_is_refused(line: str) -> None:
+    """The second half of a name with a line's end in it was left out without a word."""
+    with pytest.raises(OSError, match="a form that is not known"):
+        listed("type=file;size=1; a.csv", line)
+
+
+def test_a_name_that_the_server_shows_and_does_not_have_is_refused() -> None:
+    folders = iter([b"250 the folder\r\n"])
+
+    def answer(command: str) -> bytes:
+        if command == "CWD":
+            return next(folders, b"550 no such folder\r\n")
+        return {
+            "MLSD": b"500 what\r\n",
+            "MDTM": b"550 no such file\r\n",
+            "SIZE": b"550 no such file\r\n",
+        }.get(command, b"")
+
+    line = b"-rw-r--r--    1 0        0               5 Nov 29 07:17 %b\r\n"
+    with (
+        rogue(ftp_says(answer, line % b"." + line % b"gr?n.csv")) as port,
+        connect(address("ftp", port)) as remote,
+        pytest.raises(OSError, match=r"lists 'gr\?n\.csv', and says that it has no such file"),
+    ):
+        remote.entries("/in")
+
+
+def test_a_file_of_which_the_server_kept_a_part_is_not_written() -> None:
+    def answer(command: str) -> bytes:
+        return {"CWD": b"550 a file\r\n", "SIZE": b"213 3\r\n"}.get(command, b"")
+
+    with rogue(ftp_says(answer)) as port, connect(address("ftp", port)) as remote:
+        file = remote.open_write("/in/a.csv")
+        file.write(b"id\n1\n")
+        with pytest.raises(OSError, match="the server has 3 bytes, and 5 bytes were sent"):
+            file.close()
 
 
 def test_a_listing_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
