@@ -63,6 +63,12 @@ class Session:
         self.conf = Settings(settings)
 
 
+@pytest.fixture(autouse=True)
+def no_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of this file have no server; `test_other_side` asks real ones."""
+    monkeypatch.setattr(session_module, "check_server", lambda _: None)
+
+
 def test_spark_is_told_once_a_session_since_it_warns_of_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

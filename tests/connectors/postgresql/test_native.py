@@ -173,12 +173,19 @@ def test_merges(pg: Pg, commit: CommitMode, mode: str, expected: str) -> None:
     assert pg.psql("SELECT * FROM b ORDER BY k") == expected
 
 
-def test_a_value_that_the_table_refuses_is_told(pg: Pg) -> None:
+@pytest.mark.parametrize(
+    ("commit", "says"),
+    [
+        ("task", r"a row is refused.*check constraint"),
+        ("job", r"violates check constraint.*Nothing of this job is in table"),
+    ],
+)
+def test_a_value_that_the_table_refuses_is_told(pg: Pg, commit: str, says: str) -> None:
     pg.psql(
         "CREATE TABLE a (v int); CREATE TABLE b (v int CHECK (v < 5)); INSERT INTO a VALUES (1), (7)"
     )
-    with pytest.raises(TargetError, match=r"a row is refused.*check constraint"):
-        _move(pg)
+    with pytest.raises(TargetError, match=says):
+        _move(pg, commit=commit)
     assert pg.psql("SELECT count(*) FROM b") == "0"
     wait_for(lambda: pg.server.connections() == 0, "the sessions to end")
 
