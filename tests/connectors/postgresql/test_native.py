@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -180,7 +180,9 @@ def test_merges(pg: Pg, commit: CommitMode, mode: str, expected: str) -> None:
         ("job", r"violates check constraint.*Nothing of this job is in table"),
     ],
 )
-def test_a_value_that_the_table_refuses_is_told(pg: Pg, commit: str, says: str) -> None:
+def test_a_value_that_the_table_refuses_is_told(
+    pg: Pg, commit: Literal["job", "task"], says: str
+) -> None:
     pg.psql(
         "CREATE TABLE a (v int); CREATE TABLE b (v int CHECK (v < 5)); INSERT INTO a VALUES (1), (7)"
     )
