@@ -1,6 +1,6 @@
 """Folders that several jobs of Spark wrote: orders, cases, types and NULLs of columns, dots in names.
 
-Spark itself is the judge: its rows of the same folder, with `mergeSchema`. Files of Parquet and ORC.
+Spark itself is the judge: its rows of the same folder, with `mergeSchema`.
 """
 
 import random
@@ -104,7 +104,7 @@ def _in_microseconds(table: pa.Table) -> pa.Table:
     return table
 
 
-@pytest.mark.parametrize("form", ["parquet", "orc"])
+@pytest.mark.parametrize("form", ["parquet"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_folder_of_several_jobs_has_the_rows_that_spark_has(
     session: SparkSession, tmp_path: Path, form: str, seed: int

@@ -18,6 +18,10 @@ from tests.servers.file_servers import PASSWORD, USER, FileServer, file_server
 
 pytest.importorskip("paramiko", reason="paramiko is not installed")
 
+pytestmark = pytest.mark.real_server(
+    "OpenSSH, vsftpd, ProFTPD and pure-ftpd of Debian 12", "parquet", "csv", "json", "arrow", "orc"
+)
+
 SERVERS = {
     "ftp vsftpd": ("ftp", "vsftpd", False),
     "ftps vsftpd": ("ftps", "vsftpd", True),
