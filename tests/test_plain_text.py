@@ -98,11 +98,9 @@ def test_the_log_of_the_command_line_formats_records_of_other_libraries() -> Non
     assert not (RAW - {"\n"}) & set(stream.getvalue())
 
 
-def test_lines_before_and_after_a_job() -> None:
-    spec = JobSpec("transfer", name="n", source=HOSTILE, target="t")
-    assert is_clean(before_lines("job", spec)[0])
-    report = TransferReport(
-        job="job",
+def failed_report(job: str) -> TransferReport:
+    return TransferReport(
+        job=job,
         kind="transfer",
         phase="failed",
         error=HOSTILE,
@@ -113,6 +111,12 @@ def test_lines_before_and_after_a_job() -> None:
         rows_moved=0,
         bytes_moved=0,
     )
+
+
+def test_lines_before_and_after_a_job() -> None:
+    spec = JobSpec("transfer", name="n", source=HOSTILE, target="t")
+    assert is_clean(before_lines("job", spec)[0])
+    report = failed_report("job")
     assert is_clean(summary_lines(report)[0])
     assert not (RAW - {"\n"}) & set(str(report))
 
@@ -297,18 +301,7 @@ def world(tmp_path: Path) -> Path:
         "target": {"url": f"sqlite:{tmp_path}/v.db"},
     }
     written(tmp_path / "all.yml", yaml.safe_dump({**ends, "streams": streams}))
-    plain = TransferReport(
-        job=HOSTILE,
-        kind="transfer",
-        phase="failed",
-        error=HOSTILE,
-        started_at="2026-01-01T00:00:00Z",
-        seconds=1.0,
-        rows=0,
-        bytes=0,
-        rows_moved=0,
-        bytes_moved=0,
-    )
+    plain = failed_report(HOSTILE)
     written(tmp_path / "report.json", plain.to_json())
     for overwrite in (False, True):
         context = {"overwrite": overwrite}

@@ -26,7 +26,7 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 def json_line(data: object) -> str:
-    """The data as JSON in one line of printable characters; what has no JSON form is its text."""
+    """The data as JSON in one line of printable characters; a value without a JSON form is its text."""
     return one_line_json(json.dumps(data, ensure_ascii=False, default=str))
 
 

@@ -50,7 +50,7 @@ class GroupRead:
     `batches()` is iterated once, by one thread. The group's tasks are taken from one queue, largest
     first as the planner ordered them, so no thread idles while a task waits. An error in any
     reader thread is raised to the caller at once, with its own traceback; the others stop.
-    `check` raises for a batch with a value that `schema` cannot tell to be wrong.
+    `check` raises for a batch with a value that its type in Spark does not allow, though `schema` does.
     """
 
     def __init__(

@@ -45,7 +45,6 @@ class VersionDataSource(DataSource):
         return "spark_channel_version"
 
     def schema(self) -> StructType:
-
         return StructType().add(__version__, StringType())
 
 

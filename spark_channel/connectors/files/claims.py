@@ -120,7 +120,7 @@ def take(
         if (other.owner, other.epoch) in dead and claim_key(other.identity) != claim_key(identity):
             made = _closed(made, other, number, "its driver has ended")
     if empty and claim.state != "prepared":
-        made = _emptied(made, number, until, by=context.job)
+        made = _emptied(made, number, until, _overwritten(context.job))
         claim = replace(claim, state="prepared")
     made = made.with_claim(claim)
     assert taken.held is not None
@@ -195,7 +195,7 @@ def publish(
         done = replace(done, generation=_FOLLOWS)
     made = manifest
     if overwrite:
-        made = _emptied(made, number, until, by=held.owner, but=held.identity)
+        made = _emptied(made, number, until, _overwritten(held.owner), but=held.identity)
     elif added.files:
         check_format(made, added.format, held.identity.target)
     made = _with(made, added).with_claim(done)
@@ -206,7 +206,7 @@ def put_back(
     manifest: Manifest, number: int, files: Sequence[Replaced], form: str, *, until: str
 ) -> Manifest:
     """The manifest in which `files`, which an overwrite replaced, are visible again, and no others."""
-    made = _emptied(manifest, number, until, by="that put files back")
+    made = _emptied(manifest, number, until, "a command put replaced files back")
     back = tuple(
         each.file if each.file.schema in made.schemas else replace(each.file, schema=None)
         for each in files
@@ -268,7 +268,7 @@ def _closed(manifest: Manifest, claim: Claim, number: int, why: str) -> Manifest
 
 
 def _emptied(
-    manifest: Manifest, number: int, until: str, *, by: str, but: Identity | None = None
+    manifest: Manifest, number: int, until: str, why: str, *, but: Identity | None = None
 ) -> Manifest:
     """Every visible file is replaced. `commit=task` runs whose rows go with them lose their claims, and so do streams
     whose batches follow each other.
@@ -291,9 +291,13 @@ def _emptied(
                 made,
                 replace(claim, state="open"),
                 number,
-                f"an overwrite by run {by!r} replaced its rows",
+                why,
             )
     return made
+
+
+def _overwritten(job: str) -> str:
+    return f"an overwrite by run {job!r} replaced its rows"
 
 
 def _with(manifest: Manifest, added: AddedFiles) -> Manifest:

@@ -48,7 +48,7 @@ _HEAD = 1 << 16
 
 
 def format_by_name(path: str) -> str | None:
-    """The format that the file's name tells; None = it tells none."""
+    """The format that the file's name shows; None = it shows none."""
     plain = path.lower()
     for ending in _COMPRESSED:
         plain = plain.removesuffix(ending)

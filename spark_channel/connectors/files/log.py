@@ -15,6 +15,7 @@ import posixpath
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -514,7 +515,9 @@ class Log:
             # Also when the put was rejected: the first of two tries of one request may have been accepted.
             if newest is not None and newest.has(entry.id):
                 if written:
-                    self.remove_parts()
+                    # The entry is accepted, so nothing here may fail the write. The next such entry tries again.
+                    with suppress(OSError, pa.ArrowException, TargetError):
+                        self.remove_parts()
                 return (entry if newest.id == entry.id else newest), True
             if put:
                 # Its number was written and removed before: no reader looks at it.
@@ -550,7 +553,7 @@ class Log:
         return folded.retiring(before, now.isoformat(timespec="seconds"), until), written
 
     def remove_parts(self) -> None:
-        """Remove parts that nobody needs: of tries that lost, of killed writers, and those that are retired."""
+        """Remove parts that no entry needs: those of tries that lost, of killed writers, and retired ones."""
         newest = self.newest()
         if newest is None:
             return

@@ -1,4 +1,4 @@
-"""Long lists of a directory's log, in files of their own: `_spark_channel/parts/<number>-<id>.json`.
+"""Long lists of a directory's log, in separate files: `_spark_channel/parts/<number>-<id>.json`.
 
 An entry itself names the newest files only. The others are in parts, which never change, so a job that adds a file to
 a hundred thousand neither reads nor writes their names. Ten parts of about one size are merged into one, so an entry
@@ -99,7 +99,7 @@ class PartFiles:
 
     @staticmethod
     def new_name(number: int) -> str:
-        """Of a part that is written for entry `number`."""
+        """The name of a part that is written for entry `number`."""
         return f"{number:020d}-{uuid.uuid4().hex[:12]}.json"
 
     @staticmethod
@@ -150,7 +150,7 @@ class Part:
 
 
 class OlderJobs:
-    """When jobs were published that the entry itself does not name any more, in a part of their own."""
+    """When jobs were published that the entry itself does not name any more, in a separate part."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name

@@ -265,7 +265,7 @@ class TargetDirectory:
             return claims.add_task(manifest, held, receipt, added)
 
         mine = [receipt.task, receipt.attempt]
-        manifest = self._publish(change, files, held, f"task {receipt.task} of {held.owner}")
+        manifest, _ = self._publish(change, files, held, f"task {receipt.task} of {held.owner}")
         return any([each.task, each.attempt] == mine for each in manifest.receipts(held.identity))
 
     def publish(
@@ -300,9 +300,9 @@ class TargetDirectory:
                 nbytes=nbytes,
             )
 
-        manifest = self._publish(change, files, held, f"publish {held.owner}")
+        manifest, is_visible = self._publish(change, files, held, f"publish {held.owner}")
         self._finish(manifest)
-        return not manifest.files.missing([file.name for file in files])
+        return is_visible
 
     def _publish(
         self,
@@ -310,11 +310,13 @@ class TargetDirectory:
         files: Sequence[StagedFile],
         held: HeldClaim,
         what: str,
-    ) -> Manifest:
+    ) -> tuple[Manifest, bool]:
+        """(the manifest, whether `files` are visible). What fails after the entry is accepted fails no write."""
+        names = [file.name for file in files]
         now = self.manifest()
         # The entry decides; this look spares a superseded run the renames, and readers of others its files.
         if change(now, 0) is None:
-            return now
+            return now, not now.files.missing(names)
         self._check_staged(files, held)
         moved: list[StagedFile] = []
         try:
@@ -324,15 +326,17 @@ class TargetDirectory:
             self.fence(held)
             raise self._unchanged(error) from error
         try:
-            manifest, _ = self._change(change, what)
+            manifest, is_visible = self._change(change, what)
         except ChannelError:
             self._hide(moved)
             raise
         except (OSError, pa.ArrowException) as error:
-            manifest = self._settled(files, moved, what, error)
-        unlisted = set(manifest.files.missing([file.name for file in moved]))
+            manifest, is_visible = self._settled(files, moved, what, error), True
+        if is_visible:
+            return manifest, True
+        unlisted = set(manifest.files.missing(names))
         self._hide([file for file in moved if file.name in unlisted])
-        return manifest
+        return manifest, not unlisted
 
     def _unchanged(self, error: Exception) -> CommitError:
         return CommitError(f"publishing into {self.shown} failed: {error}. The target is unchanged")
@@ -478,8 +482,8 @@ class TargetDirectory:
         taken = [each.file.path for each in away if self.store.exists(self.inside(each.file.path))]
         if taken:
             raise TargetError(
-                f"{self.shown} holds another file called {taken[0]}: move it away, and put the replaced files back "
-                "then. Nothing was changed"
+                f"{self.shown} holds another file called {taken[0]}: move that file to another place first, then put "
+                "the replaced files back. Nothing was changed"
             )
         for each in away:
             new = self.inside(each.file.path)
@@ -516,7 +520,7 @@ class TargetDirectory:
         if lost:
             raise CommitError(
                 f"{self.shown}: another job removed {len(lost)} of {len(files)} files while they were put back, such "
-                f"as {lost[0]}; what was visible before is replaced now, and can be put back"
+                f"as {lost[0]}. The files that were visible before are replaced now, and can be put back"
             )
 
     def tidy(self, manifest: Manifest) -> None:

@@ -227,7 +227,7 @@ class FtpRemote(Remote):
         with _as_os(path):
             if self._asks_facts:
                 self._asks_facts = False
-                with suppress(ftplib.error_perm):  # it sends facts of its own choice
+                with suppress(ftplib.error_perm):  # it sends the facts that it chooses
                     self._ftp.sendcmd("OPTS MLST type;size;modify;")
             try:
                 self._ftp.retrlines(f"MLSD {path}", lines.append)

@@ -348,6 +348,39 @@ def test_a_run_that_lost_the_race_for_a_part_publishes_once(
     assert leftovers(tmp_path) == []
 
 
+def test_what_fails_after_the_entry_fails_no_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have put the file's name into a part meanwhile, and no part can be read, listed or removed."""
+    for number in range(32):
+        write("csv", tmp_path, numbers(number), job=f"j{number}")
+    original, entries = LocalStore.put_new, LocalStore.entries
+
+    def unreachable(this: LocalStore, path: str, *, recursive: bool = False) -> Any:
+        if path.endswith("/parts"):
+            raise OSError("unreachable")
+        return entries(this, path, recursive=recursive)
+
+    def read(_: PartFiles, name: str) -> Any:
+        raise OSError(f"{name} is unreachable")
+
+    def then_others(this: LocalStore, path: str, data: bytes) -> bool:
+        put = original(this, path, data)
+        if b'"publish mine"' in data:
+            monkeypatch.setattr(LocalStore, "put_new", original)
+            for number in range(40):
+                write("csv", tmp_path, numbers(200 + number), job=f"k{number}")
+            monkeypatch.setattr(PartFiles, "read", read)
+            monkeypatch.setattr(LocalStore, "entries", unreachable)
+        return put
+
+    monkeypatch.setattr(LocalStore, "put_new", then_others)
+    write("csv", tmp_path, numbers(100), job="mine")
+    monkeypatch.undo()
+    assert visible("csv", tmp_path) == [*range(32), 100, *range(200, 240)]
+    assert leftovers(tmp_path) == []
+
+
 def _counting() -> Iterator[str]:
     yield from (f"{number:020d}-{number:012x}.json" for number in range(10**6))
 
