@@ -453,6 +453,8 @@ def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[
             kind = kind.value_type if pa.types.is_dictionary(kind) else kind
             try:
                 low, high = exact(statistics.min, kind), exact(statistics.max, kind)
+            except pa.ArrowNotImplementedError:  # pyarrow 18 has no bounds of a decimal
+                low = high = None
             except (ValueError, TypeError, OverflowError, AttributeError):
                 low = high = None
         nulls = statistics.null_count if statistics.has_null_count else None
