@@ -94,9 +94,8 @@ def test_every_plugin_is_named(plugin: str) -> None:
 
 SERVERS = {
     "real server": "MariadbServer|PostgresServer|RedisServer|start_hdfs|servers.kafka|servers.opensearch",
-    "another product": "MariadbServer|PostgresServer|FerretServer",
+    "another product": "MariadbServer|PostgresServer|FerretServer|start_s3",
     "engine": "chdb|jdbc:derby",
-    "emulator": "start_s3",
     "test server": r"tests\.servers\.",
     "no server": "",
     "planned only": "",
@@ -124,7 +123,7 @@ PROVEN = (
         "tests/connectors/clickhouse/test_clickhouse.py",
         "clickhousereader clickhousewriter",
     ),
-    ("emulator", "tests/datax/test_job_stores.py", "ossreader osswriter s3reader s3writer"),
+    ("another product", "tests/datax/test_job_stores.py", "ossreader osswriter s3reader s3writer"),
     ("test server", "tests/connectors/remote/test_remote.py", "ftpreader ftpwriter"),
     ("another product", "tests/connectors/mongodb/test_ferretdb.py", "mongodbreader mongodbwriter"),
     (

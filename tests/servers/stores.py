@@ -1,18 +1,15 @@
 """Stores of the tests' own: object stores, each a process that speaks real HTTP, and HDFS.
 
-S3 is moto, GCS gcp-storage-emulator, Azure Azurite. They prove the requests that are sent, and that a conditional put
-to a name that exists is rejected. moto handles one request at a time here. The GCS emulator ignores preconditions,
-and its XML API neither lists nor deletes, nor reports when an object was written: a handler for each is added.
+S3 is SeaweedFS. The others are emulators, GCS gcp-storage-emulator and Azure Azurite: they prove the requests that are
+sent, and that a conditional put to a name that exists is rejected. The GCS emulator ignores preconditions, and its XML
+API neither lists nor deletes, nor reports when an object was written: a handler for each is added. Temporary
+credentials of S3 are those of moto, which handles one request at a time here.
 """
 
 import json
-import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers.hdfs import start_hdfs
+from tests.servers.process import process_at_port
+from tests.servers.seaweedfs import start_seaweedfs
 
 __all__ = [
     "BUCKET",
@@ -30,6 +29,7 @@ __all__ = [
     "azure_key",
     "object_server",
     "start_azure",
+    "start_checked_s3",
     "start_gcs",
     "start_s3",
 ]
@@ -40,7 +40,6 @@ BUCKET = "box"
 _AZURE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
-_START_SECONDS = 60.0
 _ROOT = Path(__file__).resolve().parents[2]
 
 S3 = """
@@ -159,34 +158,9 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def process_at_port(command: list[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + _START_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"{command[0]} does not listen on port {port}") from None
-                time.sleep(0.05)
-        yield
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
 @dataclass(frozen=True)
 class TemporaryKeys:
-    """The keys of a server that checks them. Before the first one is issued, it checks none."""
+    """The keys of a server at `port` that checks them. Before the first one is issued, it checks none."""
 
     port: int
 
@@ -204,17 +178,19 @@ class TemporaryKeys:
 
 
 @contextmanager
-def start_s3(*, checked: bool = False) -> Iterator[ObjectServer]:
+def start_s3() -> Iterator[ObjectServer]:
+    with start_seaweedfs(BUCKET) as server:
+        yield ObjectServer("s3", server.port, server.environment)
+
+
+@contextmanager
+def start_checked_s3() -> Iterator[TemporaryKeys]:
+    """moto, which lets in what was issued: temporary keys."""
     port = _free_port()
-    program = S3.replace("def one_at", f"{CHECKED_S3}\ndef one_at", 1) if checked else S3
-    environment = {
-        "AWS_ACCESS_KEY_ID": "tester",
-        "AWS_SECRET_ACCESS_KEY": "s3cret-of-tester",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
+    program = S3.replace("def one_at", f"{CHECKED_S3}\ndef one_at", 1)
     with process_at_port([sys.executable, "-c", program, str(port)], port):
         _request("PUT", f"http://127.0.0.1:{port}/{BUCKET}")
-        yield ObjectServer("s3", port, environment)
+        yield TemporaryKeys(port)
 
 
 @contextmanager

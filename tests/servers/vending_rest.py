@@ -12,7 +12,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog, load_catalog
 
 from tests.servers.iceberg_rest import TOKEN, RestCatalogServer, serve
-from tests.servers.stores import BUCKET, TemporaryKeys, start_s3
+from tests.servers.stores import BUCKET, TemporaryKeys, start_checked_s3
 
 __all__ = ["VendingCatalog", "vending_catalog"]
 
@@ -56,11 +56,10 @@ class VendingCatalog:
 
 @contextmanager
 def vending_catalog(path: Path) -> Iterator[VendingCatalog]:
-    with start_s3(checked=True) as s3:
-        keys = TemporaryKeys(s3.port)
+    with start_checked_s3() as keys:
         keys.issue("AKIAserver", "", expires=time.time() + 86_400, writes=True)
         own = {
-            "s3.endpoint": f"http://127.0.0.1:{s3.port}",
+            "s3.endpoint": f"http://127.0.0.1:{keys.port}",
             "s3.region": "us-east-1",
             "s3.access-key-id": "AKIAserver",
             "s3.secret-access-key": "x",

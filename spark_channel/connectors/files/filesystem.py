@@ -461,7 +461,7 @@ def _text(error: BaseException) -> str:
 
 
 _REMOVED = re.compile(
-    r"BlobNotFound|NO_SUCH_KEY|NoSuchKey|HTTP status 404|\[NOT_FOUND\]|on closed file"
+    r"BlobNotFound|NO_SUCH_KEY|NoSuchKey|RESOURCE_NOT_FOUND|HTTP status 404|\[NOT_FOUND\]|on closed file"
 )
 """What pyarrow says on Azure, S3 and GCS when an open object was deleted."""
 
