@@ -1,5 +1,6 @@
 """Arrow batches cast to a schema, text lengths in its metadata, and its columns by name."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -365,7 +366,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(schema):
         return batch
     if batch.schema.names != schema.names:
-        missing = [name for name in schema.names if batch.schema.names.count(name) != 1]
+        counts = Counter(batch.schema.names)
+        missing = [name for name in schema.names if counts[name] != 1]
         if missing:
             raise SchemaError(
                 f"a batch has columns {', '.join(batch.schema.names)}; "

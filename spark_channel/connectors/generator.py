@@ -202,7 +202,8 @@ def _columns(text: str) -> dict[str, pa.DataType]:
 
 
 def _picked(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
-    unknown = [name for name in names if name not in schema.names]
+    columns = set(schema.names)
+    unknown = [name for name in names if name not in columns]
     if unknown:
         raise OptionError(
             f"option 'columns' names {unknown[0]!r}, which is not there; columns: {', '.join(schema.names)}",

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["installed", "not_installed"]
+__all__ = ["installed", "not_installed", "run_unpacked"]
 
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 
@@ -27,3 +27,10 @@ def not_installed(what: str) -> NoReturn:
     """Skip the test, or fail it where all must be installed (CI)."""
     stop = pytest.fail if os.environ.get("CI") else pytest.skip
     stop(f"{what} is not installed; run .ci/servers, which says what it needs")
+
+
+def run_unpacked(root: Path, program: str) -> list[str]:
+    """What starts `usr/PROGRAM` of packages that are unpacked in `root`, by the loader and the libraries beside it."""
+    (loader,) = root.glob("usr/lib*/ld-linux-*.so.*")
+    (libraries,) = root.glob("usr/lib/*-linux-gnu")
+    return [str(loader), "--library-path", str(libraries), str(root / "usr" / program)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tests.servers.installed import installed
+from tests.servers.installed import installed, run_unpacked
 from tests.servers.postgres import free_port
 
 __all__ = ["BINLOG", "MariadbServer", "MysqlServer", "NewestMariadb"]
@@ -292,14 +292,9 @@ class _Unpacked(MariadbServer):
 
     def _server(self) -> Sequence[str]:
         root = self.root()
-        (loader,) = root.glob("usr/lib*/ld-linux-*.so.*")
-        (libraries,) = root.glob("usr/lib/*-linux-gnu")
         share = root / "usr/share" / self.share
         return [
-            str(loader),
-            "--library-path",
-            str(libraries),
-            str(root / "usr/sbin" / self.program),
+            *run_unpacked(root, f"sbin/{self.program}"),
             "--no-defaults",
             f"--lc-messages-dir={share}",
             f"--character-sets-dir={share}/charsets",

@@ -434,8 +434,9 @@ _BUILT_IN = (
         port=6379,
         secrets=("url", "password"),
         maturity="stable",
-        tested="Redis 7.0; Valkey was not run",
+        tested="Redis 7.0 and 8.0, alone and as a cluster of three",
         delivery={"job": "once", "task": "at least once"},
+        also=(AlsoReaches("Valkey", "stable", "Valkey 9.1, alone and as a cluster of three"),),
     ),
     Connector(
         "kafka",

@@ -337,9 +337,10 @@ class _Texts:
         self._options = options
         self._values = options.value_columns or tuple(schema.names)
         self._keys = options.key_columns or ()
+        columns = set(schema.names)
         for option, names in (("keyColumns", self._keys), ("valueColumns", self._values)):
             for name in names:
-                if name not in schema.names:
+                if name not in columns:
                     raise OptionError(
                         f"option {option!r} names {name!r}, which the rows do not have; they have "
                         f"{', '.join(schema.names)}",

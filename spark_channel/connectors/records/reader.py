@@ -140,8 +140,9 @@ class RecordReader(Reader):
         wanted = self.options.columns
         if wanted is None:
             return schema
+        columns = set(schema.names)
         for name in wanted:
-            if name not in schema.names:
+            if name not in columns:
                 raise OptionError(
                     f"option 'columns' names {name!r}, which is not a column of {self._place}; it takes "
                     f"{', '.join(schema.names)}. A field that the first documents lack is named in 'schema'",

@@ -211,6 +211,7 @@ class RedisWriteOptions(RedisAddress, DirectOptions):
 
 # A client of Redis, and its errors as ours.
 
+_DENIED = (redis.AuthenticationError, redis.exceptions.NoPermissionError)
 
 _BUSY = re.compile(r"(^|: )BUSY \w+ is busy")
 """A script is running. The driver puts the command before it."""
@@ -223,6 +224,8 @@ def connected(options: RedisAddress, failure: type[ChannelError]) -> Iterator[An
     try:
         with explained(options, failure):
             client = _client(options)
+            if not options.cluster:
+                _check_single(options, client, failure)
             yield client
     finally:
         if client is not None:
@@ -255,11 +258,32 @@ def _client(options: RedisAddress) -> Any:
     return redis.Redis(**settings, db=options.database, retry=NoRetry(NoBackoff(), 0))
 
 
+def _check_single(options: RedisAddress, client: Any, failure: type[ChannelError]) -> None:
+    """Check that the server has all keys: a member of a cluster shows its own as if these were all."""
+    try:
+        answer = client.execute_command("HELLO")  # which every user may ask
+    except redis.ResponseError:
+        return  # before Redis 6
+    pairs = (
+        answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
+    )
+    about = {_word(name): _word(value) for name, value in pairs}
+    if about.get("mode") == "cluster":
+        raise failure(
+            f"{options.address} is a member of a Redis Cluster, which has a part of the keys: set option 'cluster' to "
+            "true, which reaches all members"
+        )
+
+
+def _word(value: object) -> object:
+    return value.decode() if isinstance(value, bytes) else value
+
+
 @contextmanager
 def explained(options: RedisAddress, failure: type[ChannelError]) -> Iterator[None]:
     try:
         yield
-    except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+    except _DENIED as error:
         raise failure(
             f"{options.address}: {_text(options, error)}; check 'user', 'password' and the user's ACL"
         ) from options.hidden(error)
@@ -269,12 +293,24 @@ def explained(options: RedisAddress, failure: type[ChannelError]) -> Iterator[No
             "check 'url', and 'socketTimeout' for a server that is busy"
         ) from options.hidden(error)
     except redis.exceptions.RedisClusterException as error:  # which is not a RedisError
+        if denied := _denied(error):
+            raise failure(
+                f"{options.address}: {_text(options, denied)}; check 'user', 'password' and the user's ACL, which must "
+                "allow CLUSTER SLOTS and COMMAND with 'cluster'"
+            ) from options.hidden(error)
         raise failure(
             f"{options.address}: {_text(options, error)}; with 'cluster' the server must be a member of a cluster "
             "whose slots are all covered: omit it for a single server"
         ) from options.hidden(error)
     except redis.RedisError as error:
         raise failure(f"{options.address}: {_text(options, error)}") from options.hidden(error)
+
+
+def _denied(error: BaseException | None) -> Exception | None:
+    """The refusal of a login, or for want of a right, which the driver tells as that of a server without a cluster."""
+    while error is not None and not isinstance(error, _DENIED):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def is_passing(error: Exception) -> bool:

@@ -30,16 +30,18 @@ class Commands:
     def __init__(self, options: RedisWriteOptions, schema: pa.Schema) -> None:
         self._options, self._zone = options, ZoneInfo(options.time_zone)
         score = () if options.score_column is None else (options.score_column,)
+        others = {*options.key_columns, *score}
         self.values = options.value_columns or tuple(
-            name for name in schema.names if name not in (*options.key_columns, *score)
+            name for name in schema.names if name not in others
         )
+        columns = set(schema.names)
         for option, names in (
             ("keyColumns", options.key_columns),
             ("valueColumns", self.values),
             ("scoreColumn", score),
         ):
             for name in names:
-                if name not in schema.names:
+                if name not in columns:
                     raise OptionError(
                         f"option {option!r} names {name!r}, which the rows do not have; they have "
                         f"{', '.join(schema.names)}",

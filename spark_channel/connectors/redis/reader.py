@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import redis
 
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
 from spark_channel.connectors.records.columns import json_text
@@ -18,7 +19,9 @@ from spark_channel.planning import Split
 __all__ = ["RedisReader"]
 
 _ROWS = 1_000
-KEY, TYPE, TTL, VALUE = _OWN = ("_key", "_type", "_ttl_ms", "_value")
+_FIELDS = 10_000
+"""Most names of fields in one command."""
+KEY, TYPE, TTL, VALUE, FIELD_TTL = _OWN = ("_key", "_type", "_ttl_ms", "_value", "_field_ttl_ms")
 _READS: dict[str, Callable[[Any, bytes], Any]] = {
     "string": lambda pipeline, key: pipeline.get(key),
     "hash": lambda pipeline, key: pipeline.hgetall(key),
@@ -33,6 +36,7 @@ class RedisReader(RecordReader):
 
     Options: ClassVar[type[ReadOptions]] = RedisReadOptions
     options: RedisReadOptions
+    _has_field_ttls = True  # until the server says that it has none
 
     @property
     def _place(self) -> str:
@@ -107,30 +111,98 @@ class RedisReader(RecordReader):
                         _READS[kind](pipeline, key)
                 # The server refuses the command for a key whose type has changed in between.
                 values = pipeline.execute()
+            hashes = {
+                key: value
+                for key, kind, value in zip(some, kinds, values, strict=True)
+                if kind == "hash"
+            }
+            expiring = self._expiring(client, hashes, wanted)
             page = [
-                _record(key, kind, ttl, value, wanted, self.options.address)
+                _record(key, kind, ttl, value, wanted, expiring.get(key, {}), self.options.address)
                 for key, kind, ttl, value in zip(some, kinds, found[1::2], values, strict=True)
                 if kind != "none" and value not in (None, {}, [], set())
             ]
             if page:
                 yield page
 
+    def _expiring(
+        self, client: Any, hashes: dict[bytes, dict[bytes, bytes]], wanted: set[str] | None
+    ) -> dict[bytes, dict[bytes, int]]:
+        """By key, the milliseconds after which fields expire that have such a time of their own.
+
+        A field that is gone since its hash was read is taken out of `hashes`. Redis has these times since 7.4, Valkey
+        since 9.0.
+        """
+        every = wanted is None or not wanted.isdisjoint((VALUE, FIELD_TTL))
+        asked: list[tuple[bytes, list[bytes]]] = []
+        for key, fields in hashes.items():
+            names = [name for name in fields if every or _plain(name) in (wanted or ())]
+            asked += [
+                (key, names[start : start + _FIELDS]) for start in range(0, len(names), _FIELDS)
+            ]
+        if not asked or not self._has_field_ttls:
+            return {}
+        try:
+            with client.pipeline(transaction=False) as pipeline:
+                for key, names in asked:
+                    pipeline.execute_command("HPTTL", key, "FIELDS", len(names), *names)
+                answers = pipeline.execute()
+        except redis.RedisError as error:
+            if not _is_unknown_command(error):
+                raise
+            self._has_field_ttls = False
+            return {}
+        found: dict[bytes, dict[bytes, int]] = {}
+        for (key, names), answer in zip(asked, answers, strict=True):
+            for name, ttl in zip(names, answer or [_GONE] * len(names), strict=True):
+                if ttl == _GONE:
+                    del hashes[key][name]
+                elif ttl >= 0:
+                    found.setdefault(key, {})[name] = ttl
+        return found
+
+
+_GONE = -2
+
+
+def _is_unknown_command(error: Exception) -> bool:
+    """Whether HPTTL is not a command of the server. With `cluster`, the driver looks for it before it is sent."""
+    said = ("unknown command", "command doesn't exist")
+    return "HPTTL" in str(error) and any(each in str(error).lower() for each in said)
+
 
 def _record(
-    key: bytes, kind: str, ttl: int, value: Any, wanted: set[str] | None, place: str
+    key: bytes,
+    kind: str,
+    ttl: int,
+    value: Any,
+    wanted: set[str] | None,
+    expiring: dict[bytes, int],
+    place: str,
 ) -> dict[Any, Any]:
     """`wanted` None: of a sample, where all columns are, and the value of a hash is in its fields."""
     made: dict[Any, Any] = {KEY: _plain(key), TTL: ttl if ttl >= 0 else None, TYPE: kind}
-    if kind == "string":
-        made[VALUE] = _plain(value)
-    elif kind != "hash" if wanted is None else VALUE in wanted:
-        try:
+    column = VALUE
+    try:
+        if kind == "string":
+            made[VALUE] = _plain(value)
+        elif kind != "hash" if wanted is None else VALUE in wanted:
             made[VALUE] = json_text(_shown(kind, value))
-        except UnicodeDecodeError as error:
-            raise SourceError(
-                f"{place}: key {key!r}, a {kind}, holds {error.object!r}, which is not UTF-8, so JSON cannot hold it: "
-                f"leave the key out with 'keys' or 'keyType', or column {VALUE} with 'schema'"
-            ) from None
+        if expiring:
+            column = FIELD_TTL
+            made[FIELD_TTL] = json_text({each.decode(): ms for each, ms in expiring.items()})
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            f"{place}: key {key!r}, a {kind}, holds {error.object!r}, which is not UTF-8, so JSON cannot hold it: "
+            f"leave the key out with 'keys' or 'keyType', or column {column} with 'schema'"
+        ) from None
+    if expiring and wanted is not None and FIELD_TTL not in wanted:
+        soon, after = next(iter(expiring.items()))
+        raise SourceError(
+            f"{place}: key {key!r}: field {_plain(soon)!r} expires in {after} ms, by a time of its own, which its "
+            f"value does not show: add {FIELD_TTL} STRING to the columns (option 'schema'), or leave the key out with "
+            "'keys'"
+        )
     if kind == "hash":
         fields = {_plain(name): _plain(each) for name, each in value.items()}
         for name in fields:

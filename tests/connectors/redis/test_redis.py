@@ -1,7 +1,6 @@
-"""Redis, against a server that the tests start."""
+"""Redis and Valkey, against servers that the tests start."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,15 +10,7 @@ import pytest
 
 pytest.importorskip("redis")
 
-from spark_channel.connectors import (
-    FetchSize,
-    Receipt,
-    WriteContext,
-    WritePlan,
-    load_reader,
-    load_writer,
-)
-from spark_channel.connectors.base.contract import Reader, Writer
+from spark_channel.connectors import FetchSize, WriteContext
 from spark_channel.connectors.base.stored import MOST_COUNTED
 from spark_channel.datax import load_job
 from spark_channel.errors import (
@@ -31,70 +22,18 @@ from spark_channel.errors import (
     TargetError,
 )
 from spark_channel.testing import reader_conformance
+from tests.connectors.redis.conftest import read, reader, stage, write, writer
 from tests.datax.conftest import make_job
 from tests.datax.moved import move
 from tests.datax.test_end_to_end import carry_out
-from tests.servers.redis import PASSWORD, RedisServer, redis_server
+from tests.servers.redis import PASSWORD, RedisServer
 
-pytestmark = pytest.mark.real_server("Redis", "redis")
+pytestmark = [
+    pytest.mark.real_server("Redis", "redis"),
+    pytest.mark.real_server("Valkey", "redis"),
+]
 
 MOMENT = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: RedisServer) -> RedisServer:
-    running.client.flushall()
-    return running
-
-
-def reader(server: RedisServer, **options: Any) -> Reader:
-    return load_reader({"reader": "redis", "url": server.url, "password": PASSWORD, **options})[0]
-
-
-def read(found: Reader) -> pa.Table:
-    schema = found.schema()
-    return pa.Table.from_batches(
-        [batch for split in found.split(4) for batch in found.read(split)], schema
-    )
-
-
-def writer(server: RedisServer, **options: Any) -> Writer:
-    return load_writer(
-        {"writer": "redis", "url": server.url, "password": PASSWORD, "keyColumns": "k", **options}
-    )[0]
-
-
-def stage(
-    found: Writer, plan: WritePlan, rows: pa.Table, task: int = 0, refused: Any = None
-) -> Receipt:
-    opened = found.open(plan, task, task)
-    if refused is not None:
-        opened.tolerant, opened.refused = True, refused
-    try:
-        for batch in rows.to_batches():
-            opened.write(batch)
-        return opened.close()
-    except BaseException:
-        opened.rollback()
-        raise
-
-
-def write(server: RedisServer, rows: pa.Table, *, refused: Any = None, **options: Any) -> None:
-    context = {
-        name: options.pop(name)
-        for name in ("overwrite", "commit", "txn", "stream")
-        if name in options
-    }
-    job = options.pop("job", "job")
-    found = writer(server, **options)
-    plan = found.prepare(WriteContext(job, **context), rows.schema)
-    found.commit(plan, [stage(found, plan, rows, refused=refused)])
 
 
 def test_the_reader_keeps_its_promises(server: RedisServer) -> None:
@@ -574,18 +513,6 @@ def test_a_server_that_is_no_cluster_is_told_apart(server: RedisServer) -> None:
         read(reader(server, cluster=True, schema="_key STRING, v STRING"))
     with pytest.raises(TargetError, match="with 'cluster' the server must be a member"):
         write(server, pa.table({"k": ["a"], "v": ["b"]}), cluster=True)
-
-
-def test_a_cluster() -> None:
-    with redis_server(cluster=True) as server:
-        rows = pa.table({"k": [f"{n}" for n in range(20)], "v": [f"v{n}" for n in range(20)]})
-        write(server, rows, cluster=True)
-        # As Spark asks for a batch.
-        write(server, rows, cluster=True, commit="job", stream=("query", 0))
-        found = read(reader(server, cluster=True, schema="_key STRING, v STRING"))
-        assert sorted(found.column("v").to_pylist()) == sorted(rows.column("v").to_pylist())
-        with pytest.raises(OptionError, match=r"'commit' got 'job'; with 'cluster' it takes task"):
-            writer(server, cluster=True, commit="job")
 
 
 @pytest.mark.parametrize(
