@@ -3,7 +3,7 @@
 import difflib
 import json
 import shlex
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,7 @@ from spark_channel.masking import MASK, is_secret_name, mask_text
 from spark_channel.option_types import is_reference, parse_amount
 from spark_channel.replication.deletes import Deletes
 from spark_channel.replication.masks import parse_mask
-from spark_channel.replication.patterns import is_pattern, matches
+from spark_channel.replication.patterns import Names, is_pattern
 from spark_channel.service.windows import Window, parse_window, zone_of
 
 __all__ = [
@@ -238,6 +238,7 @@ class Replication(_Part):
     parallel: int = Field(
         4, ge=1, le=1000, description="how many tables are copied at the same time"
     )
+    _names: Names | None = PrivateAttr(None)
     _file: str = PrivateAttr("")
     _typed: str = PrivateAttr("")
 
@@ -274,13 +275,23 @@ class Replication(_Part):
                     raise ValueError(f"{name}: no {key}: streams and defaults have one")
         return self
 
-    def of(self, schema: str, table: str) -> StreamOptions | None:
-        """What holds for one table of the source; None = it is not copied."""
+    @property
+    def names(self) -> Names:
+        """The names and patterns of the streams."""
+        if self._names is None:
+            self._names = Names(self.streams)
+        return self._names
+
+    def of(self, schema: str, table: str, others: Set[str] = frozenset()) -> StreamOptions | None:
+        """What holds for one table of the source; None = it is not copied.
+
+        `others`: the labels of the source's tables. A stream that names one of them exactly is not about another table.
+        """
         names = (f"{schema}.{table}", table) if not schema else (f"{schema}.{table}",)
-        patterns = [key for key in self.streams if is_pattern(key) and _is_one(key, names)]
-        exact = [key for key in self.streams if not is_pattern(key) and key in names]
-        if not exact:
-            exact = [key for key in self.streams if not is_pattern(key) and _is_one(key, names)]
+        patterns = self.names.patterns_of(names)
+        same = dict.fromkeys(self.names.same_as(names))
+        exact = [key for key in same if key in names]
+        exact = exact or [key for key in same if key not in others]
         if not patterns and not exact:
             return None
         made = self.defaults
@@ -293,10 +304,6 @@ class Replication(_Part):
         return [
             key for key, each in self.streams.items() if not is_pattern(key) and not each.disabled
         ]
-
-
-def _is_one(pattern: str, names: tuple[str, ...]) -> bool:
-    return any(matches(pattern, name) for name in names)
 
 
 _JOINED = ("columns", "source_options", "target_options")

@@ -1,10 +1,10 @@
 """Patterns of names: `*` is any text, `?` any character, all others stand for themselves."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-__all__ = ["is_pattern", "matches", "selected"]
+__all__ = ["Labels", "Names", "is_pattern", "matches"]
 
 
 @lru_cache(maxsize=4096)
@@ -25,6 +25,45 @@ def is_pattern(text: str) -> bool:
     return "*" in text or "?" in text
 
 
-def selected(patterns: Sequence[str], name: str) -> bool:
-    """Whether `--select` takes the name; without patterns it takes all."""
-    return not patterns or any(matches(each, name) for each in patterns)
+class Names:
+    """Names and patterns. A table finds its name among thousands by one look, and is compared with patterns only."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        self.patterns = [key for key in keys if is_pattern(key)]
+        self._compiled = [_compiled.__wrapped__(key) for key in self.patterns]
+        self._by_name: dict[str, list[str]] = {}
+        for key in keys:
+            if not is_pattern(key):
+                self._by_name.setdefault(key.lower(), []).append(key)
+
+    def patterns_of(self, names: Sequence[str]) -> list[str]:
+        """The patterns that match one of the names, in their order."""
+        return [
+            key
+            for key, pattern in zip(self.patterns, self._compiled, strict=True)
+            if any(pattern.fullmatch(name) for name in names)
+        ]
+
+    def same_as(self, names: Sequence[str]) -> list[str]:
+        """The names that are equal to one of `names`, without regard to case."""
+        return [key for name in names for key in self._by_name.get(name.lower(), ())]
+
+    def __contains__(self, name: str) -> bool:
+        """Whether one of these is or matches `name`."""
+        return name.lower() in self._by_name or any(
+            pattern.fullmatch(name) for pattern in self._compiled
+        )
+
+
+class Labels:
+    """The labels of tables, in which a `*` is a letter: whether a name or a pattern matches one."""
+
+    def __init__(self, labels: Iterable[str]) -> None:
+        self._labels = list(labels)
+        self._folded = {label.lower() for label in self._labels}
+
+    def some(self, name: str) -> bool:
+        if not is_pattern(name):
+            return name.lower() in self._folded
+        return any(matches(name, label) for label in self._labels)

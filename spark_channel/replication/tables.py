@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from spark_channel.plain_text import log_of
 from spark_channel.replication.config import Contract, Place, Replication, StreamOptions, over
 from spark_channel.replication.deletes import Deletes
 from spark_channel.replication.masks import mask_of, state_of_masks
-from spark_channel.replication.patterns import is_pattern, matches, selected
+from spark_channel.replication.patterns import Labels, Names, is_pattern
 from spark_channel.tunnel.options import STREAM_OPTIONS
 
 __all__ = [
@@ -47,6 +47,8 @@ _REPLACES = ("delta", "iceberg")
 _OF_PLACE = ("host", "hostaddr", "port", "dbname", "service")
 """Parameters of a url that name a server or a database."""
 _DEFAULT_OBJECT = "{schema}_{table}"
+_MOST_HINTS = 20
+"""Names for which a similar one is searched, in all names of the source."""
 _SMALL_BYTES, _SMALL_ROWS = 4 << 20, 20_000
 _UNSAFE = re.compile(r"[^\w .,=@+-]")
 _OWNER = re.compile(r".*-[0-9a-f]{6}\.(.+)-[0-9a-f]{12}")
@@ -229,15 +231,16 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
     Raises:
         ChannelError: the source cannot be opened, or has no catalog.
     """
-    source, tables = connector_of(replication.source, "reader"), tables_of(replication)
+    source, tables = connector_of(replication.source, "reader"), _tables_for(replication, select)
     target = _Target(replication)
     digest = hashlib.sha256(name_of(replication.source).encode()).hexdigest()[:12]
-    labels = {each.label.casefold() for each in tables}
+    labels = {table.label for table in tables}
+    folded = {label.casefold() for label in labels}
     copies = []
     for table in tables:
-        options = replication.of(table.schema, table.name)
+        options = replication.of(table.schema, table.name, labels)
         if options is not None and (not table.is_elsewhere or _names_schema(replication, table)):
-            options = _without_others(options, table.label.casefold(), labels)
+            options = _without_others(options, table.label.casefold(), folded)
             copies.append(_copy(replication, table, options, source, digest, target))
     # Of all tables: two that go to one object replace each other's rows also when they are selected one by one.
     with keeping_sessions():
@@ -245,21 +248,54 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
         copies, left = _without_targets(replication, copies, source, writes)
         copies = _apart(copies)
     notes = left + _notes(replication, select, tables, [each.stream for each in copies])
-    copies = [each for each in copies if selected(select, each.stream)]
+    selected = Names(select)
+    copies = [each for each in copies if not select or each.stream in selected]
     copies += _missing(replication, select, tables)
     copies.sort(key=lambda each: (*(-amount for amount in each.size), each.stream))
     return FoundTables(tuple(copies), tuple(notes))
 
 
-def tables_of(replication: Replication) -> Sequence[SourceTable]:
-    """All tables of the source's catalog.
+def tables_of(
+    replication: Replication, labels: Collection[str] | None = None
+) -> Sequence[SourceTable]:
+    """The tables of the source's catalog; with `labels` only those that have one of them, and perhaps others.
 
     Raises:
         ChannelError: the source cannot be opened, or has no catalog.
     """
     reader = _probe(replication.source, connector_of(replication.source, "reader"), "reader")
-    tables: Sequence[SourceTable] = reader.tables()
+    tables: Sequence[SourceTable] = (
+        reader.tables() if labels is None else reader.named_tables(labels)
+    )
     return tables
+
+
+def _tables_for(replication: Replication, select: Sequence[str]) -> Sequence[SourceTable]:
+    """The tables among which the streams are found: all, unless each name in the file and in `select` is in full.
+
+    Tables that masks name are among them: such a mask is of that table, and not of others.
+    """
+    if replication.names.patterns:
+        return tables_of(replication)
+    every = (replication.defaults, *replication.streams.values())
+    masked = {
+        label
+        for options in every
+        for name in options.columns or ()
+        if not is_pattern(name)
+        for label in _prefixes(name)
+    }
+    named = {*replication.named(), *(name for name in select if not is_pattern(name))}
+    tables = tables_of(replication, named | masked)
+    there = Labels(table.label for table in tables)
+    if all(there.some(name) for name in (*named, *select)):
+        return tables
+    return tables_of(replication)
+
+
+def _prefixes(name: str) -> list[str]:
+    """`a` and `a.b` of `a.b.c`."""
+    return [name[:place] for place, mark in enumerate(name) if mark == "."]
 
 
 def _probe(place: Place, connector: Connector, half: str) -> Any:
@@ -366,13 +402,12 @@ def _without_others(options: StreamOptions, own: str, labels: Set[str]) -> Strea
     """Without masks that name a column of another table in full. The other masks are patterns, or this table's."""
     if not options.columns:
         return options
-    others = tuple(f"{each}." for each in labels if each != own)
     kept = {
         name: mask
         for name, mask in options.columns.items()
         if is_pattern(name)
         or name.casefold().startswith(f"{own}.")
-        or not name.casefold().startswith(others)
+        or labels.isdisjoint(_prefixes(name.casefold()))
     }
     return options.model_copy(update={"columns": kept})
 
@@ -429,16 +464,17 @@ def _missing(
     replication: Replication, select: Sequence[str], tables: Sequence[SourceTable]
 ) -> list[TableCopy]:
     """The streams that name one table which is not there."""
-    labels = [each.label for each in tables]
-    found = []
-    for name in replication.named():
-        if selected(select, name) and not any(matches(name, label) for label in labels):
-            near = difflib.get_close_matches(name, labels, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ", or the role may not see it"
-            empty: dict[str, Any] = {}
-            options = over(replication.defaults, replication.streams[name])
-            found.append(TableCopy(name, None, options, "", empty, empty, _MISSING + hint))
-    return found
+    labels, chosen = [table.label for table in tables], Names(select)
+    there = {label.lower() for label in labels}
+    names = [name for name in replication.named() if name.lower() not in there]
+    copies = []
+    for place, name in enumerate(name for name in names if not select or name in chosen):
+        near = difflib.get_close_matches(name, labels, n=1) if place < _MOST_HINTS else []
+        hint = f"; did you mean {near[0]!r}?" if near else ", or the role may not see it"
+        empty: dict[str, Any] = {}
+        options = over(replication.defaults, replication.streams[name])
+        copies.append(TableCopy(name, None, options, "", empty, empty, _MISSING + hint))
+    return copies
 
 
 def _apart(copies: list[TableCopy]) -> list[TableCopy]:
@@ -461,8 +497,8 @@ def _apart(copies: list[TableCopy]) -> list[TableCopy]:
 
 def _names_schema(replication: Replication, table: SourceTable) -> bool:
     """Whether a stream that matches the table says where it is: `*` alone is all of the url's database."""
-    names = (each for each in replication.streams if matches(each, table.label))
-    return any("." in name for name in names)
+    names, label = replication.names, [table.label]
+    return any("." in name for name in (*names.patterns_of(label), *names.same_as(label)))
 
 
 def _without_targets(
@@ -524,17 +560,18 @@ def _notes(
     copied: Sequence[str],
 ) -> list[str]:
     labels = [each.label for each in tables]
+    there, names = Labels(labels), Labels(copied)
     unused = [
         f"streams.{pattern!r} matches no table of the source"
-        for pattern in replication.streams
-        if is_pattern(pattern) and not any(matches(pattern, label) for label in labels)
+        for pattern in replication.names.patterns
+        if not there.some(pattern)
     ]
     for pattern in select:
-        if not any(matches(pattern, label) for label in labels):
+        if not there.some(pattern):
             near = difflib.get_close_matches(pattern, labels, n=1)
             near = near or [each for each in labels if each.rpartition(".")[2] == pattern][:1]
             hint = f"; did you mean {near[0]!r}?" if near else ""
             unused.append(f"--select {pattern} matches no table of the source{hint}")
-        elif not any(matches(pattern, label) for label in copied):
+        elif not names.some(pattern):
             unused.append(f"--select {pattern} matches tables that no stream copies")
     return unused

@@ -5,7 +5,7 @@ processes; it holds plain data, and opens connections and files only inside the 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self
@@ -214,6 +214,13 @@ class Reader(SplitReader):
         raise UnsupportedError(
             f"{type(self).__name__} has no catalog of tables; it reads one table, folder or topic"
         )
+
+    def named_tables(self, labels: Collection[str]) -> list[SourceTable]:
+        """Driver. Those of `tables` that have one of these labels; others may be among them.
+
+        A reader whose catalog can look up a name overrides it: three tables of many cost what three of few do.
+        """
+        return self.tables()
 
     def primary_key(self) -> tuple[str, ...]:
         """Driver. The columns of the table's primary key; () = it has none, or the source knows no keys."""

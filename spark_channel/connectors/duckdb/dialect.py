@@ -279,7 +279,8 @@ class DuckdbDialect(Dialect):
     sql = "duckdb"
     tables_sql = (
         "SELECT schema_name, table_name, estimated_size, NULL FROM duckdb_tables() WHERE NOT internal "
-        "AND database_name = current_database() AND NOT starts_with(table_name, 'spark_channel_') ORDER BY 1, 2"
+        "AND database_name = current_database() AND NOT starts_with(table_name, 'spark_channel_') {named} "
+        "ORDER BY 1, 2"
     )
     row_values = True
     late_seconds = 0.0  # no other process can read a file that one process writes: all visible rows are committed
@@ -312,6 +313,12 @@ class DuckdbDialect(Dialect):
                 if rows:
                     return self._described(session, *rows[0], is_view=function == "duckdb_views")
         return None
+
+    def only_named(self, names: Sequence[tuple[str, str]]) -> str:
+        listed = ", ".join(
+            f"({text_literal(schema)}, {text_literal(name)})" for schema, name in names
+        )
+        return f"AND (schema_name, table_name) IN ({listed})"
 
     def table_names(self, session: Session) -> list[str]:
         rows = session.rows(

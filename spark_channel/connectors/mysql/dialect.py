@@ -147,7 +147,7 @@ class MysqlDialect(Dialect):
         "FROM information_schema.tables "
         "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') "
         "AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') "
-        "AND table_name NOT LIKE 'spark\\_channel\\_%' ORDER BY table_schema, table_name"
+        "AND table_name NOT LIKE 'spark\\_channel\\_%'"
     )
     of_new_tables = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP")
     batch_bytes = 4 << 20
@@ -212,6 +212,12 @@ class MysqlDialect(Dialect):
     def change_of(self, was: Table, now: Table) -> str:
         found = super().change_of(was, now)
         return f"{found}, or altered" if found.endswith("made again") else found
+
+    def list_tables(self, names: Sequence[tuple[str, str]] = ()) -> str:
+        """MariaDB opens one table for one schema and one name, and all tables for several of them."""
+        if not names:
+            return f"{self.tables_sql} ORDER BY table_schema, table_name"
+        return " UNION ALL ".join(f"{self.tables_sql} AND {_there(*place)}" for place in names)
 
     def table_names(self, session: Session) -> list[str]:
         rows = session.rows(

@@ -63,7 +63,8 @@ SELECT json_agg(json_build_array(i.indisprimary, i.indisunique AND i.indimmediat
    JOIN pg_catalog.pg_opclass o ON o.oid = k.class
    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
    WHERE k.n <= i.indnkeyatts)
-    AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent = i.indrelid AND c.relkind <> 'p'))
+    AND NOT (c.relhassubclass AND c.relkind <> 'p'
+      AND EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent = i.indrelid)))
   ORDER BY i.indisprimary DESC, i.indisunique DESC, i.indnkeyatts, x.relname)
 FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
@@ -74,14 +75,20 @@ _HOLDS_NULL = """
 WITH RECURSIVE tree (oid) AS (
   SELECT c.oid UNION SELECT h.inhrelid FROM tree t JOIN pg_catalog.pg_inherits h ON h.inhparent = t.oid
   WHERE c.relhassubclass)
-SELECT json_agg(DISTINCT a.attname) FROM tree t
-JOIN pg_catalog.pg_class k ON k.oid = t.oid
-JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
-LEFT JOIN pg_catalog.pg_constraint n ON n.conrelid = t.oid AND n.contype = 'n' AND a.attnum = ANY (n.conkey)
-WHERE NOT a.attnotnull OR k.relkind = 'f' OR NOT n.convalidated
+SELECT json_agg(DISTINCT l.attname) FROM unnest(ARRAY(SELECT oid FROM tree)) t (oid) CROSS JOIN LATERAL (
+  SELECT a.attname FROM pg_catalog.pg_attribute a
+  WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND (
+    NOT a.attnotnull
+    OR (SELECT k.relkind = 'f' FROM pg_catalog.pg_class k WHERE k.oid = t.oid)
+    OR EXISTS (SELECT FROM pg_catalog.pg_constraint n WHERE n.conrelid = t.oid AND n.contype = 'n'
+      AND NOT n.convalidated AND a.attnum = ANY (n.conkey)))
+  OFFSET 0
+) l
 """
 """The columns in which a SELECT may find NULL, whatever NOT NULL is declared: a constraint that is NOT VALID says
 nothing of older rows, a table that inherits may lack it, and no server checks the rows of a foreign table.
+OFFSET 0: each table is found by indexes. A join reads the catalogs of all tables, for one of them. The array: the
+server expects ten tables, and not as many as a table has partitions elsewhere, for which it would compile the query.
 """
 _COLUMNS_HASH = """
 (SELECT pg_catalog.hashtextextended(string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid), ',' ORDER BY a.attnum)

@@ -107,18 +107,30 @@ _SYSTEM_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"}
 
 
 _TABLES = """
-SELECT n.nspname::text, c.relname::text,
-  (SELECT sum(greatest(p.reltuples, 0))::bigint FROM pg_catalog.pg_class p
-   WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)),
-  (SELECT coalesce(sum(pg_relation_size(p.oid) + coalesce(pg_relation_size(nullif(p.reltoastrelid, 0)), 0)), 0)::bigint
-   FROM pg_catalog.pg_class p
-   WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)),
-  CASE WHEN c.relkind = 'r' AND c.relhassubclass THEN format('tableoid = %L::regclass', c.oid::regclass) ELSE '' END
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
-  AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' AND c.relname NOT LIKE 'spark\\_channel\\_%'
+WITH named AS (
+  SELECT c.oid, n.nspname, c.relname, c.relkind, c.relhassubclass, c.reltuples, c.reltoastrelid
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+    AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' AND c.relname NOT LIKE 'spark\\_channel\\_%'
+    {named}
+)
+SELECT nspname::text, relname::text, greatest(reltuples, 0)::bigint,
+  coalesce(pg_relation_size(oid), 0) + coalesce(pg_relation_size(nullif(reltoastrelid, 0)), 0),
+  CASE WHEN relhassubclass THEN format('tableoid = %L::regclass', oid::regclass) ELSE '' END
+FROM named WHERE relkind = 'r'
+UNION ALL
+SELECT t.nspname::text, t.relname::text, coalesce(s.rows, 0)::bigint, coalesce(s.bytes, 0)::bigint, ''
+FROM named t CROSS JOIN LATERAL (
+  SELECT sum(l.rows) AS rows, sum(l.bytes) AS bytes
+  FROM unnest(ARRAY(SELECT relid FROM pg_partition_tree(t.oid) WHERE isleaf)) p (relid) CROSS JOIN LATERAL (
+    SELECT greatest(c.reltuples, 0) AS rows,
+      coalesce(pg_relation_size(c.oid), 0) + coalesce(pg_relation_size(nullif(c.reltoastrelid, 0)), 0) AS bytes
+    FROM pg_catalog.pg_class c WHERE c.oid = p.relid OFFSET 0
+  ) l
+) s WHERE t.relkind = 'p'
 ORDER BY 1, 2
 """
+"""OFFSET 0: each partition is found by the index. A join reads the whole catalog, and more than once."""
 
 
 class PostgresDialect(Dialect):
@@ -150,6 +162,13 @@ class PostgresDialect(Dialect):
         assert isinstance(table, PgTable)
         name = f"{self.quoted(table.schema)}.{self.quoted(table.name)}"
         return same_table(table, name) if table.state else None
+
+    def only_named(self, names: Sequence[tuple[str, str]]) -> str:
+        """Names of the catalog's own type: its index does not find texts."""
+        listed = ", ".join(
+            f"({literal_sql(schema)}::name, {literal_sql(name)}::name)" for schema, name in names
+        )
+        return f"AND (n.nspname, c.relname) IN (VALUES {listed})"
 
     def table_names(self, session: Session) -> list[str]:
         return table_names(session)

@@ -53,7 +53,7 @@ class Dialect(ABC):
     tables_sql: ClassVar[str] = ""
     """A query for the tables that are there: schema ("" = the only one), name, estimated rows and bytes, or NULL.
 
-    A fifth and a sixth column are `SourceTable.own_rows` and `is_elsewhere`.
+    A fifth and a sixth column are `SourceTable.own_rows` and `is_elsewhere`. `{named}` is where `only_named` is added.
     """
     of_new_tables: ClassVar[tuple[str, ...]] = ()
     """Rights on a schema in which a write makes tables; () = `lacking` cannot ask the database for rights."""
@@ -126,6 +126,17 @@ class Dialect(ABC):
         return f"{query} LIMIT {rows} OFFSET {after}" if after else f"{query} LIMIT {rows}"
 
     # The catalog
+
+    def only_named(self, names: Sequence[tuple[str, str]]) -> str:
+        """The condition, with AND before it, by which `tables_sql` finds tables of these schemas and names alone.
+
+        "": the query finds all tables.
+        """
+        return ""
+
+    def list_tables(self, names: Sequence[tuple[str, str]] = ()) -> str:
+        """The query for all tables, or for the tables of these schemas and names, among which others may be."""
+        return self.tables_sql.replace("{named}", self.only_named(names) if names else "")
 
     @abstractmethod
     def find_table(self, session: Session, text: str) -> Table | None:

@@ -2,12 +2,12 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import pyarrow as pa
 
@@ -50,6 +50,8 @@ _FEW_ROWS, _FEW_BYTES = 10_000, 4 << 20
 _EXPLAINED_ROWS = 1_000
 _PLAN_COLUMNS = 4
 """The most columns of a plan that is a text: SQLite's."""
+_NAMES_AT_ONCE = 200
+"""Tables that one statement looks up by name."""
 _MOST_FINER = 8
 """So many times more splits there are where each is one statement: a target pays for each of them, too."""
 
@@ -90,19 +92,21 @@ class SqlReader(Reader):
         if not self.dialect.tables_sql:
             return super().tables()
         with self.connect("plan") as session:
-            found = session.rows(self.dialect.tables_sql)
-        return [
-            SourceTable(
-                str(schema),
-                str(name),
-                ".".join(self.dialect.quoted(str(part)) for part in (schema, name) if part),
-                None if rows is None else int(rows),
-                None if nbytes is None else int(nbytes),
-                str(more[0]) if more else "",
-                bool(more[1:] and more[1]),
-            )
-            for schema, name, rows, nbytes, *more in found
-        ]
+            return _source_tables(self.dialect, session.rows(self.dialect.list_tables()))
+
+    def named_tables(self, labels: Collection[str]) -> list[SourceTable]:
+        if not self.dialect.tables_sql:
+            return super().tables()
+        names = sorted({name for label in labels for name in _readings(label)})
+        statements = (
+            self.dialect.list_tables(names[start : start + _NAMES_AT_ONCE])
+            for start in range(0, len(names), _NAMES_AT_ONCE)
+        )
+        with self.connect("plan") as session:
+            rows = {
+                row[:2]: row for each in dict.fromkeys(statements) for row in session.rows(each)
+            }
+        return _source_tables(self.dialect, [rows[place] for place in sorted(rows)])
 
     def primary_key(self) -> tuple[str, ...]:
         with self.looking() as (_, source):
@@ -496,3 +500,31 @@ class SqlReader(Reader):
 def _step(row: Sequence[object]) -> Sequence[object]:
     """What a row of a server's plan says: in a few columns the last one is the text; more are a table."""
     return row[-1:] if len(row) <= _PLAN_COLUMNS else row
+
+
+def _readings(label: str) -> set[tuple[str, str]]:
+    """(schema, name) that a label may mean: split at any dot, as it is written, and as databases fold names."""
+    splits = {("", label)}
+    splits |= {
+        (label[:place], label[place + 1 :]) for place, mark in enumerate(label) if mark == "."
+    }
+    return {
+        (fold(schema), fold(name))
+        for schema, name in splits
+        for fold in (str, str.lower, str.upper)
+    }
+
+
+def _source_tables(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> list[SourceTable]:
+    return [
+        SourceTable(
+            str(schema),
+            str(name),
+            ".".join(dialect.quoted(str(part)) for part in (schema, name) if part),
+            None if count is None else int(count),
+            None if nbytes is None else int(nbytes),
+            str(more[0]) if more else "",
+            bool(more[1:] and more[1]),
+        )
+        for schema, name, count, nbytes, *more in rows
+    ]

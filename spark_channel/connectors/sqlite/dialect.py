@@ -98,7 +98,7 @@ class SqliteDialect(Dialect):
     sql = "sqlite"
     tables_sql = (
         "SELECT '', name, NULL, NULL FROM main.sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' "
-        "ESCAPE '\\' AND name NOT LIKE 'spark\\_channel\\_%' ESCAPE '\\' ORDER BY name"
+        "ESCAPE '\\' AND name NOT LIKE 'spark\\_channel\\_%' ESCAPE '\\' {named} ORDER BY name"
     )
     times_are_texts = True
     row_values = True
@@ -145,6 +145,9 @@ class SqliteDialect(Dialect):
         found = super().change_of(was, now)
         is_other = found.endswith("made again")
         return f"{found}, or VACUUM moved its rows to other numbers" if is_other else found
+
+    def only_named(self, names: Sequence[tuple[str, str]]) -> str:
+        return f"AND name IN ({', '.join(_text(name) for _, name in names)})"
 
     def table_names(self, session: Session) -> list[str]:
         rows = session.rows(

@@ -221,5 +221,5 @@ def test_a_table_without_rows_has_none_in_the_list_of_tables(shop: Shop) -> None
     """A plan takes 0 rows of some bytes for a number that is not known."""
     shop.sql("CREATE TABLE t (id INT PRIMARY KEY)")
     with MysqlSession(shop.reader().options, SourceError) as session:
-        listed = session.rows(MysqlDialect.tables_sql)
+        listed = session.rows(MysqlDialect().list_tables())
     assert [row[1:4] for row in listed if row[0] == shop.database] == [("t", 0, 0)]

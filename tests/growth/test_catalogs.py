@@ -1,0 +1,189 @@
+"""What the catalogs of large databases cost: three tables of many are found as three of few, and all tables in a line.
+
+Counted are what the server itself estimates or has opened, never the time.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from spark_channel.connectors import load_reader
+from spark_channel.connectors.mysql.dialect import MysqlDialect
+from spark_channel.connectors.postgresql.catalog import _FIND
+from spark_channel.connectors.postgresql.dialect import PostgresDialect
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.replication.config import Replication
+from spark_channel.replication.tables import find_tables
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer
+
+_NAMED = ("t1", "t2", "parted")
+_SIZES = (10, 100, 1000)
+
+
+@pytest.fixture
+def server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    """With a database of its own, whose catalog holds no other test's tables."""
+    postgres_server.psql("CREATE DATABASE catalog_growth")
+    yield postgres_server
+    postgres_server.psql("DROP DATABASE catalog_growth WITH (FORCE)")
+
+
+def _psql(server: PostgresServer, statement: str) -> str:
+    return server.psql(f"\\c catalog_growth\n{statement}").split('as user "tester".')[-1].strip()
+
+
+def _grow(server: PostgresServer, after: int, count: int) -> None:
+    """Each tenth table has two partitions."""
+    _psql(
+        server,
+        "DO $$ BEGIN "
+        f"FOR n IN {after + 1}..{count} LOOP IF n % 10 = 0 THEN "
+        "EXECUTE format('CREATE TABLE t%s (id int) PARTITION BY RANGE (id)', n); "
+        "EXECUTE format('CREATE TABLE t%s_a PARTITION OF t%s FOR VALUES FROM (0) TO (9)', n, n); "
+        "EXECUTE format('CREATE TABLE t%s_b PARTITION OF t%s FOR VALUES FROM (9) TO (99)', n, n); "
+        "ELSE EXECUTE format('CREATE TABLE t%s (id int)', n); END IF; END LOOP; END $$;\n"
+        "VACUUM ANALYZE;",
+    )
+
+
+def _cost(server: PostgresServer, statement: str) -> float:
+    (plan,) = json.loads(_psql(server, f"EXPLAIN (FORMAT JSON) {statement}"))
+    return float(plan["Plan"]["Total Cost"])
+
+
+def _names(tables: Sequence[Any]) -> list[str]:
+    return [table.name for table in tables]
+
+
+@pytest.mark.full
+def test_postgresql_finds_named_tables_at_one_cost_and_all_tables_in_a_line(
+    server: PostgresServer,
+) -> None:
+    _psql(
+        server,
+        "CREATE TABLE parted (id int, v text) PARTITION BY RANGE (id); "
+        "CREATE TABLE parted_a PARTITION OF parted FOR VALUES FROM (0) TO (500); "
+        "CREATE TABLE parted_b PARTITION OF parted FOR VALUES FROM (500) TO (999) PARTITION BY RANGE (id); "
+        "CREATE TABLE parted_c PARTITION OF parted_b FOR VALUES FROM (500) TO (999); "
+        "INSERT INTO parted SELECT n, 'x' FROM generate_series(0, 998) n; ANALYZE parted",
+    )
+    dialect, named, every, looked, before = PostgresDialect(), [], [], [], 0
+    find = _FIND.replace("$1", "'parted'::name").replace("$2", "'public'::name")
+    find = find.replace("$3", "'public.parted'::name")
+    for size in _SIZES:
+        _grow(server, before, size)
+        before = size
+        named.append(_cost(server, dialect.list_tables([("public", name) for name in _NAMED])))
+        every.append(_cost(server, dialect.list_tables()))
+        looked.append(_cost(server, find))
+    assert max(named) < 1.5 * named[0], named
+    assert max(looked) < 1.5 * looked[0], looked
+    assert every[2] < 15 * every[1], every
+    url = {**server.login, "url": server.login["url"].rpartition("/")[0] + "/catalog_growth"}
+    reader, _ = load_reader({**url, "dbtable": "any"})
+    assert isinstance(reader, SqlReader)
+    found = reader.named_tables(["public.PARTED", "public.t1"])
+    assert [(table.label, table.rows) for table in found] == [
+        ("public.parted", 999),
+        ("public.t1", 0),
+    ]
+    every_table = reader.tables()
+    assert len(every_table) == 1001
+    assert found == [table for table in every_table if table.name in ("parted", "t1")]
+    assert found[0].nbytes == int(
+        _psql(server, "SELECT pg_relation_size('parted_a') + pg_relation_size('parted_c')")
+    )
+
+
+@pytest.mark.full
+def test_mariadb_opens_the_tables_that_are_named_and_no_other(
+    mariadb_server: MariadbServer,
+) -> None:
+    database = "catalog_growth"
+    mariadb_server.sql(f"CREATE DATABASE {database}")
+    try:
+        statements = [f"CREATE TABLE t{number} (id INT)" for number in range(40)]
+        mariadb_server.sql("; ".join(statements), database=database)
+        query = MysqlDialect().list_tables([(database, "t1"), (database, "t2"), (database, "T3")])
+        said = mariadb_server.sql(f"EXPLAIN EXTENDED {query}", database=database)
+        looks = [line for line in said.splitlines() if "TABLE_SCHEMA,TABLE_NAME" in line]
+        assert len(looks) == 3, said
+        listed = mariadb_server.sql(query, database=database)
+        assert [line.split("\t")[1] for line in listed.splitlines()] == ["t1", "t2"]
+    finally:
+        mariadb_server.sql(f"DROP DATABASE {database}")
+
+
+def test_duckdb_finds_the_tables_that_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            'CREATE TABLE t1 (id INT); CREATE TABLE t2 (id INT); CREATE TABLE "t.3\'" (id INT)'
+        )
+    reader, _ = load_reader({"url": f"duckdb:{path}", "dbtable": "any"})
+    assert _names(reader.named_tables(["main.t1", "main.t.3'", "main.none"])) == ["t.3'", "t1"]
+    assert len(reader.tables()) == 3
+
+
+class _Asked:
+    """How often a source listed all its tables, and which labels it was asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.all, self.named = 0, 0
+        tables, named_tables = SqlReader.tables, SqlReader.named_tables
+
+        def count_all(reader: SqlReader) -> Any:
+            self.all += 1
+            return tables(reader)
+
+        def count_named(reader: SqlReader, labels: Any) -> Any:
+            self.named += 1
+            return named_tables(reader, labels)
+
+        monkeypatch.setattr(SqlReader, "tables", count_all)
+        monkeypatch.setattr(SqlReader, "named_tables", count_named)
+
+
+def _replication(path: Path, streams: Sequence[str], **more: Any) -> Replication:
+    return Replication.model_validate(
+        {
+            "source": {"url": f"duckdb:{path}"},
+            "target": {"path": str(path.parent / "out"), "writer": "parquet"},
+            "streams": {name: {} for name in streams},
+            **more,
+        }
+    )
+
+
+def test_a_file_that_names_its_tables_in_full_lists_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        for name in ("t1", "t2", "t3"):
+            connection.execute(f"CREATE TABLE {name} (id INT, v TEXT)")
+    masks = {"defaults": {"columns": {"main.t2.v": "null", "main.t1.v": "keep"}}}
+    cases = [
+        (["main.t1"], ["main.t1"], 0),
+        (["main.T1"], ["main.t1"], 0),
+        (["main.*"], ["main.t1", "main.t2", "main.t3"], 1),
+        (["main.t1", "main.tx"], ["main.t1", "main.tx"], 1),
+    ]
+    for streams, labels, lists in cases:
+        asked = _Asked(monkeypatch)
+        copies = find_tables(_replication(path, streams, **masks)).copies
+        assert (sorted(copy.stream for copy in copies), asked.all) == (labels, lists), streams
+        own = next(copy for copy in copies if copy.stream == "main.t1")
+        assert list(own.options.columns or ()) == ["main.t1.v"]
+
+
+def test_a_stream_that_names_a_table_exactly_is_not_about_another_one() -> None:
+    replication = _replication(Path("t.duckdb"), ["s.orders"])
+    assert replication.of("s", "orders", {"s.orders", "s.Orders"}) is not None
+    assert replication.of("s", "Orders", {"s.orders", "s.Orders"}) is None
+    assert replication.of("s", "Orders", {"s.Orders"}) is not None
