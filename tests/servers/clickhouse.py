@@ -3,12 +3,14 @@
 It runs as a separate process: `python -m tests.servers.clickhouse` prints its port, and ends with its input.
 """
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +20,13 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 from urllib.request import Request, urlopen
 
+from tests.servers.installed import installed
+from tests.servers.postgres import free_port
+
 USER, PASSWORD = "tester", "s3cret of/tester:%"
 _INSERT = re.compile(rb"\s*INSERT\s+INTO\s+(.*?)\s+FORMAT\s+(\w+)\s(.*)", re.IGNORECASE | re.DOTALL)
 _FORMAT = re.compile(r"\s+FORMAT\s+(\w+)\s*;?\s*$", re.IGNORECASE)
+_START_SECONDS = 60.0
 _NOT_SETTINGS = frozenset(
     {
         "query",
@@ -71,6 +77,50 @@ def clickhouse_server() -> Iterator[ClickhouseServer]:
     finally:
         process.communicate(timeout=30)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+_OLD = """<yandex><logger><console>1</console><level>warning</level></logger>
+<http_port>{port}</http_port><listen_host>127.0.0.1</listen_host><timezone>UTC</timezone>
+<path>{directory}/data/</path><tmp_path>{directory}/tmp/</tmp_path><mark_cache_size>1000000</mark_cache_size>
+<users_config>{users}</users_config><default_profile>default</default_profile>
+<default_database>default</default_database></yandex>"""
+
+
+@contextmanager
+def old_clickhouse_server() -> Iterator[ClickhouseServer]:
+    """ClickHouse 18.16 of Debian 12, whose user `default` has no password."""
+    root = installed("clickhouse-old", package="clickhouse-server")
+    with tempfile.TemporaryDirectory(prefix="clickhouse-old-") as directory:
+        port, folder = free_port(), Path(directory)
+        users = root / "etc" / "clickhouse-server" / "users.xml"
+        (folder / "config.xml").write_text(_OLD.format(port=port, directory=directory, users=users))
+        libraries = [str(each) for top in ("usr/lib", "lib") for each in root.glob(f"{top}/*-gnu")]
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [root / "usr/sbin/clickhouse-server", f"--config-file={folder}/config.xml"],
+                cwd=folder,
+                env={**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)},
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            _wait(port, process, folder / "log")
+            yield ClickhouseServer(port)
+        finally:
+            process.kill()
+            process.wait(10)
+
+
+def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            urlopen(f"http://127.0.0.1:{port}/ping", timeout=5).close()
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(log.read_text(errors="replace")[-2000:]) from None
+            time.sleep(0.05)
 
 
 class _Handler(BaseHTTPRequestHandler):

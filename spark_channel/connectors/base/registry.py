@@ -341,7 +341,7 @@ _BUILT_IN = (
         secrets=("url", "password"),
         as_datax=DataxCompatibility(texts={"timestampsAs": "local"}),
         maturity="preview",
-        tested="ClickHouse's engine 26.9 (chdb), without its server",
+        tested="ClickHouse's engine 26.9 (chdb), without its server; a server of 18.16 is refused",
         delivery=_AT_LEAST_ONCE,
     ),
     Connector(

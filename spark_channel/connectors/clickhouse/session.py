@@ -5,7 +5,7 @@ import io
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, ClassVar, Literal
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -13,6 +13,7 @@ import clickhouse_connect
 import pyarrow as pa
 import urllib3
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
+from clickhouse_connect.driver.httputil import get_pool_manager
 from pydantic import Field
 
 from spark_channel.connectors.base.network import (
@@ -258,6 +259,9 @@ _READ = {
     "output_format_arrow_low_cardinality_as_dictionary": 0,
     "cancel_http_readonly_queries_on_client_close": 1,
 }
+_INSERT = {"input_format_arrow_allow_missing_columns": 0, "async_insert": 0}
+_NEEDED = frozenset({*_READ, *_INSERT, "insert_deduplication_token"})
+"""Settings of reads and writes, without which values or promises would be others."""
 
 
 def is_lost(error: BaseException) -> bool:
@@ -313,7 +317,7 @@ class ClickhouseSession(DriverSession):
         self.place, self._failure, self._options = options.place, failure, options
         host, port = options.server
         limit = options.query_timeout
-        with self.explained():
+        with self.explained(), self._old_refused():
             self._connection = clickhouse_connect.get_client(
                 host=host,
                 port=port,
@@ -335,6 +339,10 @@ class ClickhouseSession(DriverSession):
                 dedicated_pool=True,
             )
         with self.closed_on_failure():
+            if missing := _NEEDED.difference(self._connection.server_settings):
+                raise self._too_old(
+                    str(self._connection.server_version), f"setting {min(missing)!r}"
+                )
             with self.explained():
                 self._set_all()
             for statement in session_script(options, "clickhouse"):
@@ -346,6 +354,42 @@ class ClickhouseSession(DriverSession):
         for name, value in _SETTINGS.items():
             if name in found and str(found[name].value) != value:
                 self._connection.set_client_setting(name, value)
+
+    @contextmanager
+    def _old_refused(self) -> Iterator[None]:
+        """Name the version of a server on which the client cannot begin: in 2018 settings had no column `readonly`."""
+        try:
+            yield
+        except ClickHouseError as error:
+            if "Unknown identifier: readonly" not in str(error):
+                raise
+            raise self._too_old(self._version(), "column 'readonly' of system.settings") from None
+
+    def _version(self) -> str:
+        """By a request of its own, for a server on which the client cannot begin."""
+        options = self._options
+        host, port = options.server
+        pool = get_pool_manager(
+            ca_cert=options.sslrootcert, client_cert=options.sslcert, client_cert_key=options.sslkey
+        )
+        with pool:
+            answer = pool.request(
+                "GET",
+                f"{'https' if options.secure else 'http'}://{host}:{port}/",
+                fields={"query": "SELECT version()"},
+                headers={
+                    "X-ClickHouse-User": options.login[0],
+                    "X-ClickHouse-Key": options.login[1],
+                },
+                timeout=options.connect_timeout,
+            )
+            return str(answer.data.decode(errors="replace")).strip()
+
+    def _too_old(self, version: str, lacks: str) -> ChannelError:
+        return self._failure(
+            f"{self.place}: ClickHouse {version} is too old: this connector and its client, clickhouse-connect, need "
+            f"{lacks}. Upgrade the server, or copy files that it exports"
+        )
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self.explained():
@@ -378,9 +422,8 @@ class ClickhouseSession(DriverSession):
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         settings = {
+            **_INSERT,
             "max_insert_block_size": max(batch.num_rows, 1),
-            "input_format_arrow_allow_missing_columns": 0,
-            "async_insert": 0,
             "insert_deduplication_token": uuid.uuid4().hex,
         }
         with self.explained():
