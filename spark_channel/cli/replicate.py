@@ -154,7 +154,10 @@ def _status(file: Path, options: ReplicateOptions) -> int:
             _lag(each),
             cell(each.published_at),
         )
-    said = every_reason({each.stream: each.why for each in found if each.why})
+    columns = {each.stream: f"{each.columns} ({each.columns_at})" for each in found if each.columns}
+    said = every_reason(columns) + every_reason(
+        {each.stream: each.why for each in found if each.why}
+    )
     followed = [each for each in found if each.mode == "full_then_changes"]
     _print(table, *said, *_of_tunnel(file, replication, followed))
     return 0

@@ -564,6 +564,7 @@ class Follower(ChangePublisher):
             outcome = self._outcomes[copy.stream]
             outcome.rows += written
             outcome.state = "done"
+            outcome.why = self._columns_done.get(copy.stream, outcome.why)
             outcome.position = delivery.sequence
 
     def _note_missed(self, table: str) -> None:

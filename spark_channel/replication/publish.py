@@ -10,6 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from spark_channel.arrow_schema import text_lengths
+from spark_channel.clock import utc_text
 from spark_channel.connectors import WriteContext, Writer
 from spark_channel.connectors.base.contract import ColumnFact
 from spark_channel.connectors.base.feed import BEGIN, ENDS, OPERATION
@@ -48,6 +49,7 @@ from spark_channel.replication.table_run import is_of_values, reader_of
 from spark_channel.replication.tables import TableCopy, connector_of, is_away, target_schema
 from spark_channel.replication.tunnels import (
     AGAIN,
+    DONE,
     note,
 )
 from spark_channel.transform.transformer import Transformer, prepare
@@ -78,6 +80,8 @@ class ChangePublisher:
         """Columns for which this run has asked for all rows, and which no row has brought yet."""
         self._times: dict[str, list[Any]] = {}
         """Of a table with `scd2`: the last delivery, and the latest time in all before it and with it."""
+        self._columns_done: dict[str, str] = {}
+        """What this run did with the columns of a table last."""
         self._unread: dict[str, str] = {}
         """Why the rows of a table are to be read again, until the tunnel knows it. What was seen of the reason may be
         gone when a delivery is tried again."""
@@ -161,11 +165,25 @@ class ChangePublisher:
             written = self._publish(copy, given, again, made, stream)
             kept = again if not again.options else Decision(again.steps)  # a column is added once
             self._decisions[copy.stream] = (made.schema, kept)
+            self._note_done(copy, again, changes)
             if filled:
                 self._read_beside(copy, why, made.schema.names)
             elif self._tunnel is not None and self._tunnel.exists():
                 note_columns(self._tunnel, copy, made.schema.names)
             return written
+
+    def _note_done(self, copy: TableCopy, decision: Decision, changes: ColumnChanges) -> None:
+        """Say in the log, and keep for `status`, what was done with columns."""
+        renamed = ", ".join(f"{old!r} to {new!r}" for old, new in changes.renamed.items())
+        said = [f"renamed in the target: {renamed}"] if renamed else []
+        words = "; ".join([*said, *([decision.words] if decision.words else [])])
+        if not words:
+            return
+        _log.warning("%s: %s", copy.stream, words)
+        self._columns_done[copy.stream] = words
+        if self._tunnel is not None and self._tunnel.exists():
+            said_at = json.dumps([words, utc_text()])
+            self._tunnel.store.note(self._tunnel.name, DONE + copy.stream, said_at)
 
     def _latest_time(self, copy: TableCopy, stream: tuple[str, int] | None) -> datetime | None:
         """The latest time in the deliveries of a table before this one, also of earlier runs; None = not known."""
@@ -257,6 +275,7 @@ class ChangePublisher:
             self._asked[copy.stream] = {*filled}
         elif changes.renamed:
             note_columns(self._tunnel, copy, [*changes.renamed.values()])
+            self._note_done(copy, Decision(), changes)
         note_names(self._tunnel, copy, facts)
         return bool(filled)
 

@@ -15,6 +15,7 @@ from spark_channel.replication.tunnels import (
     AGAIN,
     begin_again,
     changes_of_channel,
+    done_of,
     known_tables,
     note,
     parked_of,
@@ -43,7 +44,8 @@ class TableStatus:
     """What the target records of one table, and the tunnel of one that is followed.
 
     `state`: "copied", "not copied", "reset"; "followed", "parked"; or "unknown" with `why`. `rows`: of the last
-    publication, at `published_at`. `lag_rows` and `lag_seconds` are of a table that is followed: existing rows and
+    publication, at `published_at`. `columns`: what a run did with columns last, at `columns_at`; files and lake tables
+    keep it of followed tables alone. `lag_rows` and `lag_seconds` are of a table that is followed: existing rows and
     changes that are left, and the age of the first; `log_kept_bytes`: what the source keeps for all that are followed.
     """
 
@@ -57,6 +59,8 @@ class TableStatus:
     lag_rows: int | None = None
     lag_seconds: float | None = None
     log_kept_bytes: int | None = None
+    columns: str = ""
+    columns_at: str = ""
     why: str = ""
 
 
@@ -79,6 +83,7 @@ class _Followed:
     def __init__(self, replication: Replication) -> None:
         self.exists, self.why = False, ""
         self.parked: dict[str, tuple[str, str]] = {}
+        self._done: dict[str, tuple[str, str]] = {}
         self._id = ""
         self._channel: ChannelView | None = None
         self._lags: dict[tuple[str, str], TableLag] = {}
@@ -90,7 +95,7 @@ class _Followed:
             self.exists = tunnel.exists()
             if not self.exists:
                 return
-            self.parked = parked_of(tunnel)
+            self.parked, self._done = parked_of(tunnel), done_of(tunnel)
             self._names = {
                 parts_of(name): name for name in known_tables(tunnel, tunnel_options(replication))
             }
@@ -126,8 +131,11 @@ class _Followed:
         changes = None if lag is None else lag.changes
         left = None if changes is None and base is None else (changes or 0) + (base or 0)
         last = None if name is None else self._last(copy, name)
+        columns, columns_at = self._done.get(copy.stream, ("", ""))
         return replace(
             shown,
+            columns=columns,
+            columns_at=columns_at,
             rows=None if last is None else last.rows,
             published_at="" if last is None else last.published_at,
             state={"parked": "parked", "again": "reset"}.get(what, "followed"),
@@ -161,11 +169,15 @@ def _status(copy: TableCopy, followed: _Followed | None) -> TableStatus:
         except ChannelError as error:
             return replace(shown, why=str(error))
     try:
-        known = writer_of(copy).stream_progress(copy.state_name())
+        writer = writer_of(copy)
+        known = writer.stream_progress(copy.state_name())
+        note = None if known is None else writer.stream_note(copy.state_name())
     except ChannelError as error:
         return replace(shown, why=str(error))
     if known is None:
         return replace(shown, state="not copied")
+    if note is not None:
+        shown = replace(shown, columns=note.text, columns_at=note.at)
     if known.position is None:
         return replace(shown, state="reset", published_at=known.published_at)
     return replace(

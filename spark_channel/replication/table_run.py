@@ -114,6 +114,7 @@ class TableRun:
         self._report, self._pace = report, pace
         self._ready_at = 0.0
         self._planned: _Planned | None = None
+        self._columns_said = ""
         self.waits = False
         self.wait_seconds = 0.0
         """How long its copy waits for rows that may be committed late."""
@@ -159,6 +160,7 @@ class TableRun:
             spec = again
             outcome.report = move(spec, given)
         self.ended(outcome.report)
+        self._keep_note()
         if copy.mode == "incremental" and spec.stream is not None:
             outcome.position = spec.stream.position
         return True
@@ -171,6 +173,15 @@ class TableRun:
         # To look at the columns of both ends takes as long as to copy a small table, and they seldom differ.
         later = self._copy.contract.tables == "evolve" and self._keeps_columns
         return self._spec(self._planned, looks=self._settings.dry_run or not later)
+
+    def _keep_note(self) -> None:
+        """Keep what was done with columns for `status`. The rows are committed: nothing fails the table here."""
+        if not self._columns_said:
+            return
+        try:
+            self._writing.note_stream(self._copy.state_name(), self._columns_said)
+        except ChannelError as error:
+            _log.warning("%s: `status` will not say of columns: %s", self._copy.stream, error)
 
     def _after_refusal(self, *, of_values: bool) -> TransferSpec | None:
         """The transfer as the contract wants it, after columns or values were refused; None = it has no other."""
@@ -374,6 +385,7 @@ class TableRun:
                 )
         if words:
             self._note(words)
+        self._columns_said = words
         return planned
 
     def _decide(

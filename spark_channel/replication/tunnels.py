@@ -18,10 +18,12 @@ from spark_channel.tunnel.source import StreamSource
 
 __all__ = [
     "AGAIN",
+    "DONE",
     "FILE",
     "PARKED",
     "begin_again",
     "changes_of_channel",
+    "done_of",
     "known_tables",
     "log_options",
     "note",
@@ -39,6 +41,8 @@ __all__ = [
 PARKED, AGAIN = "parked", "again"
 _OTHER = "#"
 """Begins the notes that are not of what becomes of a table."""
+DONE = f"{_OTHER}done "
+"""Begins the notes that say what was done with a table's columns in the target, and when."""
 FILE = f"{_OTHER}file"
 """Where the tunnel's notes have the file whose run followed the tables last."""
 _NAME = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^."`]+)')
@@ -175,6 +179,13 @@ def parked_of(tunnel: Tunnel) -> dict[str, tuple[str, str]]:
     notes = tunnel.store.notes(tunnel.name)
     found = {key: json.loads(said) for key, said in notes.items() if not key.startswith(_OTHER)}
     return {stream: (str(what), str(why)) for stream, (what, why) in found.items()}
+
+
+def done_of(tunnel: Tunnel) -> dict[str, tuple[str, str]]:
+    """What was done with the columns of followed tables in the target last, and when."""
+    notes = tunnel.store.notes(tunnel.name)
+    found = {key: json.loads(said) for key, said in notes.items() if key.startswith(DONE)}
+    return {key.removeprefix(DONE): (str(what), str(at)) for key, (what, at) in found.items()}
 
 
 def read_again(replication: Replication, streams: Sequence[str]) -> None:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from spark_channel.replication.config import load_replication
+from spark_channel.replication.status import status_of
 from spark_channel.tunnel import Tunnel
 from tests.replication.test_followed import Followed, columns, followed, logging_server
 
@@ -42,6 +44,10 @@ def test_a_renamed_column_without_a_later_row_has_its_new_name(
     followed.sql("INSERT INTO fol.a VALUES (4, 4, NULL)")
     assert followed.run().rows == 1
     assert followed.rows("a", "id, m")[3] == (4, 4)
+    (done,) = [each.columns for each in status_of(load_replication(followed.file)) if each.columns]
+    assert done == (
+        "renamed in the target: 'n' to 'm'" if is_known else "column 'm' added to the target"
+    )
 
 
 def test_a_new_column_without_a_later_row_has_its_values(

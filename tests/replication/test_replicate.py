@@ -27,6 +27,7 @@ from spark_channel.progress import JobProgress, JobSpec
 from spark_channel.replication import ReplicationReport, TableOutcome, load_replication
 from spark_channel.replication.report import TablesProgress
 from spark_channel.replication.run import RunSettings, TableRun, _Run, replicate_on
+from spark_channel.replication.status import TableStatus, status_of
 from spark_channel.replication.table_run import writer_of
 from spark_channel.replication.tables import find_tables
 from spark_channel.testing.clock import VirtualClock
@@ -69,6 +70,10 @@ class Shop:
             **(more or {}),
         }
         return spark_channel.replicate(None, file, **options)
+
+    def status(self, streams: Mapping[str, Any]) -> list[TableStatus]:
+        source, target = {"url": f"sqlite:{self.file}"}, {"url": f"sqlite:{self.folder}/dw.db"}
+        return status_of(load_replication({"source": source, "target": target, "streams": streams}))
 
 
 @pytest.fixture
@@ -269,6 +274,18 @@ def test_older_rows_get_the_values_of_a_new_column(
     kept = [value for (value,) in shop.rows("SELECT state FROM stock ORDER BY id")]
     assert kept == [None, value, None], "an incremental table keeps what its source has deleted"
     assert shop.replicate(streams).tables[0].why == ""
+    (known,) = shop.status(streams)
+    assert known.columns == report.tables[0].why
+    assert known.columns_at.startswith("20")
+
+
+def test_the_status_of_a_table_says_which_columns_were_left_out(shop: Shop) -> None:
+    streams = {"users": {"contract": {"columns": "discard_value"}}}
+    shop.replicate(streams)
+    assert shop.status(streams)[0].columns == ""
+    shop.run("ALTER TABLE users ADD COLUMN age INTEGER")
+    shop.replicate(streams)
+    assert shop.status(streams)[0].columns == "column 'age' left out"
 
 
 @pytest.mark.parametrize("where", ["database", "parquet", "delta"])
@@ -481,7 +498,7 @@ def test_a_second_file_that_writes_one_object_names_the_first(
 
 def test_status_and_reset(shop: Shop) -> None:
     from spark_channel.replication.config import load_replication
-    from spark_channel.replication.status import reset_tables, status_of
+    from spark_channel.replication.status import reset_tables
 
     events(shop, 1, 3)
     streams = {**EVENTS, "users": {}, "gone": {}}

@@ -23,6 +23,7 @@ __all__ = [
     "HeldClaim",
     "Identity",
     "Liveness",
+    "StreamNote",
     "StreamProgress",
     "check",
     "check_generation",
@@ -113,6 +114,14 @@ class StreamProgress:
     nbytes: int
     published_at: str
     by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamNote:
+    """What a run noted of a stream beside its progress, and when."""
+
+    text: str
+    at: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, Self
 import pyarrow as pa
 
 from spark_channel.arrow_schema import TextLengths
-from spark_channel.connectors.base.claims import Follows, HeldClaim, StreamProgress
+from spark_channel.connectors.base.claims import Follows, HeldClaim, StreamNote, StreamProgress
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.stored import FreeConnections, Stored
@@ -615,6 +615,14 @@ class Writer(ABC):
             UnsupportedError: as `stream_progress`.
         """
         self.stream_progress(stream)
+
+    def note_stream(self, stream: str, text: str) -> bool:
+        """Driver, after `commit`. Keep `text` for `stream_note`, at most 500 characters; False = it keeps none."""
+        return False
+
+    def stream_note(self, stream: str) -> StreamNote | None:
+        """Driver. Return what `note_stream` kept last; None = nothing."""
+        return None
 
     def end_stream(self, stream: str) -> None:
         """Driver. Drop what the target records of a stream that no run continues. The rows that it has published stay.

@@ -22,6 +22,7 @@ from spark_channel.connectors.base.claims import (
     Follows,
     HeldClaim,
     Identity,
+    StreamNote,
     StreamProgress,
 )
 from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext
@@ -197,6 +198,18 @@ class Claims:
         identity = Identity(target, "stream", stream)
         if self.exist() and (found := self._locked(identity, self._dialect.update)) is not None:
             self._write(claims.forget(found), found)
+
+    def note(self, target: str, stream: str, text: str) -> None:
+        """Keep a text beside the stream's claim: in a claim that no run holds, where a process would be named."""
+        identity = _note_of(target, stream)
+        self.ensure()
+        found = self._locked(identity, self._dialect.update)
+        self._write(Claim(identity, "", published_at=utc_text(), process=text[:500]), found)
+
+    def noted(self, target: str, stream: str) -> StreamNote | None:
+        """What `note` kept last."""
+        found = self._read(_note_of(target, stream)) if self.exist() else None
+        return None if found is None else StreamNote(found.process, found.published_at or "")
 
     def drop(self, target: str, stream: str) -> None:
         """Remove the claim of a stream: a driver of it that wakes up finds none, and writes nothing."""
@@ -580,6 +593,10 @@ class Claims:
         for name, written in self._dialect.reserved.items():
             sql = re.sub(rf"\b{name}\b", written, sql)
         return self._session.rows(marked(sql, self._dialect.mark), parameters)
+
+
+def _note_of(target: str, stream: str) -> Identity:
+    return Identity(target, "stream", f"{stream}/note")
 
 
 def _bounded(owner: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.claims import HeldClaim, Identity, StreamProgress
+from spark_channel.connectors.base.claims import HeldClaim, Identity, StreamNote, StreamProgress
 from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext, WritePlan
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.claim_tables import STAGE, stage_prefix
@@ -168,6 +168,9 @@ class FileWriter(SqlWriter[S]):
 
     def stream_or_target(self, stream: str) -> tuple[StreamProgress | None, bool | None]:
         return super().stream_or_target(stream) if self.path.exists() else (None, False)
+
+    def stream_note(self, stream: str) -> StreamNote | None:
+        return super().stream_note(stream) if self.path.exists() else None
 
     def forget_stream(self, stream: str) -> None:
         if self.path.exists():

@@ -23,6 +23,7 @@ from spark_channel.connectors.base.claims import (
     ClaimDecision,
     HeldClaim,
     Identity,
+    StreamNote,
     StreamProgress,
 )
 from spark_channel.connectors.base.contract import (
@@ -436,6 +437,17 @@ class WriteProtocol(Writer, Generic[S]):
 
     def end_stream(self, stream: str) -> None:
         self._forget(stream, Claims.drop)
+
+    def note_stream(self, stream: str, text: str) -> bool:
+        self._forget(stream, lambda kept, target, name: kept.note(target, name, text))
+        return True
+
+    def stream_note(self, stream: str) -> StreamNote | None:
+        def ask(session: S) -> StreamNote | None:
+            place = self.placed(session)
+            return self.claims(session, place).noted(place.claimed, stream)
+
+        return self.run(TargetError, "look", ask, begins=True)
 
     def _forget(self, stream: str, forget: Callable[[Claims, str, str], None]) -> None:
         def forgotten(session: S) -> None:
