@@ -30,7 +30,7 @@ ChannelError
         └── RejoinError              the service does not know this client: join again
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_channel.masking import mask_statement as _mask_statement
 from spark_channel.plain_text import one_line as _one_line
@@ -64,6 +64,8 @@ __all__ = [
     "TunnelError",
     "TunnelStoreError",
     "UnsupportedError",
+    "final",
+    "of_input",
 ]
 
 
@@ -75,15 +77,34 @@ class ChannelError(Exception):
     Attributes:
         tables: those of several tables that the error is about, by their names in the feed, while the others can be
             followed; empty: it is about no table, or about all.
+        is_final: the same work meets it again, as a full disk: an engine does not repeat the task, and ends the others.
+        is_of_input: the caller named something that is not there, or that the login may not use.
     """
 
     tables: tuple[str, ...] = ()
+    is_final: bool = False
+    is_of_input: bool = False
 
     def __init__(self, *args: Any, **named: Any) -> None:
         shown = (
             _one_line(_mask_statement(each)) if isinstance(each, str) else each for each in args
         )
         super().__init__(*shown, **named)
+
+
+_Error = TypeVar("_Error", bound=ChannelError)
+
+
+def final(error: _Error, *, is_final: bool = True) -> _Error:
+    """Return `error`, noted as one that the same work meets again."""
+    error.is_final = is_final or error.is_final
+    return error
+
+
+def of_input(error: _Error, *, is_of_input: bool = True) -> _Error:
+    """Return `error`, noted as one of what the caller named: an end that is not there, or a right that is missing."""
+    error.is_of_input = is_of_input or error.is_of_input
+    return final(error, is_final=is_of_input)
 
 
 class OptionError(ChannelError):
@@ -94,6 +115,9 @@ class OptionError(ChannelError):
         got: the value as text; None if it is secret or absent.
         takes: what is accepted, as text.
     """
+
+    is_final = True
+    is_of_input = True
 
     def __init__(self, message: str, *, option: str = "", got: str | None = None, takes: str = ""):
         super().__init__(message)
@@ -119,6 +143,9 @@ class JobFileError(ChannelError):
     `others`: the messages of further faults that were found at the same time.
     """
 
+    is_final = True
+    is_of_input = True
+
     others: tuple[str, ...] = ()
 
 
@@ -132,6 +159,9 @@ class StalledError(ChannelError):
 
 class UnsupportedError(ChannelError):
     """A source, a target or the platform cannot do this without breaking a promise."""
+
+    is_final = True
+    is_of_input = True
 
 
 class FlowError(ChannelError):
@@ -222,6 +252,9 @@ class ChannelLostError(TunnelError):
 
 class SchemaError(ChannelError):
     """A column cannot be carried without loss. The message names the column and its type."""
+
+    is_final = True
+    is_of_input = True
 
 
 class LimitError(ChannelError):

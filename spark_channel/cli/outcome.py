@@ -11,11 +11,8 @@ import typer
 from spark_channel.cli.text import cell, say
 from spark_channel.errors import (
     BatchRefusedError,
+    ChannelError,
     DirtyRowsError,
-    JobFileError,
-    OptionError,
-    SchemaError,
-    UnsupportedError,
 )
 from spark_channel.progress import Phase, TransferReport
 from spark_channel.progress.speed import svg
@@ -42,10 +39,11 @@ INTERRUPTED = 130
 
 def exit_code(error: BaseException) -> int:
     """1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted, 143 ended by SIGTERM."""
-    if isinstance(error, (OptionError, JobFileError, SchemaError, UnsupportedError)):
-        return BAD_INPUT
     if isinstance(error, (DirtyRowsError, BatchRefusedError)):
         return REFUSED_ROWS
+    causes = (error, error.__cause__)  # a commit that fails says what the target contains, and why it failed
+    if any(isinstance(each, ChannelError) and each.is_of_input for each in causes):
+        return BAD_INPUT
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, SystemExit):

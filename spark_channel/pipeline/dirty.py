@@ -21,7 +21,7 @@ from spark_channel.connectors import (
     load_writer,
 )
 from spark_channel.connectors.base.contract import DirtyRow
-from spark_channel.errors import DirtyRowsError, OptionError
+from spark_channel.errors import DirtyRowsError, OptionError, TargetError, final
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.progress import DirtyLimit
@@ -72,12 +72,19 @@ class DirtyBudget:
     """The number of rows that the tasks of one process may still refuse. Thread-safe.
 
     `stop` gives the reason for which the whole job should stop, as last heard from the service, or
-    an empty text: other tasks refuse rows too.
+    an empty text: other tasks refuse rows too. `failure` gives the error of another task that this one would meet, too.
     """
 
-    def __init__(self, limit: DirtyLimit, stop: Callable[[], str] = str, *, hint: str = "") -> None:
+    def __init__(
+        self,
+        limit: DirtyLimit,
+        stop: Callable[[], str] = str,
+        failure: Callable[[], str] = str,
+        *,
+        hint: str = "",
+    ) -> None:
         self.limit = limit
-        self._stop = stop
+        self._stop, self._failure = stop, failure
         self._hint = hint
         self._lock = threading.Lock()
         self._dirty = 0
@@ -99,8 +106,11 @@ class DirtyBudget:
         """Between two batches.
 
         Raises:
-            DirtyRowsError: the job as a whole has refused too many rows.
+            DirtyRowsError: the job as a whole has refused too many rows. TargetError: another task has met an error
+            that this one would meet, too.
         """
+        if why := self._failure():
+            raise final(TargetError(why))
         if self.limit.limited and (why := self._stop()):
             raise DirtyRowsError(f"{why}{self._hint}")
 

@@ -15,7 +15,7 @@ from spark_channel.carrier import DataCarrier
 from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.batches import arrow_bytes
 from spark_channel.connectors import TaskWriter, WritePlan, Writer
-from spark_channel.errors import DirtyRowsError, FlowError, StalledError
+from spark_channel.errors import ChannelError, DirtyRowsError, FlowError, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore
 from spark_channel.pipeline.read import ReadCancelledError
 from spark_channel.pipeline.threads import HandoffSlot, Pay, StallWatch, join
@@ -433,6 +433,8 @@ class GroupFanOut:
         except BaseException as error:
             self._target_failed(part.target, error)  # before the rollback, which may take its time
             counters.enter(end_phase(error))
+            if isinstance(error, ChannelError) and error.is_final:
+                counters.explain(str(error), ends_job=True)
             if task_writer is not None:
                 roll_back(task_writer.rollback, task.id, self._attempt)
             if not isinstance(error, DirtyRowsError):

@@ -15,7 +15,7 @@ from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.batches import arrow_bytes
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePlan, Writer
-from spark_channel.errors import DirtyRowsError, StalledError
+from spark_channel.errors import ChannelError, DirtyRowsError, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore, TaskDirtyRows
 from spark_channel.pipeline.read import ReadCancelledError
 from spark_channel.pipeline.threads import HandoffSlot, PrefetchingPayer, join
@@ -351,6 +351,8 @@ class GroupTransfer:
         except BaseException as error:
             self._fail(error)
             counters.enter(end_phase(error))
+            if isinstance(error, ChannelError) and error.is_final:
+                counters.explain(str(error), ends_job=True)
             if not isinstance(error, DirtyRowsError):
                 roll_back(log.rollback, task.id, self._attempt)
                 raise

@@ -204,7 +204,7 @@ class Snapshot:
     `scan` tells apart passes over one plan (Spark's task, since a union and a self-join read their plan
     twice); `opening` those that one attempt makes, as a task of a coalesced union does. `sequence`
     grows with every snapshot, so that a late one is known. `seconds` is the attempt's age, `error` why
-    it failed.
+    it failed; `ends_job`: every other attempt would meet that, too.
 
     `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
     batch), "limit" (for the limiter) or "target" (for room in the channel). Measured on the thread that
@@ -231,6 +231,7 @@ class Snapshot:
     seconds: Annotated[Seconds, PlainSerializer(lambda value: round(value, 3))] = 0.0
     waits: Annotated[Waits, PlainSerializer(_rounded)] = field(default_factory=dict)
     error: Text = ""
+    ends_job: bool = False
     phases: Waits = field(default_factory=dict)
     dropped: Dropped = field(default_factory=dict)
 
@@ -268,6 +269,7 @@ class Counters:
         "_changed",
         "_clock",
         "_counts",
+        "_ends_job",
         "_error",
         "_follows",
         "_lock",
@@ -312,6 +314,7 @@ class Counters:
         self._waits: dict[str, float] = {}
         self._phase = Phase.RUNNING
         self._error = ""
+        self._ends_job = False
         self._sequence = 0
         self._changed = True
         self._clock: Clock = clock or SYSTEM_CLOCK
@@ -384,11 +387,14 @@ class Counters:
                 if phase.final:
                     self._follows = None
 
-    def explain(self, error: str) -> None:
-        """Record why the attempt failed, for the job's summary. The first reason counts."""
+    def explain(self, error: str, *, ends_job: bool = False) -> None:
+        """Record why the attempt failed, for the job's summary. The first reason counts.
+
+        `ends_job`: every other attempt would meet it, too, and ends when it hears of it.
+        """
         with self._lock:
             if self._phase is Phase.FAILED and not self._error:
-                self._error = error[:_LONGEST_ERROR]
+                self._error, self._ends_job = error[:_LONGEST_ERROR], ends_job
                 self._changed = True
 
     def snapshot(self) -> Snapshot:
@@ -454,6 +460,7 @@ class Counters:
             seconds=self._clock.now() - self._start,
             waits=dict(self._waits),
             error=self._error,
+            ends_job=self._ends_job,
             phases=self.trace.phases(),
             dropped=self.trace.rows_dropped(),
             **self._counts,

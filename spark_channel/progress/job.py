@@ -104,6 +104,7 @@ class JobProgress:
         self._error = ""
         self._note = ""
         self._stop_reason = ""
+        self._failure = ""
         self._where = spec.where
         self._scope = spec.limit_scope
         self._published_rows: int | None = None
@@ -140,6 +141,11 @@ class JobProgress:
         Once given it stays, whatever becomes of the attempts that counted.
         """
         return self._stop_reason
+
+    @property
+    def failure(self) -> str:
+        """The error of a task that every other one would meet, too; else empty."""
+        return self._failure
 
     @property
     def task_error(self) -> str:
@@ -195,6 +201,8 @@ class JobProgress:
                 if (side := side_of(reason)) in sides:
                     sides[side] += spent
             self._waiting.add(now, *sides.values())
+            if snapshot.ends_job and not self._failure:
+                self._failure = snapshot.error
             if table.dirty_rows and not self._stop_reason:
                 self._stop_reason = self.spec.dirty_limit.exceeded(
                     table.dirty_rows, table.rows_seen, self.spec.rows_expected

@@ -212,6 +212,12 @@ class ServiceClient:
         reporter = self._reporter
         return reporter.stop_reason if reporter is not None else ""
 
+    @property
+    def failure(self) -> str:
+        """The error of another task that this one would meet, too, as of the last report; or empty."""
+        reporter = self._reporter
+        return reporter.failure if reporter is not None else ""
+
     def introduce(self, timeout: float = 2.0) -> None:
         """Ask the service now, so that `stop_reason` is not stale.
 

@@ -165,6 +165,12 @@ class JobRegistry:
             known = self._live.get(job) or self._closed.get(job)
             return known.progress.stop_reason if known is not None else ""
 
+    def failure(self, job: str) -> str:
+        """See `JobProgress.failure`; empty for a job that is not known."""
+        with self._lock:
+            known = self._live.get(job) or self._closed.get(job)
+            return known.progress.failure if known is not None else ""
+
     def enter(
         self, job: str, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None
     ) -> None:

@@ -34,7 +34,8 @@ _SLOWEST_REPORT = 60.0
 class CounterReporter:
     """Reports what changed, as often as the service wishes, and is heard every 3 s at least.
 
-    `stop_reason` is why the service wants the task to stop, empty while it does not. `watch` looks at the
+    `stop_reason` is why the service wants the task to stop, empty while it does not; `failure` is the error of another
+    task that this one would meet, too. `watch` looks at the
     limit that the job shares with others: the service chooses one task of a job to report it.
     Lost counters are sent again with the next report; the task does not notice, a warning is logged once.
     """
@@ -62,6 +63,7 @@ class CounterReporter:
         self._introduced = False
         self._warned = False
         self.stop_reason = ""
+        self.failure = ""
         self._thread = threading.Thread(target=self._run, name="spark-channel-report", daemon=True)
         self._thread.start()
 
@@ -158,6 +160,7 @@ class CounterReporter:
         self._watching = reply.get("watch") is True
         self._watch_health(self._watching and not leaving)
         self.stop_reason = str(reply.get("stop") or self.stop_reason)
+        self.failure = str(reply.get("failure") or self.failure)
         after = reply.get("report_after")
         return (
             min(max(0.1, float(after)), _SLOWEST_REPORT)

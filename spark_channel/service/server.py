@@ -308,6 +308,7 @@ class ServiceServer:
         return {
             "report_after": after,
             "stop": self.jobs.stop_reason(job),
+            "failure": self.jobs.failure(job),
             "watch": self.jobs.watches(job, client),
         }
 

@@ -5,6 +5,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -81,10 +82,21 @@ class SparkEngine:
         return described(self._spark, source, target)
 
     def run(self, runner: Runner[_T], groups: Sequence[TaskGroup], job: str) -> list[_T]:
-        return run_groups(self._spark, _SparkTask(runner), groups, job)
+        outcomes = run_groups(self._spark, _SparkTask(runner), groups, job)
+        ended = next((each for each in outcomes if isinstance(each, _Ended)), None)
+        if ended is not None:
+            raise ended.error
+        return outcomes
 
     def own_error(self, error: BaseException) -> ChannelError | None:
         return own_error(error)
+
+
+@dataclass(frozen=True)
+class _Ended(Versioned):
+    """The outcome of a task with an error that a repeated one would meet again: Spark repeats what raises."""
+
+    error: ChannelError
 
 
 class _SparkTask(Versioned):
@@ -100,7 +112,12 @@ class _SparkTask(Versioned):
         attempt = TaskGroupAttempt(
             task.taskAttemptId(), again=task.attemptNumber() > 0, cancelling=watch.calling
         )
-        return self._runner.run(group, attempt)
+        try:
+            return self._runner.run(group, attempt)
+        except ChannelError as error:
+            if not error.is_final:
+                raise
+            return _Ended(error)
 
 
 class _ByNumber(Versioned):

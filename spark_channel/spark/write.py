@@ -73,6 +73,8 @@ class ReceiptMessage(WriterCommitMessage):
     receipt: Receipt | None
     dirty: TaskDirtyRows = field(default_factory=TaskDirtyRows)
     stopped: str = ""
+    failed: ChannelError | None = None
+    """What every task would meet, too: as an error of the Spark task it would be met again."""
     static: bool = False
     """The task kept its fixed share of the limit, since it did not reach the service."""
 
@@ -214,7 +216,9 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
             except DirtyRowsError as error:
                 return ReceiptMessage(None, write.dirty_part, str(error))
             except ChannelError as error:
-                counters.explain(str(error))
+                counters.explain(str(error), ends_job=error.is_final)
+                if error.is_final:
+                    return ReceiptMessage(None, failed=error)
                 raise
 
     def _apart(
@@ -245,6 +249,10 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
         receipts = [receipt for receipt in _receipts(messages) if receipt is not None]
         own = [message for message in messages if isinstance(message, ReceiptMessage)]
         dirty = sum(message.dirty_rows for message in own)
+        failed = next((message.failed for message in own if message.failed is not None), None)
+        if failed is not None:
+            self._reporter.enter(Phase.FAILED, error=str(failed))
+            raise failed
         stopped = next((message.stopped for message in own if message.stopped), "")
         why = stopped or too_many(self._options, dirty, receipts)
         if self._dirty_store is not None:

@@ -192,12 +192,19 @@ class TaskServiceClient:
         """Why the whole job should stop, as last heard; empty while it should not."""
         return "" if self._client is None else self._client.stop_reason
 
+    def failure(self) -> str:
+        """The error of another task that this one would meet, too, as last heard; else empty."""
+        return "" if self._client is None else self._client.failure
+
     def dirty_budget(self, options: WriteOptions) -> DirtyBudget:
         """What the task's attempts may refuse; its first `check` knows what the job has refused before."""
         limit = dirty_limit_of(options)
         place = options.dirty_rows_path
         budget = DirtyBudget(
-            limit, self.stop_reason, hint=f". The refused rows are in {place}" if place else ""
+            limit,
+            self.stop_reason,
+            self.failure,
+            hint=f". The refused rows are in {place}" if place else "",
         )
         if limit.tolerant and limit.limited:
             self.check_stop()

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 import spark_channel
-from spark_channel.cli.places import parse_place
-from spark_channel.errors import OptionError
+from spark_channel.cli.outcome import exit_code
+from spark_channel.cli.places import CopyOptions, copy, parse_place
+from spark_channel.cli.run import RunOptions
+from spark_channel.errors import ChannelError, OptionError
 from tests.cli.test_run import CLI, ROOT, environment, run
 from tests.cli.typed import typed
 from tests.connectors.postgresql.conftest import Pg, own_schema
@@ -285,3 +287,26 @@ def test_a_window_holds_the_copy(tmp_path: Path) -> None:
     assert time.monotonic() - began > 0.5
     assert "shared limit run-" in said
     assert ": 40 rows/s (40)" in said
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("sqlite:shop.db?dbtable=none", "sqlite:out.db?dbtable=t"),
+        ("sqlite:none.db?dbtable=t", "sqlite:out.db?dbtable=t"),
+        ("none.csv", "sqlite:out.db?dbtable=t"),
+        ("duckdb:none.duckdb?dbtable=t", "sqlite:out.db?dbtable=t"),
+        ("sqlite:shop.db?dbtable=t", "sqlite:none/out.db?dbtable=t"),
+        ("sqlite:shop.db?dbtable=t", "sqlite:out.db?dbtable=none&createTable=false"),
+        ("sqlite:shop.db?dbtable=t", "sqlite:out.db?dbtable=t&preSql=DELETE FROM none"),
+    ],
+)
+def test_what_is_not_there_is_no_reason_to_try_again(
+    source: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect("shop.db")) as connection:
+        connection.executescript("CREATE TABLE t (id INTEGER); INSERT INTO t VALUES (1)")
+    with pytest.raises(ChannelError) as met:
+        copy(source, target, CopyOptions(), RunOptions())
+    assert exit_code(met.value) == 2, met.value

@@ -26,7 +26,7 @@ from spark_channel.connectors.sql.postgresql import (
 )
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession, session_script
 from spark_channel.connectors.sql.statements import only_name
-from spark_channel.errors import ChannelError, OptionError, TargetError
+from spark_channel.errors import ChannelError, OptionError, TargetError, of_input
 from spark_channel.masking import hide
 from spark_channel.options import Secret, Trait
 from spark_channel.working_directory import absolute_path, absolute_url
@@ -587,4 +587,5 @@ class AdbcSession(BoundSession):
         may_quote = state[:2] in _MAY_QUOTE if state else not is_busy(error)
         if getattr(self._options, "hide_values", False) and may_quote:
             text = f"error {state or 'without a code'}; {HIDDEN}"
-        return self._failure(f"ADBC driver {self.name}: {text}")
+        made = self._failure(f"ADBC driver {self.name}: {text}")
+        return of_input(made, is_of_input=state in ("42501", "42P01", "42S02", "28000", "28P01"))

@@ -25,7 +25,7 @@ from spark_channel.connectors.base.network import (
 )
 from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, DriverSession, session_script
-from spark_channel.errors import ChannelError, OptionError
+from spark_channel.errors import ChannelError, OptionError, final, of_input
 from spark_channel.options import Amount
 
 __all__ = [
@@ -308,6 +308,11 @@ _QUOTE_NO_VALUE = frozenset({60, 81, 159, 164, 192, 193, 194, 202, 210, 241, 243
 """Missing tables, logins, rights and limits."""
 
 
+_OF_INPUT = frozenset({60, 81, 192, 193, 497, 516})
+"""ClickHouse's errors: no such table, database or user, a wrong password, no right."""
+_FULL = 243
+
+
 class ClickhouseSession(DriverSession):
     """`failure` is the class of its errors."""
 
@@ -445,4 +450,6 @@ class ClickhouseSession(DriverSession):
             if number not in _QUOTE_NO_VALUE:
                 text = f"ClickHouse's error {number}; {HIDDEN}"
                 error.args = (text,)
-        return self._failure(f"{self.place}: {text[:600]}")
+        number = 0 if code is None else int(code[1] or code[2])
+        made = self._failure(f"{self.place}: {text[:600]}")
+        return final(of_input(made, is_of_input=number in _OF_INPUT), is_final=number == _FULL)

@@ -26,7 +26,7 @@ from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.session import split_script
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.stored import stored_table
-from spark_channel.errors import SchemaError, TargetError
+from spark_channel.errors import SchemaError, TargetError, of_input
 from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions
 
@@ -89,10 +89,11 @@ class ClickhouseWriter(DirectWriter):
     def _table(self, session: ClickhouseSession) -> ClickhouseTable:
         table = self.dialect.find_table(session, self._given.dbtable)
         if table is None:
-            raise TargetError(
+            missing = TargetError(
                 f"table {self._given.dbtable!r} does not exist in {session.place}; create it first, with the engine "
                 f"and the order that you need. There are: {', '.join(self.dialect.table_names(session)[:20]) or 'none'}"
             )
+            raise of_input(missing)
         return table
 
     def _columns(self, session: ClickhouseSession, schema: pa.Schema) -> pa.Schema:

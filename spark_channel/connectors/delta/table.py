@@ -28,6 +28,7 @@ from spark_channel.errors import (
     SourceError,
     TargetError,
     UnsupportedError,
+    of_input,
 )
 from spark_channel.masking import without_login
 from spark_channel.option_types import Instant
@@ -251,7 +252,9 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
     except (ChannelError, pa.ArrowException):
         raise
     except TableNotFoundError as error:
-        raise failure(f"{shown} is not a Delta table: {shown}/_delta_log does not exist") from error
+        raise of_input(
+            failure(f"{shown} is not a Delta table: {shown}/_delta_log does not exist")
+        ) from error
     except (DeltaError, OSError, ValueError) as error:
         if _CATALOG_MANAGED in str(error):
             raise UnsupportedError(

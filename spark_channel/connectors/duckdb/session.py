@@ -11,7 +11,14 @@ from pydantic import Field
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.options import FileReadOptions, FileUrl, FileWriteOptions
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession
-from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.errors import (
+    ChannelError,
+    OptionError,
+    SourceError,
+    TargetError,
+    final,
+    of_input,
+)
 from spark_channel.options import CommitMode, Trait
 from spark_channel.retry import Retry
 
@@ -183,9 +190,12 @@ class DuckdbSession(BoundSession):
         elif self._hides and text.startswith(_MAY_QUOTE):
             text = f"{text.partition(':')[0]}; {HIDDEN}"
             error.args = (text,)
-        return self._failure(
+        made = self._failure(
             f"{self.path}: {hint}DuckDB says: {text.splitlines()[0] if text else 'nothing'}"
         )
+        is_missing = text.startswith("Catalog Error: Table") or "Permission denied" in text
+        is_full = "No space left" in text or "enough space" in text
+        return final(of_input(made, is_of_input=is_missing), is_final=is_full)
 
 
 def _in_the_way(text: str) -> bool:
@@ -216,7 +226,7 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
         hint = "; correct the path in option 'url'"
         if path.is_absolute() and Path(str(path).lstrip("/")).exists():
             hint = f"; a relative path is written duckdb:{str(path).lstrip('/')}"
-        raise failure(f"database file {path} does not exist{hint}")
+        raise of_input(failure(f"database file {path} does not exist{hint}"))
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise failure(f"{path}: Permission denied; let this user read the file")
 

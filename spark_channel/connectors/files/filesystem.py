@@ -28,7 +28,14 @@ from spark_channel.connectors.base.network import is_of_this_machine
 from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
 from spark_channel.connectors.remote import filesystem
 from spark_channel.connectors.remote.client import SETTINGS, Address, is_remote
-from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.errors import (
+    ChannelError,
+    OptionError,
+    SourceError,
+    TargetError,
+    final,
+    of_input,
+)
 from spark_channel.masking import hide_in_error, is_secret_name, mask_url, secrets_in
 from spark_channel.options import resolve_secret
 from spark_channel.plain_text import log_of
@@ -482,7 +489,9 @@ def reading(shown: str) -> Iterator[None]:
             f"{shown} does not exist, or was removed after the read was planned"
         ) from error
     except PermissionError as error:
-        raise SourceError(f"{shown} cannot be read: permission denied to user {_user()}") from error
+        raise of_input(
+            SourceError(f"{shown} cannot be read: permission denied to user {_user()}")
+        ) from error
     except UnicodeDecodeError as error:
         raise SourceError(f"{shown} {not_text(error)}") from error
     except (OSError, ValueError) as error:
@@ -518,16 +527,16 @@ def writing(shown: str) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         code = _cause(error)
         if code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
-            raise TargetError(
-                f"no space left where {shown} is written; free some, then run again"
+            raise final(
+                TargetError(f"no space left where {shown} is written; free some, then run again")
             ) from error
         if code in (errno.EACCES, errno.EPERM):
-            raise TargetError(
-                f"{shown} cannot be written: permission denied to user {_user()}"
+            raise of_input(
+                TargetError(f"{shown} cannot be written: permission denied to user {_user()}")
             ) from error
         if code == errno.EROFS:
-            raise TargetError(
-                f"{shown} cannot be written: its filesystem is mounted read-only"
+            raise of_input(
+                TargetError(f"{shown} cannot be written: its filesystem is mounted read-only")
             ) from error
         raise TargetError(f"{shown} cannot be written: {_text(error)}") from error
 

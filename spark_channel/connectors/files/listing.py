@@ -36,7 +36,7 @@ from spark_channel.connectors.files.log import (
     newest_entry,
 )
 from spark_channel.connectors.files.parts import DataFile, FileList
-from spark_channel.errors import SourceError, TargetError
+from spark_channel.errors import SourceError, TargetError, of_input
 from spark_channel.plain_text import log_of
 
 __all__ = [
@@ -282,7 +282,7 @@ def _found(place: Location, manifests: bool, skips: _Skips) -> tuple[list[_Found
     matches = list(_glob(place, skips)) if _GLOB.search(place.path) else []
     if not matches:
         what = "matches no file" if _GLOB.search(place.path) else "does not exist"
-        raise SourceError(f"{place.show()} {what}")
+        raise of_input(SourceError(f"{place.show()} {what}"))
     files: dict[str, pafs.FileInfo] = {}
     for match in matches:
         inside = (

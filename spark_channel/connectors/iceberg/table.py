@@ -30,6 +30,7 @@ from spark_channel.errors import (
     SourceError,
     TargetError,
     UnsupportedError,
+    of_input,
 )
 from spark_channel.lazy import compute as pc
 from spark_channel.masking import without_login
@@ -186,10 +187,14 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
     except (ChannelError, OSError, pa.ArrowException):
         raise
     except NoSuchTableError as error:
-        raise failure(f"the catalog has no table {shown}; check option 'dbtable'") from error
+        raise of_input(
+            failure(f"the catalog has no table {shown}; check option 'dbtable'")
+        ) from error
     except NoSuchNamespaceError as error:
-        raise failure(
-            f"the catalog has no namespace for {shown}; create it, or check option 'dbtable'"
+        raise of_input(
+            failure(
+                f"the catalog has no namespace for {shown}; create it, or check option 'dbtable'"
+            )
         ) from error
     except Exception as error:
         if kinds := _unknown_types(error):

@@ -28,7 +28,7 @@ from spark_channel.connectors.kafka.options import (
     KafkaWriteOptions,
     Offsets,
 )
-from spark_channel.errors import ChannelError, OptionError, SourceError
+from spark_channel.errors import ChannelError, OptionError, SourceError, of_input
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
@@ -421,7 +421,9 @@ def _topic_of(link: BrokerStatus, client: AdminClient, name: str) -> Topic:
     met = link.asked(client, lambda seconds: client.list_topics(name, timeout=seconds)).topics[name]
     if met.error is not None:
         if met.error.name() == "UNKNOWN_TOPIC_OR_PART":
-            raise SourceError(f"{link.address}: topic {name!r} does not exist; check 'topic'")
+            raise of_input(
+                SourceError(f"{link.address}: topic {name!r} does not exist; check 'topic'")
+            )
         raise link.failed(met.error, f"topic {name!r}")
     wanted = TopicCollection([name])
     description = link.asked(

@@ -21,7 +21,7 @@ from spark_channel.connectors.kafka.client import BrokerStatus, ended, error_of,
 from spark_channel.connectors.kafka.options import KafkaWriteOptions
 from spark_channel.connectors.kafka.serialization import Record, record_maker
 from spark_channel.connectors.records.direct_writer import DirectTask, DirectWriter, Rejected, Sink
-from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError
+from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError, of_input
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 
@@ -383,10 +383,11 @@ class KafkaWriter(DirectWriter):
         return True
 
     def _missing(self) -> TargetError:
-        return TargetError(
+        missing = TargetError(
             f"{self.options.address}: topic {self.options.topic!r} does not exist; check 'topic', create it, or set "
             "'createTopic'"
         )
+        return of_input(missing)
 
     def _create(self) -> None:
         from confluent_kafka.admin import AdminClient, NewTopic

@@ -26,7 +26,7 @@ from spark_channel.connectors.mysql.options import (
     settings_to_change,
 )
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession, session_script
-from spark_channel.errors import ChannelError
+from spark_channel.errors import ChannelError, final, of_input
 from spark_channel.masking import without_frames
 from spark_channel.retry import Retry
 
@@ -61,6 +61,9 @@ _ENDED = frozenset({1317, 1969, 3024})
 """KILL QUERY, MariaDB's max_statement_time, MySQL's max_execution_time."""
 _SHORT = frozenset({1021, 1037, 1041, 1317})
 """No disk, no memory; and KILL QUERY, after which the statement may succeed."""
+_FULL = frozenset({1021, 1114})
+_OF_INPUT = frozenset({1044, 1045, 1049, 1142, 1143, 1146, 1227, 1370, 1698})
+"""A login, database, table or right that is not there."""
 _BATCH_BYTES = 4 << 20
 _LOST_CODE = 2013
 _LOST_ADVICE = (
@@ -441,7 +444,8 @@ class MysqlSession(BoundSession):
         return self._failure(text)
 
     def explain(self, error: BaseException) -> ChannelError:
-        return self._failure(self._text(error))
+        code, made = _code(error), self._failure(self._text(error))
+        return final(of_input(made, is_of_input=code in _OF_INPUT), is_final=code in _FULL)
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:

@@ -8,10 +8,12 @@ from spark_channel.errors import ChannelError
 __all__ = [
     "CANNOT_CARRY",
     "explain",
+    "is_disk_full",
     "is_ended",
     "is_full",
     "is_gone",
     "is_locked",
+    "is_of_input",
     "is_refused_data",
     "is_short",
     "sqlstate_of",
@@ -67,6 +69,14 @@ _HINTS = {
     "waited: raise it for this role",
     "57P05": "the server's setting idle_session_timeout ended the session: raise it for this role",
 }
+_OF_INPUT = frozenset({"28P01", "28000", "3D000", "42501", "42P01", "3F000"})
+_OF_INPUT_TEXTS = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    'FATAL:  database "',
+    "permission denied for ",
+)
 _FULL_TEXTS = ("too many clients", "too many connections for", "remaining connection slots")
 _UNTRUSTED = "the server's certificate is not trusted, or names another host: see 'sslrootcert', 'url' and 'sslmode'"
 _HINT_TEXTS = {
@@ -150,6 +160,18 @@ def is_short(error: BaseException) -> bool:
     """
     is_cancelled = is_ended(error) and "due to user request" in str(_cause(error))
     return is_cancelled or is_full(error) or sqlstate_of(error) in _SHORT
+
+
+def is_of_input(error: BaseException) -> bool:
+    """Whether the login, the database, the table or a right is not there."""
+    state = sqlstate_of(error)
+    return state in _OF_INPUT or (
+        state is None and any(text in str(_cause(error)) for text in _OF_INPUT_TEXTS)
+    )
+
+
+def is_disk_full(error: BaseException) -> bool:
+    return sqlstate_of(error) == "53100" or "No space left on device" in str(_cause(error))
 
 
 def is_locked(error: BaseException) -> bool:

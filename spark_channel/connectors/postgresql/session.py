@@ -26,7 +26,14 @@ from spark_channel.connectors.postgresql.copy import (
     PacedCopy,
     bits,
 )
-from spark_channel.connectors.postgresql.failures import explain, is_ended, is_full, sqlstate_of
+from spark_channel.connectors.postgresql.failures import (
+    explain,
+    is_disk_full,
+    is_ended,
+    is_full,
+    is_of_input,
+    sqlstate_of,
+)
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.settings import Settings
 from spark_channel.connectors.postgresql.shared_database import BY_COPY, shared_database
@@ -41,7 +48,7 @@ from spark_channel.connectors.sql.publish import check_stored
 from spark_channel.connectors.sql.session import BatchSize, BoundSession, DriverSession, committed
 from spark_channel.connectors.sql.session_pool import AnswerCache, sessions
 from spark_channel.connectors.sql.statements import quoted_name
-from spark_channel.errors import ChannelError
+from spark_channel.errors import ChannelError, final, of_input
 
 if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.dialect import PostgresPlan
@@ -245,7 +252,9 @@ class PgSession(DriverSession):
         self._run("SELECT 1")
 
     def explain(self, error: BaseException) -> ChannelError:
-        return self._failure(explain(error, self.place, hides=self._hides))
+        is_input, is_full = is_of_input(error), is_disk_full(error)
+        made = self._failure(explain(error, self.place, hides=self._hides))
+        return final(of_input(made, is_of_input=is_input), is_final=is_full)
 
     @contextmanager
     def transaction(self, modes: str = "", *first: str) -> Iterator[None]:

@@ -35,7 +35,7 @@ from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
-from spark_channel.errors import CommitError, SupersededError, TargetError
+from spark_channel.errors import CommitError, SupersededError, TargetError, of_input
 from spark_channel.plain_text import log_of
 
 __all__ = [
@@ -392,8 +392,10 @@ def _check_writable(path: Path, product: str, beside: str) -> None:
     """
     directory = path.absolute().parent
     if not directory.is_dir():
-        raise TargetError(
-            f"directory {directory} does not exist; make it, or name the database in another one"
+        raise of_input(
+            TargetError(
+                f"directory {directory} does not exist; make it, or name the database in another one"
+            )
         )
     for each in (directory, *([path] if path.exists() else [])):
         if not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):

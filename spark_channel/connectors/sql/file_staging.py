@@ -5,6 +5,7 @@
 driver that was killed may still be writing under the same numbers.
 """
 
+import errno
 import os
 import secrets
 import shutil
@@ -20,7 +21,7 @@ import pyarrow as pa
 from spark_channel.clock import utc_text
 from spark_channel.connectors.base.claims import Claim, Identity, is_alive, own_process
 from spark_channel.connectors.sql.write_protocol import HeartbeatThread
-from spark_channel.errors import TargetError
+from spark_channel.errors import TargetError, final, of_input
 
 __all__ = [
     "StagedFile",
@@ -169,21 +170,27 @@ def target_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise TargetError(
-            f"directory {_missing(path)} does not exist; make it, or name the database in another one"
+        raise of_input(
+            TargetError(
+                f"directory {_missing(path)} does not exist; make it, or name the database in another one"
+            )
         ) from error
     except PermissionError as error:
-        raise TargetError(
-            f"this user may not write {error.filename or path}; its directory must be writable too"
+        raise of_input(
+            TargetError(
+                f"this user may not write {error.filename or path}; its directory must be writable too"
+            )
         ) from error
     except OSError as error:
-        raise TargetError(f"{path}: {error.strerror or error}; {_advice(error)}") from error
+        made = TargetError(f"{path}: {error.strerror or error}; {_advice(error)}")
+        raise final(made, is_final=error.errno in _FULL) from error
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def _advice(error: OSError) -> str:
-    import errno
-
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in _FULL:
         return "free space on the database's disk: rows are staged beside the database, and then stored in it"
     if error.errno == errno.EROFS:
         return "the file system is mounted read-only; name a database on another one"

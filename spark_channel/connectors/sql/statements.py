@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from spark_channel.connectors.base.types import Node, arrow_columns, exp, sqlglot, tokens
-from spark_channel.errors import OptionError, SourceError
+from spark_channel.errors import OptionError, SourceError, of_input
 
 __all__ = [
     "Node",
@@ -337,7 +337,9 @@ def missing_table(dbtable: str, names: Sequence[str], place: object) -> SourceEr
     more = ", ..." if len(names) > _SHOWN else ""
     theirs = [name for name in names if not name.rpartition(".")[2].startswith("spark_channel_")]
     there = ", ".join(theirs[:_SHOWN]) + more if theirs else "none"
-    return SourceError(f"table {dbtable!r} does not exist in {place}; its tables: {there}")
+    return of_input(
+        SourceError(f"table {dbtable!r} does not exist in {place}; its tables: {there}")
+    )
 
 
 def only_name(name: str, names: Sequence[str]) -> str | None:

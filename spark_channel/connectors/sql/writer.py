@@ -62,6 +62,7 @@ from spark_channel.errors import (
     SchemaError,
     SupersededError,
     TargetError,
+    of_input,
 )
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
@@ -510,10 +511,11 @@ class SqlWriter(WriteProtocol[S]):
                 f"{longest} bytes: choose a shorter name"
             )
         if place.table is None and not self.options.create_table:
-            raise TargetError(
+            missing = TargetError(
                 f"table {self.options.dbtable!r} does not exist in {self.shown}, and 'createTable' is false; create "
                 "it, or omit the option. A DataX job creates no table, except in preSql"
             )
+            raise of_input(missing)
 
     def _what_is_there(self, plan: SqlPlan) -> str:
         if plan.commit == "task":

@@ -19,7 +19,14 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.options import FileReadOptions, FileUrl, FileWriteOptions
 from spark_channel.connectors.sql.session import IN_SESSION, IN_TRANSACTION, BatchSize, BoundSession
-from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.errors import (
+    ChannelError,
+    OptionError,
+    SourceError,
+    TargetError,
+    final,
+    of_input,
+)
 
 __all__ = [
     "SqliteReadOptions",
@@ -158,7 +165,10 @@ class SqliteSession(BoundSession):
             )
         elif "failed to open" in text or "unable to open" in text:
             hint = "the file or its directory cannot be opened by this user"
-        return self._failure(f"{self.path}: {hint}{'. ' if hint else ''}SQLite says: {text}")
+        made = self._failure(f"{self.path}: {hint}{'. ' if hint else ''}SQLite says: {text}")
+        is_missing = any(each in text for each in ("no such table", "readonly", "unable to open"))
+        is_full = "disk is full" in text or "No space left" in text
+        return final(of_input(made, is_of_input=is_missing), is_final=is_full)
 
 
 def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
@@ -185,14 +195,14 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
         failure: missing, a directory or unreadable; says what to do.
     """
     if path.is_dir():
-        raise failure(f"{path} is a directory; name the database file in it")
+        raise of_input(failure(f"{path} is a directory; name the database file in it"))
     if not path.exists():
         hint = "; correct the path in option 'url'"
         if path.is_absolute() and Path(str(path).lstrip("/")).exists():
             hint = f"; a relative path is written sqlite:{str(path).lstrip('/')}"
-        raise failure(f"database file {path} does not exist{hint}")
+        raise of_input(failure(f"database file {path} does not exist{hint}"))
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise failure(f"{path}: Permission denied; let this user read the file")
+        raise of_input(failure(f"{path}: Permission denied; let this user read the file"))
 
 
 _IGNORED: Mapping[str, str] = {
