@@ -41,7 +41,10 @@ def exit_code(error: BaseException) -> int:
     """1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted, 143 ended by SIGTERM."""
     if isinstance(error, (DirtyRowsError, BatchRefusedError)):
         return REFUSED_ROWS
-    causes = (error, error.__cause__)  # a commit that fails says what the target contains, and why it failed
+    causes = (
+        error,
+        error.__cause__,
+    )  # a commit that fails says what the target contains, and why it failed
     if any(isinstance(each, ChannelError) and each.is_of_input for each in causes):
         return BAD_INPUT
     if isinstance(error, KeyboardInterrupt):

@@ -411,7 +411,8 @@ def resume(
 @tunnel.command("pause-base")
 def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = None) -> None:
     """Pause the reading of existing rows, while changes are still read. The pause holds across restarts."""
-    paused = _tunnel(name, store).pause_base(channel)
+    found = _tunnel(name, store)
+    paused = found.pause_base(channel)
     if not paused:
         say(
             f"tunnel {name}: each channel is paused already, or has read all existing rows: nothing changes"
@@ -419,7 +420,7 @@ def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = Non
         return
     say(
         f"tunnel {name}: existing rows of {', '.join(paused)} are paused from its client's next heartbeat on; "
-        f"`spark-channel tunnel resume-base {name}` ends the pause"
+        f"`spark-channel tunnel resume-base {found.store.named(found.name)}` ends the pause"
     )
 
 

@@ -445,7 +445,7 @@ class ChannelTurns(ABC):
             self._record.name,
             run.sequence,
             why,
-            self._record.name,
+            self._client.named,
             run.id,
         )
         self._over_with(run, finished=False)

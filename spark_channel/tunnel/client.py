@@ -380,6 +380,11 @@ class TunnelClient:
         """See `state_machine.hand_out`."""
         return self._store.hand_out(self._record.name, self._id, channel, sequence, end)
 
+    @property
+    def named(self) -> str:
+        """The tunnel as an argument of `spark-channel tunnel`."""
+        return self._store.named(self._record.name)
+
     def checkpoint(
         self, channel: str, sequence: int, token: Token, in_flight: Mapping[str, int] | None = None
     ) -> None:

@@ -198,6 +198,10 @@ class TunnelStore(Protocol):
         """Return the store's location for people, without secrets."""
         ...
 
+    def named(self, name: str) -> str:
+        """The tunnel `name` as an argument of `spark-channel tunnel`, with this store, whose login is left out."""
+        ...
+
     def create(self, record: TunnelRecord, channels: Sequence[Channel]) -> TunnelRecord:
         """Add a tunnel; `created_at` is filled in. Raises `TunnelError` when the name is taken."""
         ...

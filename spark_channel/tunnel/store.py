@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -119,6 +120,9 @@ class SqlStore(ABC):
     @abstractmethod
     def show(self) -> str: ...
 
+    def named(self, name: str) -> str:
+        return f"{shlex.quote(name)} --store {shlex.quote(self.show())}"
+
     @abstractmethod
     def _transaction(self, *, make: bool = False) -> AbstractContextManager[Statements]:
         """A write transaction; `make`: the tables are made when they do not exist.
@@ -232,7 +236,7 @@ class SqlStore(ABC):
         with self._transaction() as statements:
             self._record(statements, name)
             old = new = self._load(statements, name)
-            _check_known(name, old, channels)
+            self._check_known(name, old, channels)
             parked = tuple(
                 key
                 for key, each in old.channels.items()
@@ -249,7 +253,7 @@ class SqlStore(ABC):
         with self._transaction() as statements:
             self._record(statements, name)
             old = new = self._load(statements, name)
-            _check_known(name, old, channels)
+            self._check_known(name, old, channels)
             changed = []
             for key, each in old.channels.items():
                 if channels is not None and key not in channels:
@@ -307,6 +311,14 @@ class SqlStore(ABC):
     def now(self) -> float:
         with self._transaction() as statements:
             return self._now(statements)
+
+    def _check_known(self, name: str, state: TunnelState, channels: Collection[str] | None) -> None:
+        unknown = sorted(set(channels or ()) - set(state.channels))
+        if unknown:
+            raise TunnelError(
+                f"tunnel {name!r} has no channel {', '.join(map(repr, unknown))}; "
+                f"`spark-channel tunnel describe {self.named(name)}` lists those that it has"
+            )
 
     def _record(self, statements: Statements, name: str) -> TunnelRecord:
         rows = self._lock(statements, name)
@@ -420,15 +432,6 @@ _MORE = (
     ("in_flight", _IN_FLIGHT),
 )
 """Fields of a channel that the store keeps in the split's column."""
-
-
-def _check_known(name: str, state: TunnelState, channels: Collection[str] | None) -> None:
-    unknown = sorted(set(channels or ()) - set(state.channels))
-    if unknown:
-        raise TunnelError(
-            f"tunnel {name!r} has no channel {', '.join(map(repr, unknown))}; "
-            f"`spark-channel tunnel describe {name}` lists those that it has"
-        )
 
 
 def _params(channel: Channel) -> str:

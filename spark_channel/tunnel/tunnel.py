@@ -147,9 +147,10 @@ class Tunnel:
         if left:
             _log.warning(
                 "tunnel %r no longer follows %s, which option 'tables' does not name: `spark-channel tunnel "
-                "add-table` adds a table again",
+                "add-table %s --table TABLE` adds a table again",
                 self.name,
                 ", ".join(left),
+                self.store.named(self.name),
             )
         return made
 
@@ -459,7 +460,7 @@ class Tunnel:
                 "`spark-channel tunnel resume-base %s` has them read",
                 self.name,
                 table,
-                self.name,
+                self.store.named(self.name),
             )
 
 

@@ -393,7 +393,7 @@ class TunnelWorker(ChannelTurns):
             return
         text = (
             f"channel {parked.id} of tunnel {self._record.name!r} is parked ({parked.parked}); mend the cause, then "
-            f"`spark-channel tunnel resume {self._record.name}`"
+            f"`spark-channel tunnel resume {self._store.named(self._record.name)}`"
         )
         error = self._parked_by
         if error is None:

@@ -63,11 +63,11 @@ def test_a_job_that_fails_or_cannot_be_read_keeps_no_other_from_running(tmp_path
     (tmp_path / "jobs" / "2.json").write_text("{")
     write_job(tmp_path / "jobs" / "3.json", made_up(5), into_sqlite(place))
     done = typed("run", str(tmp_path / "jobs"), "--output", "json")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert counted(place, "t") == 5
     report = json.loads(done.stdout)
     assert [(each["state"], each["exit_code"]) for each in report["jobs"]] == [
-        ("failed", 1),
+        ("failed", 2),
         ("not run", 2),
         ("done", 0),
     ]

@@ -101,6 +101,7 @@ def test_a_parked_channel_is_listed_and_resumed(shop: Path) -> None:
     assert "parked base-0001: ValueError: [no] such item" in shown
     unknown = call("resume", "orders", "--channel", "base-7")
     assert unknown.exit_code != 0
+    assert f"tunnel describe orders --store {shop.parent / 'tunnels.db'}`" in str(unknown.exception)
     assert "base-0000 is not parked" in call("resume", "orders", "--channel", "base-0000").output
     assert "resumed base-0001; a client has it" in call("resume", "orders").output
     assert "no channel is parked" in call("resume", "orders").output
