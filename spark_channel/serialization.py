@@ -96,6 +96,7 @@ def from_plain(kind: Callable[..., _T], data: Any, what: str, *, text: bool = Fa
 class Number(Decimal):
     """A number of JSON, and how it is written: `1.10`, `1E3` and `-0` come back unchanged."""
 
+    __slots__ = ("text",)
     text: str
 
     def __new__(cls, text: str) -> Self:

@@ -208,6 +208,10 @@ class TextReadOptions(FileReadOptions):
         "UTC", description="time zone of values without one, in columns with a time zone"
     )
     sample_bytes: ByteAmount = Field(4 << 20, description="bytes that are read to infer the types")
+    max_line_bytes: Annotated[ByteAmount, Trait.SAME_ROWS] = Field(
+        16 << 20,
+        description="size of one line, unpacked, at most; it is held in memory several times",
+    )
 
     @field_validator("mode", mode="before")
     @classmethod
@@ -251,7 +255,7 @@ class CsvReadOptions(TextReadOptions):
         **FileReadOptions.ignored,
         **_COMMON_TEXT_IGNORED,
         "maxColumns": "the reader has no such bound",
-        "maxCharsPerColumn": "the reader has no such bound",
+        "maxCharsPerColumn": "'maxLineBytes' bounds a line",
         "inputBufferSize": "blocks follow the speed limit",
         "preferDate": "a column of dates is read as dates",
         "prefersDecimal": "numbers with a point are doubles, unless the schema says otherwise",

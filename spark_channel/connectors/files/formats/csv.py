@@ -144,7 +144,7 @@ class CsvFormat(TextFormat):
 
         Where the options do not say it, the sample shows whether quoted values hold line ends.
         """
-        file = TextFile(opened, path, path, options.compression, options.encoding)
+        file = TextFile(opened, path, path, options)
         file.head()
         syntax = CsvSyntax.of(options, multi_line=False)
         is_known = options.multi_line is not None

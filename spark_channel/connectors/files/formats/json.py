@@ -163,7 +163,7 @@ class JsonFormat(TextFormat):
         self, opened: pa.NativeFile, path: str, options: JsonReadOptions
     ) -> tuple[pa.Schema, Dialect]:
         """Fields in the order in which they appear, typed from the first `sampleBytes`."""
-        file = TextFile(opened, path, path, options.compression, options.encoding)
+        file = TextFile(opened, path, path, options)
         file.head()
         sample = b""
         for block in file.blocks(0, None, lambda: options.sample_bytes):

@@ -53,7 +53,6 @@ __all__ = [
 
 _log = log_of(__name__)
 
-_LARGEST_RECORD = 256 << 20
 HEAD = 64 << 10
 _BOM = b"\xef\xbb\xbf"
 
@@ -116,12 +115,13 @@ class TextFile:
     """One open text file. `opened` is at its start, and closed by its owner."""
 
     def __init__(
-        self, opened: pa.NativeFile, path: str, shown: str, compression: str | None, encoding: str
+        self, opened: pa.NativeFile, path: str, shown: str, options: TextReadOptions
     ) -> None:
         self._opened = opened
-        self._codec = codec_of(path, compression)
-        self._encoding = encoding
-        self._raw = _is_utf8(encoding) or _is_ascii_superset(encoding)
+        self._codec = codec_of(path, options.compression)
+        self._encoding = options.encoding
+        self._raw = _is_utf8(options.encoding) or _is_ascii_superset(options.encoding)
+        self._most = options.max_line_bytes
         self._shown = shown
         self._streams: list[pa.CompressedInputStream] = []
         self.newline = b"\n"
@@ -190,7 +190,7 @@ class TextFile:
         `start` > 0 needs a plain file whose every line is a record.
 
         Raises:
-            SourceError: a record of more than 256 MiB. UnicodeError: not in the encoding.
+            SourceError: a record of more than `maxLineBytes`. UnicodeError: not in the encoding.
         """
         boundary = boundary or self.last_newline
         read = self._stream()
@@ -207,7 +207,8 @@ class TextFile:
                 if not at_end:
                     # More of a record that is larger than a block: twice as much each time.
                     missing = max(wanted, len(_BOM) if first else 0) - len(pending)
-                    chunk = bytes(read(missing if missing > 0 else len(pending)))
+                    more = min(len(pending), self._most + 1 - len(pending))
+                    chunk = bytes(read(missing if missing > 0 else more))
                     at_end = not chunk
                     pending += chunk
                 if first and len(pending) < len(_BOM) and not at_end:
@@ -220,10 +221,11 @@ class TextFile:
                 cut = boundary(pending, at_end)
                 if at_end and not pending:
                     return
-                if not cut and len(pending) > _LARGEST_RECORD:
+                if not cut and len(pending) > self._most:
                     raise SourceError(
-                        f"{self._shown} holds a line of more than {_LARGEST_RECORD >> 20} MiB after byte "
-                        f"{position}: it is not a text file, or a quote is not closed. Correct it, or name another"
+                        f"{self._shown} holds a line of more than {self._most} bytes after byte {position}, which is "
+                        "held in memory several times: it is not a text file, or a quote is not closed. Correct it, "
+                        "or raise 'maxLineBytes'"
                     )
             if end is not None and position + cut > end:
                 # A record behind a byte order mark belongs to the range of byte 0, which may end inside the mark.
@@ -275,9 +277,7 @@ class TextBlocks:
     ) -> None:
         self._options: TextReadOptions = wanted.options
         self._wanted = wanted
-        self._file = TextFile(
-            opened, path, wanted.shown, self._options.compression, self._options.encoding
-        )
+        self._file = TextFile(opened, path, wanted.shown, self._options)
         if "newline" in params:
             self._file.newline = params["newline"].encode()
         else:
@@ -329,7 +329,7 @@ class TextFormat(Format):
         return self.sample(opened, path, options)[0]
 
     def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
-        file = TextFile(opened, path, path, cut.options.compression, cut.options.encoding)
+        file = TextFile(opened, path, path, cut.options)
         head = file.head()
         body = head.removeprefix(_BOM)
         first = self._first_row(body, cut.options)
