@@ -23,7 +23,7 @@ help:
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
 	@echo 'make soak         the long form of each proof'
-	@echo 'make test-servers the tests of MySQL and MariaDB on every version of them'
+	@echo 'make test-servers the tests of servers that start slowly, or are another version of one that CI runs'
 	@echo 'make docs         the documentation as a site, in artifacts/site'
 	@echo 'make notebooks    run the notebooks, and keep their outputs in them'
 	@echo 'make lock         the newest allowed versions of all that CI installs, with hashes'
@@ -108,7 +108,7 @@ soak: ready servers
 	HYPOTHESIS_PROFILE=search $(PYTHON_BIN)/python -m pytest -m 'soak or hypothesis' --timeout 7200
 
 test-servers: ready servers
-	$(PYTHON_BIN)/python -m pytest -n 2 $(SPREAD) -m 'not soak' tests/connectors/mysql
+	$(PYTHON_BIN)/python -m pytest -n 2 $(SPREAD) -m 'every_server and not soak' tests
 
 # What the next two run, apart from the environment that they are about.
 TOOLS = artifacts/tools

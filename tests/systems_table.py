@@ -31,7 +31,7 @@ TITLES = {
     "arrow": FILES,
     "delta": "Delta Lake on a disk",
     "iceberg": "Apache Iceberg on a disk",
-    "adbc": "ADBC drivers",
+    "adbc": "ADBC drivers of PostgreSQL and SQLite",
     "clickhouse": "ClickHouse",
     "http": "Web services (JSON over HTTP)",
     "mongodb": "MongoDB",

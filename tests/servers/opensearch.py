@@ -1,4 +1,4 @@
-"""OpenSearch for the tests: one node in its own process and directory, on a free port, removed when it is closed.
+"""OpenSearch and Elasticsearch for the tests: one node in its own process and directory, removed when it is closed.
 
 `Relay` is a proxy between clients and the node, for the faults that a node cannot be made to produce.
 """
@@ -18,16 +18,40 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
+from tests.servers.installed import installed
 from tests.servers.postgres import free_port
 
-__all__ = ["OpenSearchServer", "Relay", "opensearch_server"]
+__all__ = ["PRODUCTS", "OpenSearchServer", "Relay", "opensearch_server"]
 
-JARS = Path(__file__).resolve().parents[2] / "artifacts" / "opensearch"
-MODULES = {
-    "transport-netty4": ("org.opensearch.transport.Netty4Plugin", ("netty-", "transport-netty4")),
-    "reindex": ("org.opensearch.index.reindex.ReindexPlugin", ("reindex-",)),
+
+@dataclass(frozen=True)
+class Product:
+    """`name` is the folder of the jars, and the beginning of packages; `prefix` that of system properties.
+
+    `main` and the classes of the modules that a node needs to speak HTTP, and to delete by query, follow `org.NAME.`.
+    """
+
+    name: str
+    prefix: str
+    main: str
+    reindex: str
+
+    @property
+    def modules(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Each module's class, and how the names of its jars begin."""
+        return {
+            "transport-netty4": (
+                f"org.{self.name}.transport.Netty4Plugin",
+                ("netty-", "transport-netty4"),
+            ),
+            "reindex": (f"org.{self.name}.{self.reindex}.ReindexPlugin", ("reindex-",)),
+        }
+
+
+PRODUCTS = {
+    "opensearch": Product("opensearch", "opensearch", "OpenSearch", "index.reindex"),
+    "elasticsearch": Product("elasticsearch", "es", "Elasticsearch", "reindex"),
 }
-"""Classes and jars of the modules that a node needs to speak HTTP, and to delete by query."""
 _START_SECONDS = 120.0
 _LOG = """
 appender.console.type = Console
@@ -93,11 +117,10 @@ class OpenSearchServer:
 
 
 @contextmanager
-def opensearch_server() -> Iterator[OpenSearchServer]:
-    if not JARS.is_dir():
-        raise RuntimeError("no OpenSearch is installed; run .ci/servers")
-    home, port = Path(tempfile.mkdtemp(prefix="opensearch-")), free_port()
-    _install(home, port)
+def opensearch_server(name: str = "opensearch") -> Iterator[OpenSearchServer]:
+    product, jars = PRODUCTS[name], installed(name)
+    home, port = Path(tempfile.mkdtemp(prefix=f"{name}-")), free_port()
+    _install(product, sorted(jars.glob("*.jar")), home, port)
     java = shutil.which("java")
     assert java is not None, "no java is installed; run .ci/servers"
     options = ["-Xmx512m", "-Xms512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -105,9 +128,9 @@ def opensearch_server() -> Iterator[OpenSearchServer]:
         "java.security.manager": "allow",
         "java.io.tmpdir": home / "tmp",
         "log4j2.disable.jmx": "true",
-        "opensearch.path.home": home,
-        "opensearch.path.conf": home / "config",
-        "opensearch.distribution.type": "tar",
+        f"{product.prefix}.path.home": home,
+        f"{product.prefix}.path.conf": home / "config",
+        f"{product.prefix}.distribution.type": "tar",
     }
     options += [f"-D{name}={value}" for name, value in settings.items()]
     # It does not run as root.
@@ -115,8 +138,9 @@ def opensearch_server() -> Iterator[OpenSearchServer]:
     log = home / "logs" / "out"
     with log.open("wb") as out, relay(port) as between:
         process = subprocess.Popen(
-            [java, *options, "-cp", f"{home}/lib/*", "org.opensearch.bootstrap.OpenSearch"],
+            [java, *options, "-cp", f"{home}/lib/*", f"org.{name}.bootstrap.{product.main}"],
             cwd=home,
+            env={**os.environ, "LIBFFI_TMPDIR": str(home / "tmp")},
             stdout=out,
             stderr=out,
             **owner,
@@ -140,24 +164,24 @@ def _wait(server: OpenSearchServer, process: subprocess.Popen[bytes], log: Path)
         except OSError:
             if process.poll() is not None or time.monotonic() > deadline:
                 text = log.read_text(errors="replace")
-                raise RuntimeError(f"OpenSearch does not start: {text[-2000:]}") from None
+                raise RuntimeError(f"the node does not start: {text[-2000:]}") from None
             time.sleep(0.1)
 
 
-def _install(home: Path, port: int) -> None:
-    """The folders of a distribution; jars are links."""
-    jars = sorted(JARS.glob("*.jar"))
-    version = next(each.stem for each in jars if each.stem.startswith("opensearch-core-"))[16:]
+def _install(product: Product, jars: list[Path], home: Path, port: int) -> None:
+    """The folders of a distribution."""
+    core = f"{product.name}-core-"
+    version = next(each.stem for each in jars if each.stem.startswith(core)).removeprefix(core)
     for name in ("config", "data", "lib", "logs", "plugins", "tmp"):
         (home / name).mkdir()
     (home / "config" / "log4j2.properties").write_text(_LOG)
-    (home / "config" / "opensearch.yml").write_text(
+    (home / "config" / f"{product.name}.yml").write_text(
         f"discovery.type: single-node\nnetwork.host: 127.0.0.1\nhttp.port: {port}\n"
         f"transport.port: {free_port()}\naction.destructive_requires_name: false\n"
         "cluster.routing.allocation.disk.threshold_enabled: false\n"
     )
     used = set[Path]()
-    for name, (kind, prefixes) in MODULES.items():
+    for name, (kind, prefixes) in product.modules.items():
         folder = home / "modules" / name
         folder.mkdir(parents=True)
         about = {
@@ -165,14 +189,16 @@ def _install(home: Path, port: int) -> None:
             "description": name,
             "classname": kind,
             "version": version,
-            "opensearch.version": version,
+            f"{product.name}.version": version,
             "java.version": 11,
             "has.native.controller": "false",
         }
         lines = "".join(f"{key}={value}\n" for key, value in about.items())
         (folder / "plugin-descriptor.properties").write_text(lines)
         (folder / "plugin-security.policy").write_text(
-            "grant { permission java.security.AllPermission; };\n"
+            'grant { permission java.net.SocketPermission "*", "accept,connect"; '
+            'permission java.io.FilePermission "/proc/sys/net/core/somaxconn", "read"; '
+            'permission java.util.PropertyPermission "sun.nio.ch.bugLevel", "write"; };\n'
         )
         for jar in (each for each in jars if each.name.startswith(prefixes)):
             shutil.copy(jar, folder)

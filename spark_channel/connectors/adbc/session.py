@@ -71,7 +71,7 @@ _ADDRESS = re.compile("[:;=@]")
 _LIBRARY_PARTS = re.compile(r"^(lib)?(adbc[_-]driver[_-])?|(\.so|\.dylib|\.dll|\.toml)[.\d]*$")
 _LIBPQ = ("postgresql", "postgres")
 """Drivers whose `uri` libpq reads."""
-_MERGING = ("sqlite", "postgres", "duckdb")
+_MERGING = ("sqlite", "postgres")
 _IGNORED: Mapping[str, str] = {
     "queryTimeout": "ADBC knows none; give the driver's own with 'driverOptions'",
     "isolationLevel": "give the driver's own with 'driverOptions'",
@@ -381,6 +381,14 @@ class AdbcSession(BoundSession):
         self.has_transactions = self._begin()
         with self.closed_on_failure():
             self._run_first(options)
+
+    @property
+    def opens_the_file_alone(self) -> bool:
+        """Whether another connection of this process does not see what this one writes (DuckDB)."""
+        try:
+            return str(self._connection.adbc_get_info().get("vendor_name")).lower() == "duckdb"
+        except adbc_driver_manager.Error:  # which some drivers do not tell
+            return False
 
     def _connect(self, options: DriverOptions) -> adbc_driver_manager.dbapi.Connection:
         library, entrypoint = driver_path(options.driver)

@@ -230,6 +230,13 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True
     ) -> AdbcSession:
         session = AdbcSession(self.options, failure)
+        if session.opens_the_file_alone:
+            session.close()
+            raise TargetError(
+                f"{session.place}: each connection of DuckDB's driver opens the file as a database of its own, which "
+                "does not see what others in the process write: rows would be lost, or written twice. It can only be "
+                "read. Write with writer=duckdb, whose connections share the database"
+            )
         if not session.has_transactions:
             session.close()
             raise TargetError(

@@ -350,9 +350,10 @@ _BUILT_IN = (
         "spark_channel.connectors.adbc:AdbcWriter",
         about="any database with an ADBC driver",
         secrets=("driver", "password", "uri", "driverOptions"),
-        maturity="preview",
-        tested="the drivers of PostgreSQL, SQLite and DuckDB; each other driver is experimental",
+        maturity="stable",
+        tested="ADBC's drivers of PostgreSQL 15 and SQLite 3; reads also DuckDB's",
         delivery=_ONCE,
+        also=(AlsoReaches("other ADBC drivers", "experimental", "none of them was run"),),
         untested=_other_driver,
     ),
     Connector(
@@ -400,7 +401,7 @@ _BUILT_IN = (
         maturity="stable",
         tested="OpenSearch 2.19",
         delivery=_AT_LEAST_ONCE,
-        also=(AlsoReaches("Elasticsearch", "preview", "only OpenSearch, which answers alike"),),
+        also=(AlsoReaches("Elasticsearch", "stable", "Elasticsearch 7.17; 8 was not run"),),
     ),
     Connector(
         "http",

@@ -18,6 +18,8 @@ from tests.connectors.sql.documented import PLANES
 from tests.connectors.sql.odd_names import hold_to_names
 from tests.servers.postgres import PostgresServer
 
+pytestmark = pytest.mark.real_server("ADBC's drivers of PostgreSQL", "adbc")
+
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", None, "c'; drop table t; --"]})
 
 

@@ -1,5 +1,6 @@
 """Drivers that are named in other ways than by a package, and drivers that do less than PostgreSQL's."""
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import adbc_driver_sqlite
 import pyarrow as pa
 import pytest
 
+from spark_channel.connectors import WriteContext, load_writer
 from spark_channel.connectors.adbc import AdbcWriter
 from spark_channel.connectors.adbc.session import AdbcSession
 from spark_channel.errors import OptionError, TargetError
@@ -185,8 +187,21 @@ def test_a_driver_without_transactions_only_reads() -> None:
         found.write(ROWS)
 
 
-def test_duckdbs_own_driver_is_found_by_its_package(tmp_path: Path) -> None:
-    found = base(driver="duckdb", driveroptions='{"path": "' + str(tmp_path / "shop.duckdb") + '"}')
-    found.write(ROWS, commit="job")
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_duckdbs_own_driver_only_reads(tmp_path: Path, commit: CommitMode) -> None:
+    """Two of its connections in one process do not see each other's rows: three attempts of a task wrote all three."""
+    path = tmp_path / "shop.duckdb"
+    writer, _ = load_writer({"path": str(path), "dbtable": "t"})
+    plan = writer.prepare(WriteContext("job"), ROWS.schema)
+    task = writer.open(plan, 0, 0)
+    for batch in ROWS.to_batches():
+        task.write(batch)
+    writer.commit(plan, [task.close()])
+    found = base(driver="duckdb", driveroptions=json.dumps({"path": str(path)}))
     assert found.read().to_pydict() == ROWS.to_pydict()
     assert found.read().schema.field("id").type == pa.int64()
+    with pytest.raises(
+        TargetError, match=r"opens the file as a database of its own.*writer=duckdb"
+    ):
+        found.write(ROWS, commit=commit)
+    assert found.read().num_rows == ROWS.num_rows

@@ -23,12 +23,21 @@ from tests.servers.opensearch import OpenSearchServer, opensearch_server
 MOMENT = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
 
 
-pytestmark = pytest.mark.real_server("OpenSearch", "elasticsearch")
+pytestmark = [
+    pytest.mark.real_server("OpenSearch", "elasticsearch"),
+    pytest.mark.real_server("Elasticsearch", "elasticsearch"),
+]
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[OpenSearchServer]:
-    with opensearch_server() as server:
+@pytest.fixture(
+    scope="module",
+    params=[
+        "opensearch",
+        pytest.param("elasticsearch", marks=pytest.mark.every_server),  # starts in ten seconds
+    ],
+)
+def running(request: pytest.FixtureRequest) -> Iterator[OpenSearchServer]:
+    with opensearch_server(request.param) as server:
         yield server
 
 
