@@ -108,6 +108,7 @@ soak: ready servers
 	HYPOTHESIS_PROFILE=search $(PYTHON_BIN)/python -m pytest -m 'soak or hypothesis' --timeout 7200
 
 test-servers: ready servers
+	@.ci/lakes $(PYTHON_BIN)/python
 	$(PYTHON_BIN)/python -m pytest -n 2 $(SPREAD) -m 'every_server and not soak' tests
 
 # What the next two run, apart from the environment that they are about.

@@ -11,22 +11,22 @@ __all__ = ["installed", "not_installed", "run_unpacked"]
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 
 
-def installed(name: str, package: str = "") -> Path:
+def installed(name: str, package: str = "", *, by: str = ".ci/servers") -> Path:
     """The path in artifacts/; skips the test where it could not be installed, and fails it where all must be (CI).
 
-    `package` is the Debian package it is of.
+    `package` is the Debian package it is of, and `by` the script that installs it.
     """
     path = ARTIFACTS / name
     if not path.exists():
         of = f" (Debian's package {package})" if package else ""
-        not_installed(f"artifacts/{name}{of}")
+        not_installed(f"artifacts/{name}{of}", by)
     return path
 
 
-def not_installed(what: str) -> NoReturn:
+def not_installed(what: str, by: str = ".ci/servers") -> NoReturn:
     """Skip the test, or fail it where all must be installed (CI)."""
     stop = pytest.fail if os.environ.get("CI") else pytest.skip
-    stop(f"{what} is not installed; run .ci/servers, which says what it needs")
+    stop(f"{what} is not installed; run {by}, which says what it needs")
 
 
 def run_unpacked(root: Path, program: str) -> list[str]:

@@ -18,13 +18,19 @@ from spark_channel.connectors.delta.table import (
     explained,
     open_table,
     place_of,
+    written_columns,
 )
 from spark_channel.connectors.delta.writer import file_path, logged_partition, table_files
 from spark_channel.connectors.files.filesystem import Location, reading
 from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.source import SourcePlan, plan_columns
-from spark_channel.connectors.lake.table import TableFile
+from spark_channel.connectors.lake.table import (
+    TableFile,
+    char_length,
+    check_no_char,
+    with_blanks,
+)
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
 
@@ -47,6 +53,7 @@ class DeltaReader(FilesReader):
     def __init__(self, options: DeltaReadOptions) -> None:
         super().__init__(options)
         self._version: int | None = None
+        self._chars: dict[str, pa.Field] = {}
 
     @property
     def version(self) -> int:
@@ -80,6 +87,11 @@ class DeltaReader(FilesReader):
                 self.form, self.options, in_files, in_folders, self._given or columns
             )
             self._version = table.version()
+            noted = written_columns(table)
+            chars = (field for field in noted if char_length(field) is not None)
+            self._chars = {field.name.lower(): field for field in chars}
+            if self._plan.condition is not None:
+                check_no_char(self._plan.condition.columns, noted, "where")
         return self._plan
 
     def table_columns(self) -> pa.Schema:
@@ -92,6 +104,17 @@ class DeltaReader(FilesReader):
     def split(self, advice: int) -> list[Split]:
         self._planned()
         return self.split_files(self.files_at(self.version), advice)
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        batches = super().read(split)
+        yield from map(self._with_blanks, batches) if self._chars else batches
+
+    def _with_blanks(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            with_blanks(values, self._chars.get(field.name.lower(), field))
+            for field, values in zip(batch.schema, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def files_at(self, version: int) -> list[SourceFile]:
         """The data files of a version."""

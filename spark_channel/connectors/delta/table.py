@@ -3,6 +3,7 @@
 import json
 import os
 import posixpath
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -357,6 +358,7 @@ _WRITTEN = {
 }
 """Features whose use is looked for below, or that change nothing for a writer of whole files."""
 
+_INNER_CHAR = re.compile(r"\bchar\(")
 _IN_SPARK = "use Delta Lake in Spark for this table"
 
 
@@ -380,7 +382,13 @@ def check_readable(table: "DeltaTable", shown: str) -> None:
             f"{shown} has delta.columnMapping.mode={mode}: its files use other names for columns; {_IN_SPARK}"
         )
     folders = table.metadata().partition_columns
-    for field in _fields(table) if folders else ():
+    for field in _fields(table):
+        note = str(field.get("metadata", {}).get(LENGTH_NOTE, ""))
+        if not is_length(note) and _INNER_CHAR.search(note):
+            raise UnsupportedError(
+                f"column {field['name']!r} of {shown} has a CHAR inside another type ({note}), whose values Spark "
+                f"fills up with blanks when it reads them; {_IN_SPARK}"
+            )
         if field["name"] in folders and field["type"] == "binary":
             raise UnsupportedError(
                 f"{shown} is partitioned by {field['name']!r}, which is binary: deltalake gives such values as the log "

@@ -42,6 +42,7 @@ from spark_channel.connectors.lake.table import (
     TableState,
     check_partition_column,
     exact_columns,
+    with_blanks,
 )
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import CommitError, SchemaError, TargetError, UnsupportedError
@@ -336,7 +337,8 @@ class DeltaState(TableState):
         for name, text in file.partition:
             if name in names:
                 kind = self.columns.field(name).type
-                value = partition_value(name, text, kind).as_py()
+                stored = partition_value(name, text, kind)
+                value = with_blanks(pa.array([stored], kind), self.columns.field(name))[0].as_py()
                 with suppress(ValueError, TypeError):
                     rank = None if value is None else exact(value, kind)
                     found[name] = ValueRange(rank, rank, int(value is None), 1)

@@ -39,6 +39,7 @@ from spark_channel.errors import CommitError, TargetError, UnsupportedError
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
 
@@ -247,7 +248,7 @@ class IcebergState(TableState):
         return int(self._table.properties.get(_OVERWRITES, 0))
 
     def check_writable(self, *, removes: bool) -> None:
-        from pyiceberg.transforms import IdentityTransform
+        from pyiceberg.transforms import IdentityTransform, VoidTransform
 
         shown, metadata = self._options.dbtable, self._table.metadata
         if metadata.format_version > 2:
@@ -255,7 +256,9 @@ class IcebergState(TableState):
                 f"{shown} is of format version {metadata.format_version}; {_IN_SPARK}"
             )
         for field in metadata.spec().fields:
-            if not isinstance(field.transform, IdentityTransform):
+            if isinstance(field.transform, VoidTransform):
+                _check_dropped(field, metadata.schema(), shown)
+            elif not isinstance(field.transform, IdentityTransform):
                 raise UnsupportedError(
                     f"{shown} is partitioned by {field.transform} of a column, and files are made here by whole "
                     f"values; {_IN_SPARK}"
@@ -402,12 +405,16 @@ def _data_file(metadata: "TableMetadata", new: NewFile, location: str, io: "File
         compute_statistics_plan(schema, properties),
         parquet_path_to_id_mapping(schema),
     )
-    values = [_typed(value, schema.find_type(name)) for name, value in new.partition]
+    values = {name: _typed(value, schema.find_type(name)) for name, value in new.partition}
+    columns = {
+        field.field_id: schema.find_column_name(field.source_id) for field in _files_by(metadata)
+    }
+    partition = [values.get(columns.get(field.field_id) or "") for field in metadata.spec().fields]
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=Record(*values),
+        partition=Record(*partition),
         file_size_in_bytes=new.size,
         sort_order_id=None,
         spec_id=metadata.default_spec_id,
@@ -435,8 +442,35 @@ def _typed(text: str | None, kind: Any) -> object:
 
 
 def partition_columns_of(metadata: "TableMetadata") -> tuple[str, ...]:
+    """The columns by whose values files are made. A field that was dropped from a table of format version 1 stays in
+    its partition spec, as `void`.
+    """
     schema = metadata.schema()
-    return tuple(schema.find_column_name(field.source_id) or "" for field in metadata.spec().fields)
+    return tuple(schema.find_column_name(field.source_id) or "" for field in _files_by(metadata))
+
+
+def _files_by(metadata: "TableMetadata") -> list[Any]:
+    from pyiceberg.transforms import VoidTransform
+
+    fields = metadata.spec().fields
+    return [field for field in fields if not isinstance(field.transform, VoidTransform)]
+
+
+def _check_dropped(dropped: Any, schema: "Schema", shown: str) -> None:
+    """Check that pyiceberg writes the NULL of a dropped partition field: it takes the field for required if its column
+    is so, and cannot read the manifests that it writes when the column is gone.
+
+    Raises:
+        UnsupportedError: names the field.
+    """
+    name = schema.find_column_name(dropped.source_id)
+    if name is not None and schema.find_field(name).optional:
+        return
+    why = "whose column is gone" if name is None else f"of column {name!r}, which is NOT NULL"
+    raise UnsupportedError(
+        f"the partition field {dropped.name!r} of {shown} was dropped, {why}, and pyiceberg cannot write such a table; "
+        f"{_IN_SPARK}"
+    )
 
 
 def planned_files(scan: Any, shown: str, *, outside: bool) -> list[Any]:

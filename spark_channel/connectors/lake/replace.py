@@ -19,7 +19,7 @@ from spark_channel.connectors.files.conditions import Condition, ValueRange, exa
 from spark_channel.connectors.files.formats.base import ReadRequest
 from spark_channel.connectors.files.formats.parquet import ParquetFormat
 from spark_channel.connectors.files.listing import partition_value
-from spark_channel.connectors.lake.table import NewFile, TableFile
+from spark_channel.connectors.lake.table import NewFile, TableFile, with_blanks
 from spark_channel.connectors.lake.task_writer import FileSet
 from spark_channel.errors import TargetError
 from spark_channel.lazy import compute as pc
@@ -224,13 +224,13 @@ def _row_batch(
         number = batch.schema.get_field_index(field.name)
         if field.name in partition_by:
             value = partition_value(field.name, texts.get(field.name), field.type)
-            made.append(pa.repeat(value, batch.num_rows))
+            made.append(with_blanks(pa.repeat(value, batch.num_rows), field))
         elif number < 0:
             made.append(pa.nulls(batch.num_rows, field.type))
         else:
             values = batch.column(number)
             try:
-                made.append(cast_exactly(values, field.type, declared=True))
+                made.append(with_blanks(cast_exactly(values, field.type, declared=True), field))
             except InexactError as error:
                 raise TargetError(
                     f"{path}: column {field.name!r} is {values.type} there and does not fit {field.type}: {error}"

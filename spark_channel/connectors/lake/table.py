@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,7 +14,7 @@ from spark_channel.arrow_schema import InexactError, cast_exactly, is_list, matc
 from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.files.store import Store
-from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.errors import OptionError, SchemaError, TargetError, UnsupportedError
 from spark_channel.lazy import compute as pc
 from spark_channel.options import Amount, ByteAmount, ColumnList, WriteOptions
 
@@ -27,6 +27,8 @@ __all__ = [
     "TableFile",
     "TableState",
     "Widen",
+    "char_length",
+    "check_no_char",
     "check_partition_column",
     "conform",
     "exact_columns",
@@ -34,6 +36,7 @@ __all__ = [
     "holds",
     "is_length",
     "match",
+    "with_blanks",
 ]
 
 
@@ -368,6 +371,33 @@ _LENGTH = re.compile(r"(char|varchar)\((\d+)\)")
 def is_length(note: str) -> bool:
     """Whether a note is of the column itself, and not of a type inside it."""
     return _LENGTH.fullmatch(note) is not None
+
+
+def char_length(field: pa.Field) -> int | None:
+    """The length of a CHAR; None: another type."""
+    note = (field.metadata or {}).get(LENGTH_NOTE.encode(), b"").decode()
+    found = _LENGTH.fullmatch(note)
+    return None if found is None or found[1] != "char" else int(found[2])
+
+
+def with_blanks(values: pa.Array, field: pa.Field) -> pa.Array:
+    """The stored values of a column as Spark reads them: those of a CHAR have blanks up to its length."""
+    length = char_length(field)
+    return values if length is None else pc.utf8_rpad(values, length, " ")
+
+
+def check_no_char(names: Iterable[str], columns: pa.Schema, option: str) -> None:
+    """Check that a condition names no CHAR, whose values are in files with and without blanks at their ends.
+
+    Raises:
+        UnsupportedError: names the column.
+    """
+    for name in sorted(names):
+        if char_length(columns.field(name)) is not None:
+            raise UnsupportedError(
+                f"option {option!r} names column {name!r}, which is a CHAR: its values are compared with the blanks "
+                "at their ends in Spark, and without them here. Filter by another column, or after the read"
+            )
 
 
 def _of_length(values: pa.Array, field: pa.Field, shown: str) -> pa.Array:

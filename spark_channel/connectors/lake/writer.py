@@ -23,6 +23,7 @@ from spark_channel.connectors.lake.table import (
     LakeTable,
     LakeWriteOptions,
     TableState,
+    check_no_char,
     find_names,
     match,
 )
@@ -254,7 +255,7 @@ class LakeWriter(LakePublisher):
         from spark_channel.connectors.files.where import parse_where
 
         try:
-            return parse_where(self.options.replace_where, columns)
+            found = parse_where(self.options.replace_where, columns)
         except OptionError as error:
             raise OptionError(
                 str(error).replace("'where'", "'replaceWhere'"),
@@ -262,6 +263,8 @@ class LakeWriter(LakePublisher):
                 got=error.got,
                 takes=error.takes,
             ) from None
+        check_no_char(found.columns, columns, "replaceWhere")
+        return found
 
     def _take(
         self,

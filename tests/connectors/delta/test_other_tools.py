@@ -294,6 +294,51 @@ def test_a_length_inside_another_type_is_refused(tmp_path: Path) -> None:
         write(tmp_path / "t", pa.table({"id": [1], "v": [["longer"]]}))
 
 
+def _stored_without_blanks(path: Path, *, partitioned: bool) -> None:
+    """A CHAR(4) as Delta for Spark stores it, which fills it up when it reads."""
+    file = path / "part-0.parquet"
+    path.mkdir()
+    rows = pa.table({"id": [1, 2], "v": ["a", None]})
+    pq.write_table(rows.drop_columns("v").slice(0, 1) if partitioned else rows, file)
+    add = {
+        "path": file.name,
+        "partitionValues": {"v": "a"} if partitioned else {},
+        "size": file.stat().st_size,
+        "modificationTime": 1,
+        "dataChange": True,
+    }
+    _spark_log(path, _of_length("char(4)"), ["v"] if partitioned else [], {"add": add})
+
+
+@pytest.mark.parametrize("partitioned", [True, False])
+def test_a_char_is_read_with_its_blanks(tmp_path: Path, *, partitioned: bool) -> None:
+    path = tmp_path / "t"
+    _stored_without_blanks(path, partitioned=partitioned)
+    before = [{"id": 1, "v": "a   "}, {"id": 2, "v": None}][: 1 if partitioned else 2]
+
+    assert read(path).to_pylist() == before
+    assert read(path, columns="v").to_pylist() == [{"v": row["v"]} for row in before]
+    assert read(path, where="id = 1").to_pylist() == before[:1]
+    with pytest.raises(UnsupportedError, match="option 'where' names column 'v', which is a CHAR"):
+        reader_of(path, where="v = 'a'").schema()
+    with pytest.raises(UnsupportedError, match="option 'replaceWhere' names column 'v'"):
+        write(path, pa.table({"id": [9], "v": ["a"]}), overwrite=True, replaceWhere="v = 'a'")
+
+    row = pa.table({"id": [9], "v": ["a"]})
+    write(path, row, writeMode="upsert", keyColumns="v")
+    assert read(path).sort_by("id").to_pylist() == [*before[1:], {"id": 9, "v": "a   "}]
+
+
+def test_a_char_inside_another_type_is_refused(tmp_path: Path) -> None:
+    column = _of_length("array<char(4)>")
+    column["type"] = {"type": "array", "elementType": "string", "containsNull": True}
+    _spark_log(tmp_path / "t", column, [])
+    with pytest.raises(
+        UnsupportedError, match=r"column 'v' .* has a CHAR inside .* \(array<char\(4\)>\)"
+    ):
+        reader_of(tmp_path / "t").schema()
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["char(4)", "varchar(4)"])
 def test_texts_with_a_length_are_stored_as_spark_stores_them(

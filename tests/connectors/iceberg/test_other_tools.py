@@ -13,6 +13,7 @@ pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, StringType
 
@@ -24,6 +25,7 @@ from tests.connectors.iceberg.helpers import (
     leftovers,
     numbers,
     read,
+    rows_by_pyiceberg,
     stage,
     write,
     writer_of,
@@ -55,6 +57,58 @@ def test_partitions_that_became_buckets_meanwhile(tmp_path: Path, catalog: Catal
     with pytest.raises(UnsupportedError, match=r"partitioned by bucket\[4\]"):
         out.commit(*staged)
     assert read(tmp_path).sort_by("id").to_pydict() == rows.to_pydict()
+
+
+def _by_a_field_that_was_dropped(catalog: Catalog, schema: pa.Schema) -> Table:
+    """A table of format version 1, where the field stays in the partition spec, as `void`."""
+    table = catalog.create_table("shop.t", schema, properties={"format-version": "1"})
+    with table.update_spec() as spec:
+        spec.add_identity("p")
+        spec.add_identity("q")
+    table.append(pa.table({"p": ["a", "b"], "q": ["x", "y"], "id": [1, 2]}, schema=schema))
+    with table.update_spec() as spec:
+        spec.remove_field("p")
+    assert [str(field.transform) for field in table.spec().fields] == ["void", "identity"]
+    return table
+
+
+def _three(*, nullable: bool) -> pa.Schema:
+    fields = [pa.field("p", pa.string(), nullable), ("q", pa.string()), ("id", pa.int64())]
+    return pa.schema(fields)
+
+
+def test_a_partition_field_that_was_dropped(tmp_path: Path, catalog: Catalog) -> None:
+    _by_a_field_that_was_dropped(catalog, _three(nullable=True))
+    rows = pa.table({"p": ["a", "b"], "q": ["x", "y"], "id": [1, 2]})
+    row = rows.slice(0, 1)
+    write(tmp_path, row)
+    for found in (read(tmp_path), rows_by_pyiceberg(catalog, "shop.t")):
+        assert sorted(found["id"].to_pylist()) == [1, 1, 2]
+    write(tmp_path, row, overwrite=True, replaceWhere="q = 'x'")
+    for found in (read(tmp_path), rows_by_pyiceberg(catalog, "shop.t")):
+        assert found.sort_by("id").to_pydict() == rows.to_pydict()
+    write(tmp_path, row, overwrite=True)
+    write(tmp_path, row, writeMode="upsert", keyColumns="id")
+    for found in (read(tmp_path), rows_by_pyiceberg(catalog, "shop.t")):
+        assert found.to_pydict() == row.to_pydict()
+
+
+def test_dropped_partition_fields_that_pyiceberg_cannot_write(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    table = _by_a_field_that_was_dropped(catalog, _three(nullable=True))
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("p")
+    with pytest.raises(UnsupportedError, match=r"field 'p' .* was dropped, whose column is gone"):
+        write(tmp_path, pa.table({"q": ["x"], "id": [1]}))
+    assert sorted(read(tmp_path)["id"].to_pylist()) == [1, 2]
+
+
+def test_a_dropped_partition_field_of_a_required_column(tmp_path: Path, catalog: Catalog) -> None:
+    schema = _three(nullable=False)
+    _by_a_field_that_was_dropped(catalog, schema)
+    with pytest.raises(UnsupportedError, match="of column 'p', which is NOT NULL"):
+        write(tmp_path, pa.table({"p": ["a"], "q": ["x"], "id": [1]}, schema=schema))
 
 
 def test_a_column_that_was_dropped_and_added_again_meanwhile(
