@@ -19,7 +19,7 @@ help:
 	@echo 'make quick        linters, types, and the tests of two minutes: without a server and Spark'
 	@echo 'make test         linters, types, and the tests of ten minutes: with PostgreSQL, MariaDB and Spark'
 	@echo 'make test-all     the other tests, which need ten more servers'
-	@echo 'make test-oldest  the Spark-facing tests on the oldest supported pyspark and pyarrow'
+	@echo 'make test-oldest  tests on the lowest version of each library that pyproject.toml allows'
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
 	@echo 'make soak         the long form of each proof'
@@ -81,16 +81,19 @@ archive: ready
 test-all: archive servers
 	@$(TESTS) $(PYTHON_BIN)/python -n $(PROCESSES) --begin-with-spark 2 $(SPREAD) -m 'full and not soak and not every_server'
 
-# The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
-# garbage collector, which is no fault of a test.
+# The lowest version that pyproject.toml allows of each library: the Spark-facing tests, and of the others the quick ones
+# and those marked `lowest`. That pyspark leaves sockets to the garbage collector, which is no fault of a test.
 ready-oldest:
 	@LOCK=.ci/requirements-oldest.lock .ci/bootstrap $(OLDEST)
 
 test-oldest: ready-oldest servers
-	@PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
-	  $(TESTS) $(OLDEST)/bin/python -n $(OLDEST_PROCESSES) $(SPREAD) -m 'spark and not newest and not soak' \
-	    -o cache_dir=artifacts/pytest-oldest \
-	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning'
+	@$(ON_OLDEST) -m 'spark and not newest and not soak'
+	@$(ON_OLDEST) -m '(lowest or not full) and not spark and not soak and not every_server' $(OF_LIBRARIES)
+
+OF_LIBRARIES = tests/connectors tests/cli tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/test_cast_exactly.py
+ON_OLDEST = OLDEST_VERSIONS=1 PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
+	  $(TESTS) $(OLDEST)/bin/python -n $(OLDEST_PROCESSES) $(SPREAD) -o cache_dir=artifacts/pytest-oldest \
+	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning' -W 'ignore::DeprecationWarning'
 
 bench: ready servers
 	$(PYTHON_BIN)/python -m tests.benchmarks $(BENCH)
@@ -120,9 +123,11 @@ tools: ready
 # `--universal`: one file for each Python and system. uv reads no configuration of pip, whose folders (find-links) may
 # have files with other hashes.
 COMPILE = $(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+# What a user may install; one environment holds the lowest version of each library.
+EXTRAS = spark postgresql mysql duckdb mongodb redis clickhouse kafka objects hdfs delta iceberg sftp verify throttle connect openlineage otel notebook
 lock: tools
 	$(COMPILE) --extra dev pyproject.toml -o .ci/requirements.lock
-	$(COMPILE) --extra throttle --extra postgresql --extra mysql --extra duckdb pyproject.toml .ci/requirements-oldest.in \
+	$(COMPILE) --resolution lowest-direct $(addprefix --extra ,$(EXTRAS)) pyproject.toml .ci/requirements-oldest.in \
 	  -o .ci/requirements-oldest.lock
 	$(COMPILE) .ci/requirements-tools.in -o .ci/requirements-tools.lock
 

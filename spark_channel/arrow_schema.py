@@ -28,6 +28,7 @@ __all__ = [
     "match_names",
     "noted",
     "plain_type",
+    "rebuild",
     "text_lengths",
     "widest",
     "without_notes",
@@ -215,7 +216,76 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
         # Arrow asks for room for every number of the type, and not for those that are there:
         # findings/arrow-cast-integer-to-decimal.sh
         values = values.cast(pa.decimal128(20, 0))
-    return values.cast(kind, safe=True)
+    try:
+        return values.cast(kind, safe=True)
+    except pa.ArrowTypeError:
+        # Before pyarrow 21, of structs whose fields are others, or in another order.
+        if not _is_rebuilt(kind) or not _is_rebuilt(values.type):
+            raise
+        return rebuild(values, kind, _cast)
+
+
+def _is_rebuilt(kind: pa.DataType) -> bool:
+    return bool(is_list(kind) or pa.types.is_struct(kind) or pa.types.is_map(kind))
+
+
+def rebuild(
+    values: pa.Array, kind: pa.DataType, convert: Callable[[pa.Array, pa.DataType], pa.Array]
+) -> pa.Array:
+    """`values` as the nested type `kind`, by what `convert` makes of the values inside. A struct's fields go by name.
+
+    Raises:
+        ArrowTypeError: a field that is missing, and that `kind` does not allow to be NULL.
+    """
+    types = pa.types
+    if types.is_struct(kind):
+        children = values.flatten()
+        if [field.name for field in values.type] != [field.name for field in kind]:
+            there = {field.name: child for field, child in zip(values.type, children, strict=True)}
+            missing = [f.name for f in kind if f.name not in there and not f.nullable]
+            if missing:
+                raise pa.ArrowTypeError(f"the field {missing[0]!r} of {kind} is missing")
+            children = [there.get(field.name) for field in kind]
+        made = [
+            pa.nulls(len(values), field.type) if child is None else convert(child, field.type)
+            for child, field in zip(children, kind, strict=True)
+        ]
+        mask = values.is_null()
+        return pa.StructArray.from_arrays(made, fields=list(kind), mask=mask)
+    if types.is_map(kind):
+        entries = pa.struct([kind.key_field, kind.item_field])
+        there = pa.struct(
+            [
+                values.type.key_field.with_name(kind.key_field.name),
+                values.type.item_field.with_name(kind.item_field.name),
+            ]
+        )
+        lists = _rebuild_list(values.cast(pa.list_(there)), pa.list_(entries), convert)
+        # A map of Arrow is NULL where its offset is.
+        begins = pa.concat_arrays([lists.is_valid(), pa.array([True])])
+        offsets = pc.if_else(begins, lists.offsets, pa.scalar(None, pa.int32()))
+        key, item = lists.values.flatten()
+        return pa.MapArray.from_arrays(offsets, key, item, type=kind)
+    return _rebuild_list(values, kind, convert)
+
+
+def _rebuild_list(
+    values: pa.Array, kind: pa.DataType, convert: Callable[[pa.Array, pa.DataType], pa.Array]
+) -> pa.Array:
+    mask = values.is_null() if values.null_count else None
+    if pa.types.is_fixed_size_list(kind):
+        # NULLs have room for values, too.
+        size = kind.list_size
+        inner = values.values.slice(values.offset * size, len(values) * size)
+        inner = convert(inner, kind.value_type)
+        return pa.FixedSizeListArray.from_arrays(inner, type=kind, mask=mask)
+    inner = convert(values.flatten(), kind.value_type)
+    lengths = pc.fill_null(pc.list_value_length(values), 0)
+    ends = pc.cumulative_sum(pc.cast(lengths, pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+    if pa.types.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(offsets, inner, type=kind, mask=mask)
+    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), inner, type=kind, mask=mask)
 
 
 def _inexact(values: pa.Array, kind: pa.DataType) -> str:

@@ -209,11 +209,13 @@ class _Handler(BaseHTTPRequestHandler):
             return bytes(found.bytes() or b"")
 
     def _answer(self, status: int, data: bytes) -> None:
+        """In chunks, as ClickHouse answers: clickhouse-connect reads nothing else before version 1."""
         self.send_response(status)
-        for name, value in {"Content-Length": len(data), "X-ClickHouse-Summary": "{}"}.items():
-            self.send_header(name, str(value))
+        self.send_header("Transfer-Encoding", "chunked")
+        self.send_header("X-ClickHouse-Summary", "{}")
         self.end_headers()
-        self.wfile.write(data)
+        chunks = [data] if data else []
+        self.wfile.write(b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in [*chunks, b""]))
 
 
 def main(directory: str) -> None:

@@ -1,6 +1,7 @@
 """The options of ClickHouse, and a session over its HTTP interface."""
 
 import http.client
+import inspect
 import io
 import re
 import uuid
@@ -13,6 +14,7 @@ import clickhouse_connect
 import pyarrow as pa
 import urllib3
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
+from clickhouse_connect.driver.httpclient import HttpClient
 from clickhouse_connect.driver.httputil import get_pool_manager
 from pydantic import Field
 
@@ -303,6 +305,10 @@ class _Watched(io.RawIOBase):
             raise _CutError(f"the server ended the answer early: {(self.last + rest)[-400:]!r}")
 
 
+_HAS_POOLS = "dedicated_pool" in inspect.signature(HttpClient.__init__).parameters
+_OWN_POOL: dict[str, Any] = {"dedicated_pool": True} if _HAS_POOLS else {}
+"""A session's connections end with it, from clickhouse-connect 1.12 on. Before, sessions of a process share a pool."""
+
 _CODE = re.compile(r"[Cc]ode:? (\d+)|\((\d+)\)\s*$")
 _QUOTE_NO_VALUE = frozenset({60, 81, 159, 164, 192, 193, 194, 202, 210, 241, 243, 252, 497, 516})
 """Missing tables, logins, rights and limits."""
@@ -341,7 +347,7 @@ class ClickhouseSession(DriverSession):
                 query_limit=0,
                 query_retries=0,
                 client_name="spark-channel",
-                dedicated_pool=True,
+                **_OWN_POOL,
             )
         with self.closed_on_failure():
             if missing := _NEEDED.difference(self._connection.server_settings):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import posixpath
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -45,7 +46,13 @@ from spark_channel.connectors.lake.table import (
     with_blanks,
 )
 from spark_channel.connectors.lake.writer import LakeWriter
-from spark_channel.errors import CommitError, SchemaError, TargetError, UnsupportedError
+from spark_channel.errors import (
+    CommitError,
+    MissingPackageError,
+    SchemaError,
+    TargetError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -199,6 +206,8 @@ def _has_local_times(kind: pa.DataType, *, in_maps: bool) -> bool:
 
 _HISTORY = 200
 """So many of the newest commits are looked through for the name of a claim's owner."""
+_REMOVES = "1.6.6"
+"""The first deltalake that can say which files a commit removes."""
 _LOST_RACE = re.compile(r"Failed to commit transaction: \d+\s*\Z")
 _EXISTS = "already exists"
 _PLAIN = re.compile(r"[\w/=. %-]+")
@@ -226,6 +235,19 @@ class DeltaLake(LakeTable):
                 return None
             check_readable(table, self.shown)
             return DeltaState(table, self.base, self.shown)
+
+    def check_replaces(self) -> None:
+        from importlib.metadata import version
+
+        from deltalake import transaction
+
+        if not hasattr(transaction, "RemoveAction"):
+            raise MissingPackageError(
+                f"options 'writeMode=upsert' and 'replaceWhere' need deltalake {_REMOVES} or newer, and "
+                f"{sys.executable} has {version('deltalake')}, which replaces whole tables alone: pip install "
+                f"'deltalake>={_REMOVES}', on the driver's host and on the workers",
+                name="deltalake",
+            )
 
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         columns = planned(schema)

@@ -165,6 +165,12 @@ class LakeTable(ABC):
         `columns` are those of a table that does not exist.
         """
 
+    def check_replaces(self) -> None:  # noqa: B027 - most libraries can
+        """
+        Raises:
+            MissingPackageError: the installed library cannot replace some of a table's files, and keep the others.
+        """
+
     @abstractmethod
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         """The columns of a table that `create` makes for rows of `schema`.

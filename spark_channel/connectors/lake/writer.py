@@ -112,6 +112,8 @@ class LakeWriter(LakePublisher):
                 got="upsert",
             )
         lake = self.lake()
+        if options.write_mode == "upsert" or options.replace_where is not None:
+            lake.check_replaces()
         with writing(lake.shown):
             table = lake.open()
             plan = self._planned(lake, table, context, schema)

@@ -84,7 +84,10 @@ def read(path: Path | str, **options: Any) -> pa.Table:
 
 def rows_by_deltalake(path: Path | str, **more: Any) -> pa.Table:
     """What the library itself reads: another implementation than the connector's."""
-    return pa.table(DeltaTable(str(path), **more).scan().read_all())
+    table = DeltaTable(str(path), **more)
+    if not hasattr(table, "scan"):  # deltalake before 1.6.6
+        return table.to_pyarrow_table()
+    return pa.table(table.scan().read_all())
 
 
 def leftovers(path: Path | str) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("deltalake")
 
+import deltalake.transaction
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from pyarrow.fs import LocalFileSystem
 
@@ -18,7 +19,13 @@ from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.connectors.delta.writer import file_path
 from spark_channel.connectors.files.filesystem import Location
-from spark_channel.errors import OptionError, SchemaError, TargetError, UnsupportedError
+from spark_channel.errors import (
+    MissingPackageError,
+    OptionError,
+    SchemaError,
+    TargetError,
+    UnsupportedError,
+)
 from tests.connectors.delta.helpers import (
     leftovers,
     numbers,
@@ -75,6 +82,26 @@ def test_old_versions_stay_readable(tmp_path: Path) -> None:
 
     when = datetime.fromtimestamp(at / 1000, UTC).isoformat()
     assert read(path, timestampAsOf=when).to_pydict() == {"id": [1]}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"writeMode": "upsert", "keyColumns": "id"}, {"overwrite": True, "replaceWhere": "id = 1"}],
+)
+def test_a_deltalake_that_cannot_replace_files_is_named_before_rows_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Whether the table is there or not; what needs no such part works."""
+    rows = pa.table({"id": [1]})
+    if hasattr(deltalake.transaction, "RemoveAction"):
+        monkeypatch.delattr(deltalake.transaction, "RemoveAction")
+    for _ in range(2):
+        with pytest.raises(
+            MissingPackageError, match=r"need deltalake 1\.6\.6 or newer, and .* has 1"
+        ):
+            write(tmp_path / "t", rows, **options)
+        write(tmp_path / "t", rows, overwrite=True)
+        assert read(tmp_path / "t").to_pydict() == {"id": [1]}
 
 
 def test_replace_where(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from spark_channel.arrow_schema import is_list
+from spark_channel.arrow_schema import is_list, rebuild
 from spark_channel.connectors.files.formats.base import ReadRequest, inner_types
 from spark_channel.errors import SchemaError, SourceError
 from spark_channel.lazy import compute as pc
@@ -162,42 +162,11 @@ def as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
         text = _uuid_text if values.type.byte_width == _UUID_BYTES else _parquet_interval_text
         texts = [None if value is None else text(value) for value in values.to_pylist()]
         return pa.array(texts, kind)
-    if types.is_struct(kind):
-        children = [
-            as_type(child, field.type) for child, field in zip(values.flatten(), kind, strict=True)
-        ]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())
-    if types.is_map(kind):
-        entries = pa.struct([kind.key_field, kind.item_field])
-        there = pa.struct([values.type.key_field, values.type.item_field])
-        made = _as_list(values.cast(pa.list_(there)), pa.list_(entries))
-        # A map of Arrow is NULL where its offset is.
-        begins = pa.concat_arrays([made.is_valid(), pa.array([True])])
-        offsets = pc.if_else(begins, made.offsets, pa.scalar(None, pa.int32()))
-        key, item = made.values.flatten()
-        return pa.MapArray.from_arrays(offsets, key, item, type=kind)
-    if is_list(kind):
-        return _as_list(values, kind)
+    if types.is_struct(kind) or types.is_map(kind) or is_list(kind):
+        return rebuild(values, kind, as_type)
     if types.is_timestamp(kind) and types.is_timestamp(values.type) and kind.tz:
         return values.view(pa.timestamp(values.type.unit, kind.tz)).cast(kind)
     return values.cast(kind)
-
-
-def _as_list(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    mask = values.is_null() if values.null_count else None
-    if pa.types.is_fixed_size_list(kind):
-        # NULLs have room for values, too.
-        size = kind.list_size
-        inner = values.values.slice(values.offset * size, len(values) * size)
-        inner = as_type(inner, kind.value_type)
-        return pa.FixedSizeListArray.from_arrays(inner, type=kind, mask=mask)
-    inner = as_type(values.flatten(), kind.value_type)
-    lengths = pc.fill_null(pc.list_value_length(values), 0)
-    ends = pc.cumulative_sum(pc.cast(lengths, pa.int64()))
-    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
-    if pa.types.is_large_list(kind):
-        return pa.LargeListArray.from_arrays(offsets, inner, type=kind, mask=mask)
-    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), inner, type=kind, mask=mask)
 
 
 def _uuid_text(value: bytes) -> str:
