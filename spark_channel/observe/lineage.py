@@ -111,13 +111,22 @@ class LineageEvents:
                 self._client = OpenLineageClient()
             except Exception as error:
                 raise ValueError(_reason(error)) from None
-            session = getattr(self._client.transport, "session", None)
-            if session is not None:
-                session.hooks["response"].append(_refuse_redirect)
+            _follow_no_redirects(self._client.transport)
         try:
             self._client.emit(event_of(*item))
         except Exception as error:
             raise ValueError(_reason(error)) from None
+
+
+def _follow_no_redirects(transport: Any) -> None:
+    """Of a transport, and of those that it hands events to."""
+    session = getattr(transport, "session", None)
+    if session is not None:
+        session.hooks["response"].append(_refuse_redirect)
+    inner = [*getattr(transport, "transports", ()), getattr(transport, "transport", None)]
+    for each in inner:
+        if each is not None:
+            _follow_no_redirects(each)
 
 
 def _refuse_redirect(response: Any, **_: Any) -> None:

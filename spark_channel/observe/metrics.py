@@ -453,6 +453,8 @@ class MetricPush:
         try:
             session = requests.Session()
             session.hooks["response"].append(_warn_of_redirect)
+            # The headers of OTEL_EXPORTER_OTLP_HEADERS are often a login, which requests takes along to any server.
+            session.max_redirects = 0
             reader = PeriodicExportingMetricReader(OTLPMetricExporter(session=session))
             # Its own handler at the program's end would wait for longer, and come before that of the service.
             self._provider = MeterProvider([reader], _resource(), shutdown_on_exit=False)

@@ -8,7 +8,6 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -404,32 +403,3 @@ def test_sockets_and_loopback_addresses_are_of_this_machine() -> None:
         assert is_of_this_machine(host)
     for host in ("db", "10.0.0.1", "::2"):
         assert not is_of_this_machine(host)
-
-
-def test_a_redirect_takes_the_login_nowhere(
-    authorities: tuple[Authority, Authority], tmp_path: Path
-) -> None:
-    """To another port, by each connector that speaks HTTP."""
-    from tests.servers.rogue import rogue
-
-    ours, theirs = authorities
-    ways: list[Callable[[int], Options]] = [
-        lambda port: _clickhouse("clickhouse://127.0.0.1:PORT/d", port),
-        lambda port: _elastic("http", port),
-        lambda port: _web("http", port),
-    ]
-    for way in ways:
-        with trap("http", "no TLS", ours, theirs, "") as heard:
-            target = heard.port
-
-            def speak(client: Any, target: int = target) -> None:
-                client.settimeout(5)
-                while client.recv(65_536):
-                    client.sendall(
-                        f"HTTP/1.1 307 There\r\nLocation: http://127.0.0.1:{target}/\r\n"
-                        "Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
-                    )
-
-            with rogue(speak) as port:
-                log_in(way(port))
-            assert not heard.has_password

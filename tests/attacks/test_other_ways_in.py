@@ -1,10 +1,9 @@
-"""The same traps for logins that go other ways: feeds of a database's log, catalogs, stores, clusters, redirects."""
+"""The same traps for logins that go other ways: feeds of a database's log, catalogs, stores, clusters."""
 
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,14 +13,12 @@ from spark_channel.errors import ChannelError
 from tests.attacks.test_logins import (
     Options,
     _elastic,
-    _load,
     _mysql,
     _postgres,
     _redis,
     log_in,
 )
 from tests.attacks.traps import KINDS, PASSWORD, Authority, trap
-from tests.servers.rogue import rogue
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning"
@@ -136,36 +133,6 @@ def test_a_feed_proves_its_server_as_a_read_does(
         load_reader(options(heard.port, str(ours.root)))[0].feed(feed).now()
     assert heard.connections > 0
     assert not heard.has_password
-
-
-@pytest.mark.parametrize("way", ["token", "credential", "streamload", "csv", "delta"])
-@pytest.mark.parametrize(
-    "status", ["302 Found", "307 Temporary Redirect", "308 Permanent Redirect"]
-)
-def test_a_redirect_takes_no_login_to_another_server(
-    way: str, status: str, authorities: tuple[Authority, Authority]
-) -> None:
-    ours, theirs = authorities
-    with trap("http", "no TLS", ours, theirs, "") as heard:
-
-        def speak(client: Any) -> None:
-            client.settimeout(5)
-            while client.recv(65_536):
-                client.sendall(
-                    f"HTTP/1.1 {status}\r\nLocation: http://localhost:{heard.port}/\r\n"
-                    "Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
-                )
-
-        with rogue(speak) as port:
-            options = {
-                "token": lambda: _iceberg("http", port, token=PASSWORD),
-                "credential": lambda: _iceberg("http", port, credential=f"u:{PASSWORD}"),
-                "streamload": lambda: _load("http", port, backends="be.example"),
-                "csv": lambda: _store("http", port, "csv"),
-                "delta": lambda: _store("http", port, "delta"),
-            }[way]()
-            log_in(options)
-        assert not heard.has_password
 
 
 def test_the_traps_hear_a_catalogs_login_where_less_was_asked_for(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -31,13 +32,17 @@ def pack(path: Path, codec: str, member: bytes, members: int) -> Path:
     """A file of `members` times `member`, which is never in memory as a whole."""
     path = path.with_name(f"{path.name}.{SUFFIXES[codec]}")
     if codec == "brotli":
-        with pa.CompressedOutputStream(str(path), codec) as packed:
+        with pa.CompressedOutputStream(str(path), codec) as sink:
             for _ in range(members):
-                packed.write(member)
+                sink.write(member)
         return path
-    packers = {"gzip": gzip.compress, "bz2": bz2.compress}
-    pack_one = packers.get(codec) or (lambda data: pa.Codec(codec).compress(data, asbytes=True))
-    path.write_bytes(pack_one(member) * members)
+    if codec == "gzip":
+        packed = gzip.compress(member)
+    elif codec == "bz2":
+        packed = bz2.compress(member)
+    else:
+        packed = pa.Codec(codec).compress(member, asbytes=True)
+    path.write_bytes(packed * members)
     assert path.stat().st_size < 3 * MIB
     return path
 
@@ -153,7 +158,7 @@ def test_a_line_may_be_as_long_as_the_option_says(tmp_path: Path) -> None:
         path = tmp_path / f"long.{reader}"
         for ending in (b"", b"\n", b"\nx\n" if reader == "csv" else b'\n{"a":"x"}\n'):
             path.write_bytes(line + ending)
-            options = {"header": "false"} if reader == "csv" else {}
+            options: dict[str, Any] = {"header": "false"} if reader == "csv" else {}
             options |= {"sampleBytes": "10"}
             assert read(reader, path, maxLineBytes="1000", **options).num_rows >= 1
             with pytest.raises(SourceError, match=r"a line of more than 999 bytes.*'maxLineBytes'"):
