@@ -203,6 +203,12 @@ class Location:
             return pafs.FileInfo(path, pafs.FileType.Directory) if inside else found
         return found
 
+    def has_objects_below(self, path: str) -> bool:
+        """Whether names begin with `path/`: in an object store, beside an object `path`, too."""
+        if self.root.partition(":")[0] not in BUCKETS:
+            return False
+        return bool(self.fs.get_file_info(pafs.FileSelector(path, allow_not_found=True)))
+
     def show(self, path: str | None = None) -> str:
         """`path` (default: this one) for a message, with the scheme of its filesystem."""
         path = self.path if path is None else path

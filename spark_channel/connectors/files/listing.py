@@ -265,6 +265,11 @@ def _found(place: Location, manifests: bool, skips: _Skips) -> tuple[list[_Found
     """(the files, whether the path is their name and not a pattern)."""
     info = place.info(place.path)
     if info.type == pafs.FileType.File:
+        if place.has_objects_below(place.path):
+            raise SourceError(
+                f"{place.show()} is an object, and others are below {place.show()}/, so that the path has two "
+                f"meanings. Read {place.show()}/* for those below it, or move one of the two away"
+            )
         return [(info, None, None)], True
     if info.type == pafs.FileType.Directory:
         # First what is visible, then the files: those that a write adds in between are not listed, and not read.
@@ -411,14 +416,14 @@ def _fixed_part(path: str) -> str:
 
 def _glob(place: Location, skips: _Skips) -> Iterator[pafs.FileInfo]:
     """Files and directories that match; `**` means any number of directories, `{a,b}` either."""
-    seen: set[str] = set()
+    seen: set[tuple[str, pafs.FileType]] = set()
     for pattern in _braces(place.path.replace("[!/]", "?")):
         # How a uri writes ?, which begins its parameters.
         start = _fixed_part(pattern)
         rest = pattern[len(start) :].strip("/")
         for info in _match(place, start, rest.split("/") if rest else [], skips):
-            if info.path not in seen:
-                seen.add(info.path)
+            if (info.path, info.type) not in seen:
+                seen.add((info.path, info.type))
                 yield info
 
 
@@ -429,6 +434,8 @@ def _match(
         info = place.info(directory)
         if info.type != pafs.FileType.NotFound:
             yield info
+        if info.type == pafs.FileType.File and place.has_objects_below(directory):
+            yield pafs.FileInfo(directory, pafs.FileType.Directory)
         return
     part, rest = parts[0], parts[1:]
     if part == "**":
@@ -436,7 +443,10 @@ def _match(
     elif not _GLOB.search(part):
         yield from _match(place, posixpath.join(directory, part), rest, skips)
         return
-    if place.info(directory).type != pafs.FileType.Directory:
+    kind = place.info(directory).type
+    if kind != pafs.FileType.Directory and not (
+        kind == pafs.FileType.File and place.has_objects_below(directory)
+    ):
         return
     matches = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
     for info in place.fs.get_file_info(pafs.FileSelector(directory)):

@@ -14,7 +14,7 @@ import pytest
 from spark_channel.connectors.files.conditional_put import put_new
 from spark_channel.connectors.files.filesystem import LOG, Location, locate, read_file
 from spark_channel.connectors.files.store import ObjectStore, store_of
-from spark_channel.errors import SourceError, SupersededError, UnsupportedError
+from spark_channel.errors import SourceError, SupersededError, TargetError, UnsupportedError
 from tests.connectors.files.helpers import (
     numbers,
     prepare,
@@ -218,6 +218,27 @@ def test_a_directory_that_was_copied_with_its_log_is_written_as_before(
     assert seen(target) == [1, 2]
     write("parquet", target, numbers(3), job="c", context={"overwrite": True})
     assert seen(target) == [3]
+
+
+@pytest.mark.parametrize("server", KINDS, indirect=True)
+def test_an_object_beside_a_folder_of_its_name_hides_no_rows(
+    server: ObjectServer, target: str
+) -> None:
+    """`out` and `out/...`, which a disk cannot hold: the path means two things, and a pattern means both."""
+    write("parquet", target, numbers(1), job="a")
+    store = store_of(locate(target))
+    (part,) = [path for path in objects(store.place) if path.startswith("part-")]
+    with store.place.fs.open_input_file(f"{store.place.path}/{part}") as file:
+        store.put(store.place.path, file.read())
+    with pytest.raises(SourceError, match=r"out is an object, and others are below \S+out/,"):
+        read("parquet", target)
+    with pytest.raises(TargetError, match="is a file; a write needs a directory"):
+        write("parquet", target, numbers(2), job="b")
+    below = server.uri(f"{store.place.path.removeprefix('box/')}/part-*")
+    assert seen(below) == [1]
+    if server.kind != "gcs":  # this emulator lists one of the two
+        both = server.uri(f"{store.place.path.removeprefix('box/').rpartition('/')[0]}/o*")
+        assert seen(both) == [1, 1]
 
 
 @pytest.mark.parametrize(
