@@ -6,7 +6,10 @@ Its NameNode decides renames: onto a name that exists they fail, so of two one s
 import errno
 import io
 import os
-from collections.abc import Iterator
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.util import find_spec
@@ -15,6 +18,7 @@ from urllib.parse import urlsplit
 
 from pyarrow import fs as pafs
 
+from spark_channel.connectors import name_node
 from spark_channel.connectors.remote.client import Download, Entry, Remote, filesystem_of
 from spark_channel.errors import MissingPackageError
 
@@ -32,12 +36,27 @@ _CAUSES = (
 """The NameNode's exceptions and the matching error numbers of a local disk."""
 
 
+_ASK_SECONDS, _SECONDS = 5.0, 30.0
+"""After so long the NameNode is asked what it asks for, and after so long the first call ends with an error."""
+_WORDS = re.compile(r'"([^"]*)"\)*$')
+
+
+class NoAnswerError(OSError):
+    """The first call to a server had no answer, and why."""
+
+
 @contextmanager
 def _as_os(path: str) -> Iterator[None]:
     """Errors of the library as those of a disk."""
     try:
         yield
-    except (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError):
+    except (
+        FileNotFoundError,
+        FileExistsError,
+        IsADirectoryError,
+        NotADirectoryError,
+        NoAnswerError,
+    ):
         raise
     except OSError as error:
         raise _os_error(path, error) from error
@@ -54,7 +73,52 @@ def _os_error(path: str, error: Exception) -> OSError:
     for name, code in _CAUSES:
         if name in text:
             return OSError(code, os.strerror(code), path)
+    if "GSSAPI" in text:
+        words = _WORDS.search(text)
+        return NoAnswerError(
+            f"{path}: the NameNode asks for Kerberos, and the login failed: {words[1] if words else text[:300]}. "
+            "Get a ticket with kinit on each host that reads or writes, or name its file in KRB5CCNAME"
+        )
     return OSError(f"{path}: {(text.splitlines() or [type(error).__name__])[0][:300]}")
+
+
+class _FirstCall:
+    """Calls to a server that may not be there: until one has ended, each has a deadline.
+
+    hdfs-native tries for minutes, or for ever, and the main thread would take no signal meanwhile.
+    """
+
+    def __init__(self, why: "Callable[[], name_node.Answer]") -> None:
+        """`why`: what is known of a server that does not answer."""
+        self._why = why
+        self.has_answered = False
+
+    def __call__(self, call: "Callable[[], Any]") -> Any:
+        """What `call` returns or raises.
+
+        Raises:
+            NoAnswerError: it had not ended at the deadline.
+        """
+        if self.has_answered:
+            return call()
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="spark-channel-hdfs", daemon=True).start()
+        wait([future], _ASK_SECONDS)
+        if not future.done() and (answer := self._why()).kerberos:
+            raise NoAnswerError(answer.text)
+        wait([future], _SECONDS - _ASK_SECONDS)
+        if not future.done():
+            raise NoAnswerError(f"no answer within {_SECONDS:g} s: {self._why().text}")
+        result = future.result()
+        self.has_answered = True
+        return result
 
 
 class HdfsClient(Remote):
@@ -64,8 +128,44 @@ class HdfsClient(Remote):
         import hdfs_native
 
         has_host = bool(urlsplit(root).netloc)
+        self._root = root
+        self._first = _FirstCall(self._silence)
+        self._data = _FirstCall(
+            lambda: name_node.Answer(
+                f"{root} names the DataNodes, and none takes the data: this host must reach the addresses that "
+                "they have there (dfs.client.use.datanode.hostname asks for their names instead)"
+            )
+        )
         with _as_os(root if has_host else f"{root}/ (fs.defaultFS of HADOOP_CONF_DIR)"):
-            self._client: Any = hdfs_native.Client(root if has_host else None)
+            self._native: Any = hdfs_native.Client(root if has_host else None)
+
+    def _client(self, path: str) -> Any:
+        """The library's client. The first call has a deadline: it asks for `path`."""
+
+        def look() -> None:
+            with suppress(FileNotFoundError):
+                self._native.get_file_info(path)
+
+        if not self._first.has_answered:
+            self._first(look)
+        return self._native
+
+    def _silence(self) -> name_node.Answer:
+        known = name_node.settings()
+        answers = [name_node.ask(*address) for address in name_node.addresses(self._root, known)]
+        said = "; ".join(answer.text for answer in answers) or "the configuration names no NameNode"
+        folder = name_node.folder()
+        if known.get("hadoop.security.authentication", "").lower() == "kerberos":
+            return name_node.Answer(
+                f"{self._root}: {said}. Check the path's host and port, and the files in {folder}"
+            )
+        if any(answer.kerberos for answer in answers):
+            return name_node.Answer(
+                f"{self._root}: {said}, and the settings of this client do not. Set hadoop.security.authentication "
+                f"to kerberos in core-site.xml of {folder}, and get a ticket with kinit",
+                kerberos=True,
+            )
+        return name_node.Answer(f"{self._root}: {said}. Check the path's host and port")
 
     def close(self) -> None:
         pass
@@ -73,7 +173,7 @@ class HdfsClient(Remote):
     def info(self, path: str) -> Entry | None:
         try:
             with _as_os(path):
-                return _entry(path, self._client.get_file_info(path))
+                return _entry(path, self._client(path).get_file_info(path))
         except FileNotFoundError:
             return None
 
@@ -81,13 +181,14 @@ class HdfsClient(Remote):
         with _as_os(path):
             return [
                 _entry(found.path, found)
-                for found in self._client.list_status(path)
+                for found in self._client(path).list_status(path)
                 if found.path != path
             ]
 
     def open_read(self, path: str) -> Any:
         with _as_os(path):
-            return io.BufferedReader(_Download(self._client.read(path), path), _BUFFER)
+            file = self._client(path).read(path)
+            return io.BufferedReader(_Download(file, path, self._data), _BUFFER)
 
     def open_write(self, path: str) -> Any:
         """A new file.
@@ -99,11 +200,11 @@ class HdfsClient(Remote):
 
         options = hdfs_native.WriteOptions(permission=_FILE, overwrite=False, create_parent=False)
         with _as_os(path):
-            return _Upload(self._client.create(path, options), path)
+            return _Upload(self._client(path).create(path, options), path, self._data)
 
     def make(self, path: str) -> None:
         with _as_os(path):
-            self._client.mkdirs(path, _FOLDER, create_parent=True)
+            self._client(path).mkdirs(path, _FOLDER, create_parent=True)
 
     def _make_one(self, path: str) -> None:
         self.make(path)
@@ -111,7 +212,7 @@ class HdfsClient(Remote):
     def rename(self, old: str, new: str) -> None:
         """In one step; a file `new` is replaced."""
         with _as_os(old):
-            self._client.rename(old, new, overwrite=True)
+            self._client(old).rename(old, new, overwrite=True)
 
     def rename_new(self, old: str, new: str) -> None:
         """In one step, unless `new` exists.
@@ -120,12 +221,12 @@ class HdfsClient(Remote):
             FileExistsError: it does. FileNotFoundError: `old` does not. OSError: not known whether it is renamed.
         """
         with _as_os(old):
-            self._client.rename(old, new, overwrite=False)
+            self._client(old).rename(old, new, overwrite=False)
 
     def remove(self, path: str) -> None:
         """Remove a file, or an empty folder."""
         with suppress(FileNotFoundError), _as_os(path):
-            self._client.delete(path, recursive=False)
+            self._client(path).delete(path, recursive=False)
 
     def remove_empty(self, path: str) -> None:
         """Remove a folder, if nothing is in it."""
@@ -137,12 +238,12 @@ class HdfsClient(Remote):
 
     def remove_tree(self, path: str) -> None:
         with suppress(FileNotFoundError), _as_os(path):
-            self._client.delete(path, recursive=True)
+            self._client(path).delete(path, recursive=True)
 
     def touch(self, path: str, at: float) -> None:
         """The file's time of change is `at`, in seconds since 1970."""
         with _as_os(path):
-            self._client.set_times(path, int(at * 1000), int(at * 1000))
+            self._client(path).set_times(path, int(at * 1000), int(at * 1000))
 
 
 def _entry(path: str, found: Any) -> Entry:
@@ -150,15 +251,15 @@ def _entry(path: str, found: Any) -> Entry:
 
 
 class _Download(Download):
-    def __init__(self, file: Any, path: str) -> None:
+    def __init__(self, file: Any, path: str, data: _FirstCall) -> None:
         super().__init__(path, len(file))
-        self._file = file
+        self._file, self._data = file, data
 
     def readinto(self, buffer: Any) -> int:
         count = max(0, min(len(buffer), self._size - self._place))
         if count:
             with _as_os(self._path):
-                data = self._file.read_range(self._place, count)
+                data = self._data(lambda: self._file.read_range(self._place, count))
             if len(data) != count:
                 raise self._cut(self._place + len(data))
             buffer[:count] = data
@@ -169,8 +270,9 @@ class _Download(Download):
 class _Upload(io.RawIOBase):
     """Gathers what is written into large pieces. `close` raises if HDFS does not have all of it, on disk."""
 
-    def __init__(self, file: Any, path: str) -> None:
+    def __init__(self, file: Any, path: str, data: _FirstCall) -> None:
         self._file, self._path, self._held, self._sent = file, path, bytearray(), 0
+        self._data = data
 
     def writable(self) -> bool:
         return True
@@ -182,8 +284,9 @@ class _Upload(io.RawIOBase):
         return len(data)
 
     def _send(self) -> None:
+        data = bytes(self._held)
         with _as_os(self._path):
-            self._file.write(bytes(self._held))
+            self._data(lambda: self._file.write(data))
         self._sent += len(self._held)
         self._held.clear()
 
@@ -194,7 +297,7 @@ class _Upload(io.RawIOBase):
         """Have the DataNodes write to their disks what they have in memory."""
         self._send()
         with _as_os(self._path):
-            self._file.hsync()
+            self._data(self._file.hsync)
 
     def close(self) -> None:
         if self.closed:
@@ -203,7 +306,7 @@ class _Upload(io.RawIOBase):
             if self._held:
                 self._send()
             with _as_os(self._path):
-                self._file.close()
+                self._data(self._file.close)
         finally:
             io.RawIOBase.close(self._file)  # or it is closed again when it is collected
             super().close()

@@ -18,6 +18,7 @@ from tests.datax.conftest import make_job
 from tests.datax.ran import ran
 from tests.servers.hdfs import start_hdfs
 
+pytestmark = pytest.mark.every_server
 WAREHOUSE = "/user/hive/warehouse/ods.db"
 COLUMNS = [
     {"name": "id", "type": "BIGINT"},

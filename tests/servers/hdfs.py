@@ -1,25 +1,51 @@
-"""HDFS of the tests' own: a NameNode and a DataNode of Hadoop 2.7 in one JVM, on free ports of 127.0.0.1.
+"""HDFS of the tests' own: a NameNode and a DataNode of Hadoop 3.4 in one JVM, on free ports of 127.0.0.1.
 
-Its jars are those of a source distribution of pyspark 3.0.1, the last one that contains Hadoop's servers; `.ci/servers`
-unpacks them. py4j, which Spark uses for the same, starts the servers and returns their ports.
+py4j, which Spark uses for the same, starts the servers and returns their ports.
 """
 
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["start_hdfs"]
+from tests.servers.installed import installed
+from tests.servers.kerberos import REALM, Kerberos, start_kerberos
 
-JARS = Path(__file__).resolve().parents[2] / "artifacts" / "hadoop"
-_SECONDS = 60
+__all__ = ["KerberosHdfs", "start_hdfs", "start_kerberos_hdfs"]
+
+_SECONDS = 120
+_LOG = """rootLogger=WARN, all
+appender.all=org.apache.log4j.ConsoleAppender
+appender.all.layout=org.apache.log4j.SimpleLayout
+appender.all.target=System.err
+"""
+_SETTINGS = {
+    "dfs.replication": "1",
+    "dfs.namenode.http-address": "127.0.0.1:0",
+    "dfs.datanode.address": "127.0.0.1:0",
+    "dfs.datanode.http.address": "127.0.0.1:0",
+    "dfs.datanode.ipc.address": "127.0.0.1:0",
+    "dfs.namenode.safemode.extension": "0",
+    "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+    "dfs.namenode.edits.noeditlogchannelflush": "true",
+}
+_SERVICE = f"hdfs/localhost@{REALM}"
+
+
+@dataclass(frozen=True)
+class KerberosHdfs:
+    """A NameNode at `port` that asks for a ticket. `settings`: those of a client, beside the name of the NameNode."""
+
+    port: int
+    kerberos: Kerberos
+    settings: Mapping[str, str]
 
 
 def _java() -> str:
@@ -34,66 +60,21 @@ def _py4j() -> Path:
     return found
 
 
-def _subclass(name: str, of: str) -> bytes:
-    """The class file of a class that adds nothing to `of`."""
-
-    def text(value: str) -> bytes:
-        return struct.pack(">BH", 1, len(value)) + value.encode()
-
-    pool = [
-        text(name),
-        struct.pack(">BH", 7, 1),
-        text(of),
-        struct.pack(">BH", 7, 3),
-        text("<init>"),
-        text("()V"),
-        struct.pack(">BHH", 12, 5, 6),
-        struct.pack(">BHH", 10, 4, 7),
-        text("Code"),
-    ]
-    code = b"\x2a\xb7\x00\x08\xb1"  # super(); return
-    constructor = (
-        struct.pack(">HHHHHIHHI", 1, 5, 6, 1, 9, 12 + len(code), 1, 1, len(code)) + code + bytes(4)
-    )
-    head = struct.pack(">IHHH", 0xCAFEBABE, 0, 49, len(pool) + 1) + b"".join(pool)
-    return head + struct.pack(">HHHHHH", 0x21, 2, 4, 0, 0, 1) + constructor + bytes(2)
-
-
-def _missing(folder: Path) -> Path:
-    """What Hadoop's servers need and pyspark leaves out: pages, and a part of Jetty for TLS, which is not used.
-
-    With audit on, the NameNode would look for jersey 1, too.
-    """
-    (folder / "more").mkdir()
-    settings = (
-        "rootLogger=WARN, all",
-        "appender.all=org.apache.log4j.ConsoleAppender",
-        "appender.all.layout=org.apache.log4j.SimpleLayout",
-        "appender.all.target=System.err",
-    )
-    (folder / "more" / "log4j.properties").write_text(
-        "".join(f"log4j.{each}\n" for each in settings)
-    )
+def _beside(folder: Path) -> Path:
+    """What the servers look for beside their jars: how to log, and pages, of which there are none."""
+    more = folder / "more"
     for name in ("hdfs", "datanode"):
-        (folder / "more" / "webapps" / name).mkdir(parents=True)
-    tls = folder / "more" / "org/mortbay/jetty/security"
-    tls.mkdir(parents=True)
-    (tls / "SslSelectChannelConnector.class").write_bytes(
-        _subclass(
-            "org/mortbay/jetty/security/SslSelectChannelConnector",
-            "org/mortbay/jetty/nio/SelectChannelConnector",
-        )
-    )
-    return folder / "more"
+        (more / "webapps" / name).mkdir(parents=True)
+    text = "".join(f"log4j.{line}\n" for line in _LOG.splitlines())
+    (more / "log4j.properties").write_text(text)
+    return more
 
 
 @contextmanager
-def _jvm(folder: str) -> Iterator[Any]:
+def _jvm(folder: Path, *options: str) -> Iterator[Any]:
     from py4j.java_gateway import GatewayParameters, JavaGateway
     from py4j.protocol import Py4JJavaError
 
-    if not any(JARS.glob("hadoop-hdfs-2*.jar")):
-        raise RuntimeError(f"no Hadoop in {JARS}; run .ci/servers")
     opens = [
         f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("lang", "util", "net", "nio")
     ]
@@ -105,14 +86,16 @@ def _jvm(folder: str) -> Iterator[Any]:
         *opens,
         "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
         f"-Dhadoop.log.dir={folder}",
+        f"-Duser.home={folder}",
+        *options,
         "-cp",
-        f"{_py4j()}:{_missing(Path(folder))}:{JARS}/*",
+        f"{_py4j()}:{_beside(folder)}:{installed('hdfs')}/*",
         "py4j.GatewayServer",
         "--die-on-broken-pipe",
         "--enable-auth",
         "0",
     ]
-    with (Path(folder) / "log").open("wb") as log:
+    with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -139,35 +122,71 @@ def _jvm(folder: str) -> Iterator[Any]:
 @contextmanager
 def start_hdfs() -> Iterator[int]:
     """The port of the NameNode."""
-    with tempfile.TemporaryDirectory(prefix="spark-channel-hdfs-") as folder, _jvm(folder) as jvm:
+    with (
+        tempfile.TemporaryDirectory(prefix="spark-channel-hdfs-") as folder,
+        _servers(Path(folder), {}) as port,
+    ):
+        yield port
+
+
+@contextmanager
+def start_kerberos_hdfs(protection: str = "authentication") -> Iterator[KerberosHdfs]:
+    """HDFS for who has a ticket: `ann` may get one. `protection` is what the servers ask of connections.
+
+    DataNodes of a real cluster listen on ports of root; a setting of Hadoop's own tests takes others.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="spark-channel-hdfs-") as name,
+        start_kerberos(Path(name)) as kerberos,
+    ):
+        for principal in (_SERVICE, f"HTTP/localhost@{REALM}", f"ann@{REALM}"):
+            kerberos.add(principal)
+        client = {
+            "hadoop.security.authentication": "kerberos",
+            "hadoop.rpc.protection": protection,
+            "dfs.namenode.kerberos.principal": _SERVICE,
+            "dfs.data.transfer.protection": protection,
+        }
+        of_servers = {
+            "hadoop.security.authorization": "true",
+            "dfs.block.access.token.enable": "true",
+            "dfs.namenode.keytab.file": str(kerberos.keytab),
+            "dfs.datanode.kerberos.principal": _SERVICE,
+            "dfs.datanode.keytab.file": str(kerberos.keytab),
+            "dfs.web.authentication.kerberos.principal": f"HTTP/localhost@{REALM}",
+            "dfs.web.authentication.kerberos.keytab": str(kerberos.keytab),
+            "ignore.secure.ports.for.testing": "true",
+        }
+        option = f"-Djava.security.krb5.conf={kerberos.config}"
+        with _servers(Path(name), {**client, **of_servers}, option) as port:
+            yield KerberosHdfs(port, kerberos, client)
+
+
+@contextmanager
+def _servers(folder: Path, settings: Mapping[str, str], *options: str) -> Iterator[int]:
+    with _jvm(folder, *options) as jvm:
         hadoop = jvm.org.apache.hadoop
         conf = hadoop.conf.Configuration()
-        for name, value in {
-            "fs.defaultFS": "hdfs://127.0.0.1:0",
-            "dfs.replication": "1",
+        folders = {
             "dfs.namenode.name.dir": f"file://{folder}/names",
             "dfs.datanode.data.dir": f"file://{folder}/blocks",
-            "dfs.namenode.http-address": "127.0.0.1:0",
-            "dfs.datanode.address": "127.0.0.1:0",
-            "dfs.datanode.http.address": "127.0.0.1:0",
-            "dfs.datanode.ipc.address": "127.0.0.1:0",
-            "dfs.webhdfs.enabled": "false",  # needs jersey 1
-            "dfs.namenode.safemode.extension": "0",
-            "dfs.namenode.datanode.registration.ip-hostname-check": "false",
-            "dfs.namenode.edits.noeditlogchannelflush": "true",
-            "dfs.namenode.delegation.token.always-use": "false",
-        }.items():
+        }
+        address = {"fs.defaultFS": "hdfs://localhost:0"}
+        for name, value in {**_SETTINGS, **folders, **address, **settings}.items():
             conf.set(name, value)
+        hadoop.security.UserGroupInformation.setConfiguration(conf)
         hadoop.metrics2.lib.DefaultMetricsSystem.setMiniClusterMode(True)  # both in one JVM
         nodes = hadoop.hdfs.server
         nodes.namenode.NameNode.format(conf)
         names = nodes.namenode.NameNode(conf)
         port = names.getNameNodeAddress().getPort()
-        conf.set("fs.defaultFS", f"hdfs://127.0.0.1:{port}")
+        conf.set("fs.defaultFS", f"hdfs://localhost:{port}")
         blocks = nodes.datanode.DataNode.createDataNode(None, conf)
         end = time.monotonic() + _SECONDS
         while names.getNamesystem().getNumLiveDataNodes() < 1:  # it registers by itself
             assert time.monotonic() < end, "the DataNode does not register"
             time.sleep(0.05)
         assert blocks is not None  # py4j lets Java collect what has no name here
-        yield port
+        top, everyone = hadoop.fs.Path("/"), hadoop.fs.permission.FsPermission("777")
+        hadoop.fs.FileSystem.get(conf).setPermission(top, everyone)
+        yield int(port)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.servers.hdfs import start_hdfs
 from tests.servers.process import process_at_port
 from tests.servers.seaweedfs import start_seaweedfs
@@ -35,7 +37,7 @@ __all__ = [
 ]
 
 KINDS = ("s3", "gcs", "azure")
-STORES = (*KINDS, "hdfs")
+STORES = (*KINDS, pytest.param("hdfs", marks=pytest.mark.every_server))
 BUCKET = "box"
 _AZURE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

@@ -35,7 +35,7 @@ from tests.servers.stores import object_server
 ROWS = 20_000
 PLACES = ("local", "renamed", "bucket", "s3", "gcs", "azure", "hdfs", "sftp", "ftp")
 CASES = [
-    (place, form)
+    pytest.param(place, form, marks=[pytest.mark.every_server] * (place == "hdfs"))
     for place in PLACES
     for form in (FORMATS if place in ("local", "s3") else ("csv", "parquet"))  # which stand for all
 ]
