@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-Kind = Literal["txn", "stream", "job", "table"]
+Kind = Literal["txn", "stream", "job", "table", "versions"]
 
 
 class Write(Protocol):
@@ -58,7 +58,7 @@ class Identity:
     """A write to `target`: a transaction pair, a streaming query, or else the job that carries it out.
 
     `version` is the pair's; a stream has one identity for all its batches. "table" is the target itself: the epoch of
-    its claim counts how often it was overwritten.
+    its claim counts how often it was overwritten. "versions" are published versions of a pair that share one record.
     """
 
     target: str

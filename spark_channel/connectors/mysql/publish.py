@@ -15,7 +15,14 @@ from spark_channel.connectors.mysql.session import (
 )
 from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect, staged_columns
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
-from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
+from spark_channel.connectors.sql.claim_tables import (
+    CLAIMS,
+    PLANS,
+    PUBLISHED,
+    TASKS,
+    ClaimDialect,
+    Ledger,
+)
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.connectors.sql.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS
@@ -397,6 +404,10 @@ _TRIGGERS = (
     "SELECT event_object_table, NULL, NULL, trigger_name FROM information_schema.triggers "
     "WHERE event_object_schema = %s AND event_object_table = %s"
 )
+_INDEX = (
+    "SELECT index_name, 'INDEX', NULL, NULL FROM information_schema.statistics "
+    "WHERE table_schema = %s AND table_name = %s AND index_name = %s AND seq_in_index = 1"
+)
 
 
 class _Known:
@@ -419,11 +430,11 @@ class _Known:
 
     def _look(self) -> None:
         asked = f"{_TABLE} UNION ALL {_TRIGGERS}"
-        query = " UNION ALL ".join([asked] * len(_TABLES))
+        query = " UNION ALL ".join([*[asked] * len(_TABLES), _INDEX])
+        schema, index = self._ledger.schema, self._ledger.name(PUBLISHED)
         names = [self._ledger.name(name) for name in _TABLES for _ in (_TABLE, _TRIGGERS)]
-        rows = self._session.rows(
-            query, [each for name in names for each in (self._ledger.schema, name)]
-        )
+        asked_for = [each for name in names for each in (schema, name)]
+        rows = self._session.rows(query, [*asked_for, schema, self._ledger.name(CLAIMS), index])
         found: dict[str, list[str]] = {
             str(name): [] for name, kind, _, _ in rows if kind is not None
         }
@@ -431,6 +442,8 @@ class _Known:
             faults = found.get(str(name), [])
             if trigger is not None:
                 faults.append(f"it has the trigger {str(trigger)!r}")
+            elif str(kind) == "INDEX":
+                continue
             elif str(kind) != "BASE TABLE":
                 faults.append(f"it is a {str(kind).lower()}")
             elif str(engine).lower() != "innodb":
@@ -446,6 +459,8 @@ def claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
 
 def _claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
     known = _Known(session, ledger)
+    index = f"INDEX {quoted(ledger.name(PUBLISHED))} (kind, published_at)"
+    table = f"{quoted(ledger.schema)}.{quoted(ledger.name(CLAIMS))}"
     return ClaimDialect(
         table=lambda name: f"{quoted(ledger.schema)}.{quoted(ledger.name(name))}",
         exists=known.exists,
@@ -455,4 +470,6 @@ def _claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
         update="FOR UPDATE",
         distrust=known.distrust,
         stage=ledger.stage,
+        index=f"ALTER TABLE {table} ADD {index}",
+        index_in_table=f", {index}",
     )

@@ -15,7 +15,11 @@ from spark_channel.errors import TargetError
 __all__ = [
     "CLAIMS",
     "COLUMNS",
+    "LONGEST_NAME",
+    "LONGEST_TARGET",
+    "LONG_NAME",
     "PLANS",
+    "PUBLISHED",
     "STAGE",
     "TASKS",
     "ClaimDialect",
@@ -31,6 +35,10 @@ _MOST_PLAN = 64 << 20
 """Bytes of a plan that is unpacked."""
 
 CLAIMS, TASKS, PLANS = "spark_channel_claims", "spark_channel_tasks", "spark_channel_transfers"
+PUBLISHED = f"{CLAIMS}_published"
+"""The index of `CLAIMS` by kind and time of publication."""
+LONGEST_TARGET, LONGEST_NAME = 200, 500
+"""Letters that the columns `target` and `name` take; longer ones are cut, and their keys are made of the whole."""
 COLUMNS = (
     "claim, target, kind, name, version, owner, epoch, state, batch, published_at, row_count, byte_count, process, "
     "beat_at, doubted_at, generation"
@@ -38,7 +46,7 @@ COLUMNS = (
 """The columns of `CLAIMS`."""
 STAGE = "spark_channel_stage_"
 _STAGE_ELSEWHERE = "spark_channel_st_"
-_LONG_NAME = 63
+LONG_NAME = 63
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _PART = 4000
 """Letters in a row: what every database takes in one text of bounded length."""
@@ -72,6 +80,9 @@ class ClaimDialect:
 
     `longest_name` is how many letters a table's name can have. `reserved` are the columns of the claims whose names the
     database keeps for itself, with how they are written instead. `stage` begins the names of staging tables.
+
+    `index` is the statement that makes `PUBLISHED`, for which `exists` is asked too; "": the database needs none.
+    `index_in_table` makes it with its table, where this takes fewer rights.
     """
 
     table: Callable[[str], str]
@@ -88,6 +99,8 @@ class ClaimDialect:
     longest_name: int = 63
     reserved: Mapping[str, str] = field(default_factory=dict)
     stage: str = STAGE
+    index: str = ""
+    index_in_table: str = ""
 
 
 def is_own_table(name: str) -> bool:
@@ -104,7 +117,7 @@ def stage_prefix(
     Where names may have fewer than 63 letters, the beginning is all of them: such a run has one staging table.
     """
     key = key or held.identity.key
-    if longest >= _LONG_NAME:
+    if longest >= LONG_NAME:
         return f"{beginning}{key[:16]}_{held.epoch}_"
     number = int.from_bytes(hashlib.sha256(f"{key}_{held.epoch}".encode()).digest())
     letters: list[str] = []
@@ -114,7 +127,7 @@ def stage_prefix(
     return STAGE + "".join(letters)
 
 
-_SUFFIXES = {CLAIMS: "", TASKS: "_tasks", PLANS: "_transfers"}
+_SUFFIXES = {CLAIMS: "", PUBLISHED: "_published", TASKS: "_tasks", PLANS: "_transfers"}
 
 
 @dataclass(frozen=True, slots=True)

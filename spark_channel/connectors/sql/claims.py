@@ -10,11 +10,10 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from spark_channel.clock import utc_now, utc_text
+from spark_channel.clock import utc_text
 from spark_channel.connectors.base import claims
 from spark_channel.connectors.base.claims import (
     Claim,
@@ -29,7 +28,11 @@ from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteC
 from spark_channel.connectors.sql.claim_tables import (
     CLAIMS,
     COLUMNS,
+    LONG_NAME,
+    LONGEST_NAME,
+    LONGEST_TARGET,
     PLANS,
+    PUBLISHED,
     TASKS,
     ClaimDialect,
     RowSession,
@@ -37,16 +40,25 @@ from spark_channel.connectors.sql.claim_tables import (
     claim_of,
     stage_prefix,
 )
+from spark_channel.connectors.sql.claim_upkeep import (
+    expired_of,
+    holds,
+    old_condition,
+    shared_row,
+    with_versions,
+)
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.errors import CommitError, TargetError
 
-__all__ = ["Claims", "NoClaims", "UntrustedClaimsError"]
+__all__ = ["Claims", "UntrustedClaimsError"]
 
 _Statement = tuple[str, Sequence[Any]]
 """With the values of its parameters."""
 
-_DAYS = 30
-_LONGEST = 200
+_AT_ONCE = 100
+"""Rows that one job removes, or looks up at once: a job pays for the jobs before it no more than for itself."""
+_KEY_LETTERS = 16
+"""Letters of a claim's key in the names of its staging tables."""
 _LONGEST_OWNER = 250
 _TASK_COLUMNS = "claim, task, attempt, row_count, byte_count, committed_at"
 
@@ -89,11 +101,12 @@ class Claims:
         text, number = self._dialect.text, "BIGINT"
         self._create(
             CLAIMS,
-            f"claim {text(64)} NOT NULL, target {text(_LONGEST)} NOT NULL, kind {text(8)} NOT NULL, "
-            f"name {text(500)} NOT NULL, version {number}, owner {text(_LONGEST_OWNER)} NOT NULL, "
+            f"claim {text(64)} NOT NULL, target {text(LONGEST_TARGET)} NOT NULL, kind {text(8)} NOT NULL, "
+            f"name {text(LONGEST_NAME)} NOT NULL, version {number}, owner {text(_LONGEST_OWNER)} NOT NULL, "
             f"epoch {number} NOT NULL, state {text(12)} NOT NULL, batch {number}, published_at {text(32)}, "
             f"row_count {number} NOT NULL, byte_count {number} NOT NULL, process {text(500)} NOT NULL, "
-            f"beat_at {text(32)} NOT NULL, doubted_at {text(32)} NOT NULL, generation {number}, PRIMARY KEY (claim)",
+            f"beat_at {text(32)} NOT NULL, doubted_at {text(32)} NOT NULL, generation {number}, PRIMARY KEY (claim)"
+            f"{self._dialect.index_in_table}",
         )
         self._create(
             TASKS,
@@ -102,6 +115,18 @@ class Claims:
             "PRIMARY KEY (claim, task)",
         )
         self._there = True
+        if not self._dialect.index_in_table:
+            self.add_index()
+
+    def lacks_index(self) -> bool:
+        """Whether the tables are of a version that made no index."""
+        return bool(self._dialect.index) and not self._dialect.exists(PUBLISHED)
+
+    def add_index(self) -> None:
+        for statement in self._dialect.before(PUBLISHED):
+            self._run(statement, ())
+        if self.lacks_index():  # another session may have made it before this one's turn
+            self._run(self._dialect.index, ())
 
     def probe(self) -> None:
         """Change nothing, with each right that the claims need.
@@ -167,7 +192,17 @@ class Claims:
             return taken
         table = Identity(identity.target, "table", identity.target)
         written = [] if taken.claim is None else [self._writing(taken.claim, found)]
-        if not self._run_all(*written, self._reading(table)):
+        shared = shared_row(identity) if found is None else None
+        asked = [table.key, table.key if shared is None else shared.key]
+        sql = f"{self._select} WHERE claim IN (?, ?)"
+        rows = {str(row[0]): claim_of(row) for row in self._run_all(*written, (sql, asked))}
+        if shared is not None and (bits := rows.get(shared.key)) is not None:
+            # Another run published the version, and its row was shared, between the look at it and this insert.
+            assert identity.version is not None
+            if holds(bits, identity.version):
+                self._run(*self._removing(identity.key))
+                return ClaimDecision(None, None, bits.published_at)
+        if table.key not in rows:
             self._write(Claim(table, "", 0), None)  # a row that overwrites can lock
         return taken
 
@@ -183,8 +218,7 @@ class Claims:
         """Whether a run has claimed the table, as far as claims are kept."""
         if not self.exist():
             return False
-        sql = f"SELECT COUNT(*) FROM {self._dialect.table(CLAIMS)} WHERE target = ?"  # noqa: S608 - a quoted name
-        return bool(self._run(sql, (target[:_LONGEST],))[0][0])
+        return self._read(Identity(target, "table", target)) is not None  # each run makes it
 
     def progress(self, target: str, stream: str) -> StreamProgress | None:
         """How far the stream has published."""
@@ -216,10 +250,7 @@ class Claims:
         identity = Identity(target, "stream", stream)
         if self.exist() and self._locked(identity, self._dialect.update) is not None:
             self._run(*self._forgetting(identity))
-            self._run(
-                f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?",  # noqa: S608 - a quoted name
-                (identity.key,),
-            )
+            self._run(*self._removing(identity.key))
 
     def unfinished(self, target: str, context: WriteContext) -> PartialWrite | None:
         """The run of the same pair that committed tasks and did not end."""
@@ -439,8 +470,7 @@ class Claims:
             return []
         if given is not None:
             if held.identity.kind == "job":
-                table = self._dialect.table(CLAIMS)
-                self._run(f"DELETE FROM {table} WHERE claim = ?", (held.identity.key,))  # noqa: S608 - a quoted name
+                self._run(*self._removing(held.identity.key))
             else:
                 self._write(given, found)
             self._drop_plan(held.identity)
@@ -476,7 +506,7 @@ class Claims:
         if not others:
             return []
         now, kept = utc_text(), []
-        for row in self._run(f"{self._select} WHERE state <> 'published' AND kind <> 'table'", ()):
+        for row in self._unfinished(others):
             claim, key = claim_of(row), str(row[0])
             prefix = prefixed(HeldClaim(claim.identity, claim.owner, claim.epoch), key)
             if not any(name.startswith(prefix) for name in others):
@@ -487,22 +517,52 @@ class Claims:
                 kept.append(prefix)
             elif claim.identity.kind == "job" and claim.state == "open":
                 # No run can continue it; a task of it that is still there after all is fenced off.
-                self._run(f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?", (key,))  # noqa: S608 - names are quoted
+                self._run(*self._removing(key))
             if liveness == "doubtful" and not claim.doubted_at > claim.beat_at:
                 table = self._dialect.table(CLAIMS)
                 self._run(f"UPDATE {table} SET doubted_at = ? WHERE claim = ?", (now, key))  # noqa: S608 - names are quoted
         return [name for name in others if not name.startswith(tuple(kept))]
 
-    def prune(self) -> None:
-        """Drop published jobs of long ago: a driver of one that wakes up finds no claim, and writes nothing.
+    def _unfinished(self, stages: Sequence[str]) -> list[tuple[Any, ...]]:
+        """The rows of claims that may have one of the staging tables, and are not published.
 
-        One by one, by their key: a DELETE that looks at all rows would lock those of other runs in some databases.
+        They are found by the beginnings of their keys, which the tables' names have, where these are long enough.
         """
-        before = utc_text(utc_now() - timedelta(days=_DAYS))
-        table = self._dialect.table(CLAIMS)
-        old = f"SELECT claim FROM {table} WHERE kind = 'job' AND state = 'published' AND published_at < ?"  # noqa: S608 - names are quoted
-        for (key,) in self._run(old, (before,)):
-            self._run(f"DELETE FROM {table} WHERE claim = ?", (key,))  # noqa: S608 - a quoted name
+        open_ones = f"{self._select} WHERE state <> 'published' AND kind <> 'table'"
+        if self.longest_name < LONG_NAME:
+            return self._run(open_ones, ())
+        start = len(self._dialect.stage)
+        keys = sorted({name[start : start + _KEY_LETTERS] for name in stages})
+        rows = []
+        for some in (keys[place : place + _AT_ONCE] for place in range(0, len(keys), _AT_ONCE)):
+            ranges = " OR ".join(["claim >= ? AND claim < ?"] * len(some))
+            ends = [end for key in some for end in (key, f"{key}g")]  # keys are hexadecimal
+            rows += self._run(f"{open_ones} AND ({ranges})", ends)
+        return rows
+
+    def tidy(self, limited: Callable[[str, int], str]) -> None:
+        """Remove old claims, a bounded number, in a transaction of its own: no claim waits for it.
+
+        `limited` is a query for its first rows, as `Dialect.limited`.
+
+        Published jobs of long ago go: a driver of one that wakes up finds no claim, and writes nothing. Published
+        versions of transaction ids get a bit in a row that they share.
+
+        Row by row, by their key: a DELETE that looks at all rows would lock those of other runs in some databases.
+        """
+        condition, values = old_condition()
+        query = limited(f"{self._select} WHERE {condition}", _AT_ONCE)
+        expired = expired_of(self._run(query, values))
+        for shared in sorted(expired.versions, key=lambda identity: identity.key):
+            versions, at = expired.versions[shared]
+            found = self._locked(shared, self._dialect.update)
+            bits = found or Claim(shared, "", 0, "published")
+            self._write(with_versions(bits, versions, at), found)
+        if expired.keys:
+            self._run_all(*map(self._removing, expired.keys))
+
+    def _removing(self, key: str) -> _Statement:
+        return f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?", (key,)  # noqa: S608 - a quoted name
 
     @property
     def _select(self) -> str:
@@ -521,7 +581,13 @@ class Claims:
 
     def _read(self, identity: Identity, lock: str = "", before: str = "") -> Claim | None:
         rows = self._run(*self._reading(identity, lock, before))
-        return replace(claim_of(rows[0]), identity=identity) if rows else None
+        if rows:
+            return replace(claim_of(rows[0]), identity=identity)
+        shared = shared_row(identity)
+        rows = [] if shared is None else self._run(*self._reading(shared))
+        if not rows or not holds(bits := claim_of(rows[0]), identity.version or 0):
+            return None
+        return Claim(identity, "", state="published", published_at=bits.published_at)
 
     def _reading(self, identity: Identity, lock: str = "", before: str = "") -> _Statement:
         return f"{before}{self._select} WHERE claim = ? {lock}".rstrip(), (identity.key,)
@@ -553,9 +619,9 @@ class Claims:
         identity = claim.identity
         values = (
             key,
-            identity.target[:_LONGEST],
+            identity.target[:LONGEST_TARGET],
             identity.kind,
-            identity.name[:500],
+            identity.name[:LONGEST_NAME],
             identity.version,
             *own,
         )
@@ -605,82 +671,3 @@ def _bounded(owner: str) -> str:
         return owner
     digest = hashlib.sha256(owner.encode()).hexdigest()[:32]
     return f"{owner[: _LONGEST_OWNER - len(digest) - 1]}~{digest}"
-
-
-class NoClaims(Claims):
-    """The claims of a write without a ledger: nothing fences it, and nothing is known of it later."""
-
-    def __init__(self) -> None:
-        super().__init__(_NoSession(), ClaimDialect(lambda name: name, lambda _name: False))
-
-    def exist(self) -> bool:
-        return False
-
-    def ensure(self) -> None: ...
-
-    @property
-    def plans(self) -> StoredPlans:
-        raise NotImplementedError("a write without a ledger keeps no plan")
-
-    def take(
-        self,
-        identity: Identity,
-        owner: str,
-        *,
-        position: int | None = None,
-        follows: Follows | None = None,
-        resume: int | None = None,
-    ) -> ClaimDecision:
-        claim = Claim(identity, owner)
-        held = HeldClaim(identity, owner, claim.epoch, position, follows=follows)
-        return ClaimDecision(claim, held)
-
-    def knows(self, target: str) -> bool:
-        return True  # not known, and nothing is said of it
-
-    def published_at(self, target: str, context: WriteContext) -> str | None:
-        return None
-
-    def unfinished(self, target: str, context: WriteContext) -> PartialWrite | None:
-        return None
-
-    def peek(self, held: HeldClaim) -> Claim:
-        return Claim(held.identity, held.owner, held.epoch)
-
-    def fence(self, held: HeldClaim, *, exclusive: bool = False) -> Claim:
-        return self.peek(held)
-
-    def make_ready(self, held: HeldClaim, *, overwrite: bool) -> tuple[HeldClaim, bool]:
-        return held, True
-
-    def task(self, held: HeldClaim, task: int) -> Receipt | None:
-        return None
-
-    def receipts(self, identity: Identity) -> list[Receipt]:
-        return []
-
-    def add_task(self, held: HeldClaim, receipt: Receipt) -> None: ...
-
-    def begin_publish(self, held: HeldClaim) -> bool:
-        return True
-
-    def publish(self, held: HeldClaim, *, rows: int, nbytes: int) -> None: ...
-
-    def check_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None: ...
-
-    def release(self, held: HeldClaim, overtaken: Claim | None = None) -> list[Receipt]:
-        return []
-
-    def heartbeat(self, held: HeldClaim) -> None: ...
-
-    def show_life(self, held: HeldClaim, found: Claim) -> None: ...
-
-    def orphans(self, stages: Sequence[str], keep: HeldClaim, **_more: Any) -> list[str]:
-        return []
-
-    def prune(self) -> None: ...
-
-
-class _NoSession:
-    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        raise AssertionError("a write without a ledger runs no statement of it")

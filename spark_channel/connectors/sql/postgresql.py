@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from spark_channel.connectors.base.network import is_of_this_machine, tls_mode
-from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
+from spark_channel.connectors.sql.claim_tables import (
+    CLAIMS,
+    PLANS,
+    PUBLISHED,
+    TASKS,
+    ClaimDialect,
+    Ledger,
+)
 from spark_channel.connectors.sql.statements import quoted_name, quoted_text
 from spark_channel.plain_text import log_of
 
@@ -275,7 +282,7 @@ def claim_dialect(
     known = {} if known is None else known
     own = ledger or Ledger(schema, schema)
     schema = own.schema
-    names = ", ".join(escaped_text(own.name(each)) for each in (CLAIMS, TASKS, PLANS))
+    names = ", ".join(escaped_text(own.name(each)) for each in (CLAIMS, TASKS, PLANS, PUBLISHED))
 
     def table(name: str) -> str:
         return f"{quoted_name(schema)}.{quoted_name(own.name(name))}"
@@ -306,4 +313,5 @@ def claim_dialect(
         takes_scripts=takes_scripts,
         distrust=lambda name: known.get(own.name(name)) or None,
         stage=own.stage,
+        index=f"CREATE INDEX {quoted_name(own.name(PUBLISHED))} ON {table(CLAIMS)} (kind, published_at)",
     )

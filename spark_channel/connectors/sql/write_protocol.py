@@ -43,8 +43,9 @@ from spark_channel.connectors.sql.claim_tables import (
     Ledger,
     stage_prefix,
 )
-from spark_channel.connectors.sql.claims import Claims, NoClaims, UntrustedClaimsError
+from spark_channel.connectors.sql.claims import Claims, UntrustedClaimsError
 from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.no_claims import NoClaims
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
 from spark_channel.connectors.sql.rights import lacking_to_stage
 from spark_channel.connectors.sql.session import S, transaction
@@ -367,8 +368,6 @@ class WriteProtocol(Writer, Generic[S]):
         for left in reversed(range(_TAKES)):
             try:
                 with self.transaction(session):
-                    if sessions.is_due(("prune", self.shown, place.schema, place.ledger)):
-                        claims.prune()
                     taken = claims.take(
                         Identity.of(place.claimed, context),
                         context.job,
@@ -378,6 +377,8 @@ class WriteProtocol(Writer, Generic[S]):
                     )
                     if taken.held is not None and then is not None:
                         then(taken.held)
+                if sessions.is_due(("tidy", self.shown, place.schema, place.ledger)):
+                    self._tidy(session, claims)
                 return taken
             except TargetError as error:
                 if not left or not self.is_conflict(error):
@@ -391,10 +392,25 @@ class WriteProtocol(Writer, Generic[S]):
                 if not claims.exist():
                     with self.transaction(session):
                         claims.ensure()
-                return
+                break
             except TargetError as error:
                 if not left or not self.is_conflict(error):
                     raise
+        if claims.lacks_index():
+            with self._optional("its index of claims is not made"), self.transaction(session):
+                claims.add_index()
+
+    def _tidy(self, session: S, claims: Claims) -> None:
+        with self._optional("its old claims stay for the next job"), self.transaction(session):
+            claims.tidy(self.dialect.limited)
+
+    @contextmanager
+    def _optional(self, otherwise: str) -> Iterator[None]:
+        """For what no write needs: another job may hold the rows, or the login lack the right."""
+        try:
+            yield
+        except TargetError as error:
+            _log.info("%s: %s: %s", self.shown, otherwise, error)
 
     def _end_overtaken(
         self, session: S, taken: ClaimDecision, place: WriteTarget, context: WriteContext

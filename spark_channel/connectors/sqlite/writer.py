@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.contract import Receipt, TaskWriter, bisect_refused
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.sql.catalog import Column, TargetTable
-from spark_channel.connectors.sql.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.claim_tables import CLAIMS, PUBLISHED, ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter, file_plan
@@ -304,13 +304,14 @@ class SqliteWriter(FileWriter[SqliteSession]):
 
         return ClaimDialect(
             table=lambda name: f"main.{name}",
-            exists=lambda name: listed("table", "name", name),
+            exists=lambda name: listed("index" if name == PUBLISHED else "table", "name", name),
             after=" WITHOUT ROWID",
             share="",
             update="",
             distrust=lambda name: (
                 "it has a trigger" if listed("trigger", "tbl_name", name) else None
             ),
+            index=f"CREATE INDEX main.{PUBLISHED} ON {CLAIMS} (kind, published_at)",
         )
 
     def _new_name(self) -> str:

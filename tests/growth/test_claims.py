@@ -1,0 +1,217 @@
+"""What earlier jobs cost the next one: claims share rows, old ones go in batches, no statement looks at all of them.
+
+The rows of thousands of jobs are made from one that a job has written, and counted are rows and statements.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors import WriteContext, WritePlan
+from spark_channel.connectors.sql.claim_upkeep import PER_ROW
+from spark_channel.connectors.sql.claims import Claims
+from spark_channel.connectors.sqlite.session import SqliteSession
+from tests.connectors.protocol.targets import KINDS, Target, open_target
+
+_SCHEMA = pa.schema([("id", pa.int64())])
+_LONG_AGO = "2025-01-01T00:00:00+00:00"
+_SERVERS = [pytest.param(kind, marks=pytest.mark.full) for kind in KINDS[2:]]
+
+
+@pytest.fixture(params=[*KINDS[:2], *_SERVERS])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    for opened in open_target(request.param, request, tmp_path / "shop"):
+        (tmp_path / "shop").mkdir()
+        opened.reset(True)
+        yield opened
+
+
+@dataclass
+class Jobs:
+    target: Target
+    count: int = 0
+
+    def run(self, *versions: int, name: str = "nightly") -> list[bool]:
+        """Write one row as each version; whether it was new. Without versions: one job without a transaction id."""
+        return [self._job((name, version)) for version in versions] or [self._job(None)]
+
+    def _job(self, txn: tuple[str, int] | None) -> bool:
+        writer = self.target.writer()
+        plan = self.prepared(txn)
+        if plan.published_at is not None:
+            return False
+        task = writer.open(plan, 0, 1)
+        task.write(pa.record_batch([pa.array([self.count], pa.int64())], schema=_SCHEMA))
+        writer.commit(plan, [task.close()])
+        return True
+
+    def prepared(self, txn: tuple[str, int] | None) -> WritePlan:
+        self.count += 1
+        context = WriteContext(f"job-{self.count}", commit="job", txn=txn)
+        return self.target.writer().prepare(context, _SCHEMA)
+
+    def claims(self, kind: str) -> int:
+        query = f"SELECT COUNT(*) FROM {self.target.claims} WHERE kind = '{kind}'"
+        return int(self.target.sql(query)[0][0])
+
+    def age(self, state: str = "published") -> None:
+        self.target.sql(
+            f"UPDATE {self.target.claims} SET published_at = '{_LONG_AGO}' WHERE state = '{state}'"
+        )
+
+
+def test_old_versions_share_rows_and_a_rerun_of_each_is_a_no_op(target: Target) -> None:
+    jobs = Jobs(target)
+    versions = (1, 2, 3, 7, PER_ROW - 1, PER_ROW, -5, 20_251_129_1015)
+    assert all(jobs.run(*versions))
+    jobs.age()
+    assert jobs.run(100) == [True]
+    assert (jobs.claims("txn"), jobs.claims("versions")) == (1, 4)
+    assert not any(jobs.run(*versions))
+    assert jobs.run(4, 20_251_129_1016) == [True, True]
+    assert jobs.run(1, name="another") == [True]
+    jobs.age()
+    assert jobs.run(5) == [True]
+    assert not any(jobs.run(*versions, 4, 5, 100, 20_251_129_1016))
+    assert sum(target.seen().values()) == len(versions) + 5
+    assert target.staged() == []
+
+
+def test_a_driver_that_wakes_up_after_its_version_has_no_row_publishes_nothing(
+    target: Target,
+) -> None:
+    jobs = Jobs(target)
+    sleeper, plan = target.writer(), jobs.prepared(("nightly", 9))
+    task = sleeper.open(plan, 0, 1)
+    task.write(pa.record_batch([pa.array([77], pa.int64())], schema=_SCHEMA))
+    receipt = task.close()
+    assert jobs.run(9) == [True]
+    jobs.age()
+    jobs.run(10)
+    assert (jobs.claims("txn"), jobs.claims("versions")) == (1, 1)
+    sleeper.commit(plan, [receipt])
+    assert 77 not in target.seen()
+    assert sum(target.seen().values()) == 2
+
+
+def test_a_version_that_was_shared_between_the_look_and_the_claim_is_published(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another run claims, publishes and tidies in between: the first look finds nothing."""
+    jobs = Jobs(target)
+    jobs.run(9)
+    jobs.age()
+    jobs.run(10)
+    monkeypatch.setattr(Claims, "_locked", lambda *_arguments: None)
+    plan = jobs.prepared(("nightly", 9))
+    monkeypatch.undo()
+    assert plan.published_at is not None
+    assert (jobs.claims("txn"), sum(target.seen().values())) == (1, 2)
+
+
+def _multiply(jobs: Jobs, kind: str, count: int) -> None:
+    """Copies of the one published claim of this kind."""
+    columns = (
+        "target, kind, name, version, owner, epoch, state, batch, published_at, row_count, byte_count, process, "
+        "beat_at, doubted_at, generation"
+    )
+    claims = jobs.target.claims
+    for number in range(count):
+        jobs.target.sql(
+            f"INSERT INTO {claims} (claim, {columns}) SELECT 'copy{number:05}', {columns} FROM {claims} "
+            f"WHERE kind = '{kind}' AND claim NOT LIKE 'copy%'"
+        )
+
+
+def test_old_jobs_leave_in_batches_of_bounded_size(tmp_path: Path) -> None:
+    for target in open_target("sqlite", None, tmp_path):  # type: ignore[arg-type] # asks for no fixture
+        target.reset(True)
+        jobs = Jobs(target)
+        jobs.run()
+        jobs.age()
+        _multiply(jobs, "job", 250)
+        left = []
+        for _ in range(4):
+            jobs.run()
+            left.append(jobs.claims("job") - len(left) - 1)
+        assert left == [151, 51, 0, 0]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["txn", "job"])
+def test_a_job_runs_as_many_statements_after_a_thousand_as_after_ten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """And none of them looks at the rows of all claims: the planner has a key or the index for each."""
+    (target,) = open_target("sqlite", None, tmp_path)  # type: ignore[arg-type] # asks for no fixture
+    target.reset(True)
+    jobs = Jobs(target)
+    first = (1,) if named else ()
+    jobs.run(*first)
+    sent: list[tuple[str, Any]] = []
+    rows = SqliteSession.rows
+
+    def counted(session: SqliteSession, sql: str, parameters: Any = ()) -> Any:
+        sent.append((sql, parameters))
+        return rows(session, sql, parameters)
+
+    monkeypatch.setattr(SqliteSession, "rows", counted)
+    counts = []
+    for earlier, more in ((10, 10), (1000, 990)):
+        monkeypatch.undo()
+        _multiply(Jobs(target), "txn" if named else "job", more if earlier == 10 else 0)
+        if earlier == 1000:
+            _many(tmp_path / "shop.db", more)
+        monkeypatch.setattr(SqliteSession, "rows", counted)
+        sent.clear()
+        jobs.run(*((earlier,) if named else ()))
+        counts.append(len(sent))
+        with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+            for sql, parameters in sent:
+                if "spark_channel_claims" in sql and sql.startswith(("SELECT", "UPDATE", "DELETE")):
+                    plan = connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters).fetchall()
+                    assert not any("SCAN spark_channel_claims" in str(step) for step in plan), sql
+    assert counts[0] == counts[1], counts
+
+
+def _many(path: Path, count: int) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        names = [row[1] for row in connection.execute("PRAGMA table_info(spark_channel_claims)")]
+        columns = ", ".join(name for name in names if name != "claim")
+        connection.execute(
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT ?) "
+            f"INSERT INTO spark_channel_claims (claim, {columns}) SELECT 'many' || n, {columns} "
+            "FROM n, spark_channel_claims WHERE claim = 'copy00001'",
+            (count,),
+        )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mysql"])
+def test_a_table_of_an_earlier_version_gets_its_index_with_the_next_job(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for target in open_target(kind, request, tmp_path):
+        target.reset(True)
+        jobs = Jobs(target)
+        jobs.run(1)
+        index = f"{target.schema}spark_channel_claims_published"
+        target.sql(
+            f"ALTER TABLE {target.claims} DROP INDEX {index}"
+            if kind == "mysql"
+            else f"DROP INDEX {index}"
+        )
+        jobs.run(2)
+        asked = {
+            "sqlite": "SELECT 1 FROM sqlite_master WHERE name = 'spark_channel_claims_published'",
+            "postgresql": f"SELECT 1 FROM pg_class WHERE oid = to_regclass('{index}')",
+            "mysql": "SELECT DISTINCT 1 FROM information_schema.statistics WHERE table_schema = 'protocol' "
+            "AND index_name = 'spark_channel_claims_published'",
+        }
+        assert target.sql(asked[kind]) == [("1",)]
+        assert jobs.run(1, 2, 3) == [False, False, True]
