@@ -20,6 +20,7 @@ from spark_channel.cli.reach import reach, reach_of_replication
 from spark_channel.cli.text import cell, json_line, say
 from spark_channel.connectors import find_connector, load_reader, load_writer
 from spark_channel.connectors.base.registry import has_third_parties
+from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.datax import LoadedJob, load_job, parse_parameters
 from spark_channel.datax.load import check_job_file
 from spark_channel.errors import ChannelError, MissingPackageError, OptionError
@@ -178,10 +179,11 @@ def show_plan(loaded: LoadedJob, master: str | None) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    for number, spec in enumerate(loaded.specs):
-        if len(loaded.specs) > 1:
-            console.print(f"[bold]content {number}[/]")
-        _show_one(spec, _cores(master), console)
+    with keeping_sessions():  # a job may have thousands of tables, and a server one catalog
+        for number, spec in enumerate(loaded.specs):
+            if len(loaded.specs) > 1:
+                console.print(f"[bold]content {number}[/]")
+            _show_one(spec, _cores(master), console)
 
 
 def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
@@ -300,7 +302,8 @@ def check_jobs(
     if not has_third_parties():
         without_pandas()
     variables = parse_parameters(" ".join(parameters))
-    results = {path: check_job(path, variables, connect=connect) for path in job_files(given)}
+    with keeping_sessions():
+        results = {path: check_job(path, variables, connect=connect) for path in job_files(given)}
     states = Counter(each.state for each in results.values())
     missing = Counter(name.strip().lower() for each in results.values() for name in each.missing)
     if as_json:
