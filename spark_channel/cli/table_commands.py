@@ -93,6 +93,14 @@ def copy(
         str | None, typer.Option(help="How many rows the target may refuse; default: 0.")
     ] = None,
     dirty_rows_path: DirtyRowsPath = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="columns|keys|full",
+            help="What a new table gets of its source: columns; keys: NOT NULL and the primary key; full: also "
+            "indexes, defaults, sequences, checks, comments. Default: columns.",
+        ),
+    ] = None,
     engine: Engine = "auto",
     master: Master = None,
     conf: Conf = None,
@@ -130,6 +138,7 @@ def copy(
             "channels": channels,
             "commit": commit,
             "maxDirtyRows": max_dirty_rows,
+            "createTable": schema,
         },
     )
     run_options = RunOptions(

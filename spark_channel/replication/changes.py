@@ -454,7 +454,10 @@ class Follower(ChangePublisher):
             # before the table is there, and looks as if it had all rows
             self._note_again(copy.stream, "its table in the target was dropped")
         try:
-            plan = writer.prepare(WriteContext(f"make-{uuid.uuid4().hex}", commit="job"), schema)
+            context = WriteContext(
+                f"make-{uuid.uuid4().hex}", commit="job", definition=reader_of(copy).definition
+            )
+            plan = writer.prepare(context, schema)
             writer.commit(plan, [])
         except TargetError:
             if writer.exists() is not True:  # else another run has made it meanwhile

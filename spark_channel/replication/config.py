@@ -169,6 +169,12 @@ class StreamOptions(_Part):
     contract: Contract | None = Field(
         None, description="what happens when source and target differ"
     )
+    table_schema: Literal["columns", "keys", "full"] | None = Field(
+        None,
+        alias="schema",
+        description="what a table that is made gets of its source's definition: `columns` (default), `keys` (NOT NULL "
+        "and the primary key) or `full` (also indexes, defaults, sequences, checks, comments)",
+    )
     load_columns: bool | None = Field(
         None, description="add columns _loaded_at and _run_id; default: false"
     )
@@ -488,7 +494,8 @@ def _known(location: list[Any]) -> list[str]:
         "limit": Limit,
     }
     found = [inside[str(each)] for each in location if str(each) in inside]
-    return list((found[-1] if found else Replication).model_fields)
+    fields = (found[-1] if found else Replication).model_fields
+    return [field.alias or name for name, field in fields.items()]
 
 
 def json_schema() -> str:

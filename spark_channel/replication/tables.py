@@ -42,6 +42,8 @@ _log = log_of(__name__)
 
 _LOGS = ("postgresql", "mysql")
 _APPLIES = ("postgresql", "mysql", "sqlite", "duckdb")
+_DEFINES = ("postgresql", "mysql", "sqlite", "duckdb")
+"""What a table gets its source's definition in."""
 _REPLACES = ("delta", "iceberg")
 """Lake tables, in which a change replaces a whole row: they keep no row that the source deletes."""
 _OF_PLACE = ("host", "hostaddr", "port", "dbname", "service")
@@ -375,6 +377,8 @@ def _copy(
         reader["where"] = options.where
     if options.columns and "hidevalues" in source.options_class("reader").names():
         reader["hideValues"] = "true"
+    if options.table_schema is not None:
+        writer["createTable"] = options.table_schema
     writer |= options.target_options or {}
     return TableCopy(
         table.label,
@@ -457,7 +461,33 @@ def _fault(replication: Replication, options: StreamOptions) -> str:
                 f"{', '.join(options.source_options)} there, and not into source_options"
             )
     key, why = ends_fault(replication, options)
-    return f"{key} {why}" if key else ""
+    return f"{key} {why}" if key else _schema_fault(replication, options)
+
+
+def _schema_fault(replication: Replication, options: StreamOptions) -> str:
+    """Why the table cannot have as much of its source's definition as `schema` says; "" = it can."""
+    level = options.table_schema
+    if level in (None, "columns"):
+        return ""
+    target = connector_of(replication.target, "writer")
+    if target.name not in _DEFINES:
+        return f"schema {level} makes tables of {', '.join(_DEFINES)}, and the target is {target.name}: remove it"
+    if options.columns or options.load_columns:
+        return (
+            f"schema {level} makes a table as its source is, and columns (masks) and load_columns change its rows: "
+            "remove schema, or these"
+        )
+    if options.mode == "incremental" and not options.primary_key:
+        return (
+            f"schema {level} makes the source's primary key, and without primary_key mode incremental adds a changed "
+            "row beside the row that it was: set primary_key"
+        )
+    if options.mode == "full_then_changes" and (level == "full" or options.deletes == "scd2"):
+        return (
+            "schema keys goes with mode full_then_changes and deletes hard or soft, since the table is made before "
+            "its rows come, and scd2 keeps several rows of a key"
+        )
+    return ""
 
 
 def _missing(

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from spark_channel.connectors import (
     load_writer,
 )
 from spark_channel.connectors.base.contract import NativeRows
+from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.registry import (
     all_connectors,
     describe,
@@ -180,6 +181,13 @@ class OpenedTransfer:
             return None
         found = [self._native_of(number, source) for number, source in enumerate(self.sources)]
         return found[0] if all(each == found[0] for each in found) else None
+
+    @property
+    def definition(self) -> Callable[[], TableDefinition | None] | None:
+        """How the table is defined whose rows arrive unchanged; None = they come from several, or are changed."""
+        if len(self.sources) > 1 or self.sources[0].pipeline.steps or self.steps is not None:
+            return None
+        return self.sources[0].reader.definition
 
     def _native_of(self, number: int, source: TransferSource) -> NativeRows | None:
         splits = [task.split.params for task in self.plan.tasks]
@@ -634,6 +642,7 @@ def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[Ope
             overwrite=opened.spec.save_mode == "overwrite",
             text_lengths=opened.text_lengths,
             reads=opened.reads(),
+            definition=opened.definition,
         )
         for writer in opened.writers:
             if opened.spec.save_mode == "errorIfExists":

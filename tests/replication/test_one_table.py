@@ -158,3 +158,41 @@ def test_a_truncate_that_would_reach_other_tables_parks_the_table(followed: Foll
     assert parked.error_type == TargetError.__name__
     assert "foreign key 'of_a'" in parked.why
     assert followed.sql("SELECT id FROM fol_dw.item").split() == ["7"]
+
+
+def test_a_table_that_a_run_makes_has_the_definition_of_its_source(pg: PostgresServer) -> None:
+    pg.psql(
+        "DROP TABLE one.base CASCADE; "
+        "CREATE TABLE one.orders (id serial PRIMARY KEY, code text UNIQUE NOT NULL, n int DEFAULT 7); "
+        "INSERT INTO one.orders (code) SELECT 'c' || n FROM generate_series(1, 30) n"
+    )
+    for schema, columns, indexes in (("keys", "t|\\N", 1), ("full", "t|7", 2)):
+        pg.psql("DROP TABLE IF EXISTS one_dw.orders")
+        for _ in range(2):
+            assert of_pg(pg, schema=schema).exit_code == 0
+        found = pg.psql(
+            "SELECT bool_or(attnotnull) FILTER (WHERE attname = 'code'), "
+            "max(pg_get_expr(adbin, adrelid)) FILTER (WHERE attname = 'n') FROM pg_attribute "
+            "LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum "
+            "WHERE attrelid = 'one_dw.orders'::regclass"
+        )
+        assert found == columns
+        made = pg.psql(
+            "SELECT count(*) FROM pg_indexes WHERE schemaname = 'one_dw' AND tablename = 'orders'"
+        )
+        assert int(made) == indexes
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mode": "incremental", "update_key": "id"}, "set primary_key"),
+        ({"columns": {"v": "drop"}}, "masks"),
+    ],
+)
+def test_a_definition_that_the_rows_would_break_is_refused(
+    pg: PostgresServer, options: dict[str, Any], says: str
+) -> None:
+    report = of_pg(pg, schema="keys", **options)
+    assert report.exit_code != 0
+    assert all(says in (table.why or "") for table in report.tables)

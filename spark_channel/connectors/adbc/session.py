@@ -239,6 +239,14 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
     def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
         _check_dialect(self)
+        if self.create_table in ("keys", "full"):
+            raise OptionError(
+                f"option 'createTable' got {self.create_table!r}; it takes true or false: the driver makes the table. "
+                "The database's own connector makes keys, where it has one",
+                option="createTable",
+                got=self.create_table,
+                takes="true, false",
+            )
         if self.write_mode != "insert":
             self._check_merge()
 

@@ -424,7 +424,7 @@ class AdbcWriter(SqlWriter[AdbcSession]):
             )
         raise TargetError(f"{session.place} does not undo what a transaction wrote, so {why}")
 
-    def ready(self, session: AdbcSession, plan: SqlPlan, *, empty: bool) -> None:
+    def ready(self, session: AdbcSession, plan: SqlPlan, *, empty: bool) -> bool:
         target = plan.target
         if session.spelled(target.schema or None, target.name, folds=self._folds) is None:
             fields = [pa.field(each.target, each.kind) for each in target.columns]
@@ -441,6 +441,7 @@ class AdbcWriter(SqlWriter[AdbcSession]):
                 make_unique(session, target, self.dialect)
         elif empty:
             session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
+        return False  # and there is nothing to complete
 
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
         return AdbcTaskWriter(self, plan, task, attempt)

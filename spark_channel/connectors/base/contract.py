@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_channel.arrow_schema import TextLengths
 from spark_channel.connectors.base.claims import Follows, HeldClaim, StreamNote, StreamProgress
+from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.stored import FreeConnections, Stored
@@ -226,6 +227,10 @@ class Reader(SplitReader):
         """Driver. The columns of the table's primary key; () = it has none, or the source knows no keys."""
         return ()
 
+    def definition(self) -> TableDefinition | None:
+        """Driver. The definition of the table that is read; None = it reads no table, or the source has no such."""
+        return None
+
     def column_facts(self) -> Mapping[str, ColumnFact]:
         """Driver. Return each column as the catalog has it now; {} = the source has no such catalog."""
         return {}
@@ -314,6 +319,7 @@ class WriteContext:
     form, if the plan accepts it. `text_lengths`: how long the source's columns let their texts be, by the names of the
     rows' columns. `reads`: where the rows come from, as far as that is known; `reads_surely`: they do, and not only
     perhaps. `follows`: the stream's batch is published only after that one. `alone`: one task brings all rows.
+    `definition`: how the one table is defined whose rows come unchanged; None = they come from elsewhere.
     """
 
     job: str
@@ -328,6 +334,7 @@ class WriteContext:
     reads_surely: bool = True
     follows: Follows | None = None
     alone: bool = False
+    definition: Callable[[], TableDefinition | None] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,12 @@ from spark_channel.connectors.base.network import (
     flag,
     server_url,
 )
-from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.sql.options import (
+    CreateTable,
+    ServerOptions,
+    SqlReadOptions,
+    SqlWriteOptions,
+)
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, DriverSession, session_script
 from spark_channel.errors import ChannelError, OptionError, final, of_input
 from spark_channel.options import Amount
@@ -175,8 +180,8 @@ class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
         alias="batchsize",
         description="rows of one INSERT; ClickHouse merges small ones slowly",
     )
-    create_table: bool = Field(
-        False, description="`true` is refused: only you know the table's engine and order"
+    create_table: CreateTable = Field(
+        "false", description="`true` is refused: only you know the table's engine and order"
     )
 
     def model_post_init(self, context: object) -> None:
@@ -196,7 +201,7 @@ class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
             ),
             (
                 "createTable",
-                str(self.create_table).lower(),
+                self.create_table,
                 "false",
                 "only you know the table's engine and order",
             ),

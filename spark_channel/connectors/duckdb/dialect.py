@@ -495,6 +495,9 @@ class DuckdbWriteDialect(DuckdbDialect, WriteDialect):
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
         return duckdb_type(canonical(name, kind))
 
+    def index_names(self, session: Session, schema: str) -> list[str]:
+        return [str(name) for (name,) in session.rows("SELECT index_name FROM duckdb_indexes()")]
+
     def spark_type(self, text: str) -> str | None:
         return None  # DuckDB takes the length of a VARCHAR, and keeps it not
 

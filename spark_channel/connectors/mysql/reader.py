@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar, cast
 
 from spark_channel.connectors.base.contract import ColumnFact
+from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts
 from spark_channel.connectors.base.health import (
     Health,
@@ -17,6 +18,7 @@ from spark_channel.connectors.base.health import (
     StatementLatency,
     WakeLatency,
 )
+from spark_channel.connectors.mysql.definition import read_definition
 from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable, state_of
 from spark_channel.connectors.mysql.options import MysqlReadOptions, ServerOptions, address_of
 from spark_channel.connectors.mysql.session import (
@@ -26,6 +28,7 @@ from spark_channel.connectors.mysql.session import (
     is_short,
     quoted,
 )
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
@@ -237,6 +240,10 @@ class MysqlReader(SqlReader):
 
         with self.connect("plan") as session:
             return log_facts(session)
+
+    def defined(self, session: Session, table: Table) -> TableDefinition:
+        assert isinstance(table, MysqlTable)
+        return super().defined(session, table) if table.is_view else read_definition(session, table)
 
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""

@@ -203,6 +203,12 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
             words.append(f"CHARACTER SET {column.charset} COLLATE {column.collation}")
         return " ".join([*words, "NOT NULL" if column.not_null else "NULL"])
 
+    def not_indexed(self, field: pa.Field) -> str:
+        """A column of texts or bytes has no bound that an index could have."""
+        plain = plain_kind(field.type)
+        held = pa.types.is_string(plain) or pa.types.is_binary(plain)
+        return f"column {field.name} has no length that an index takes" if held else ""
+
     def after_create(self, options: SqlWriteOptions) -> str:
         """`createTableOptions` is a list of NAME=word."""
         assert isinstance(options, MysqlWriteOptions)

@@ -7,9 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar, TypeVar, cast
 
+import pyarrow as pa
+
 from spark_channel.connectors.base.contract import Receipt, WriteContext
+from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable, name_places
+from spark_channel.connectors.mysql.new_table import tried
 from spark_channel.connectors.mysql.options import MysqlWriteOptions, address_of
 from spark_channel.connectors.mysql.publish import (
     COMMITTING_WORDS,
@@ -42,6 +46,7 @@ from spark_channel.connectors.mysql.write_dialect import (
 )
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect, Ledger
+from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.rights import lacking_to_stage
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
@@ -153,6 +158,26 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
             # The name under which it will be found.
             database, name = database.lower(), name.lower()
         return database, name
+
+    def new_table(
+        self,
+        session: MysqlWriteSession | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        assert session is not None
+        if is_full and definition.statement and definition.system == self.dialect.sql:
+            found = tried(session, place, definition, rows)
+            if isinstance(found, NewTable):
+                return found
+            plain = super().new_table(session, place, definition, rows, is_full=True)
+            return replace(
+                plain, left_out=(f"what only CREATE TABLE says: {found}", *plain.left_out)
+            )
+        return super().new_table(session, place, definition, rows, is_full=is_full)
 
     def plan(
         self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
@@ -271,6 +296,8 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         session.end_when_silent()
         made = create and self.make_table(session, target)
         try:
+            if made:
+                self.complete(session, target)
             yield
         except TargetError:
             if made:

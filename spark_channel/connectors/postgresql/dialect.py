@@ -346,6 +346,8 @@ class PostgresPlan(SqlPlan):
     """`PgTable.is_ruled` of the target."""
     alone: bool = False
     """`WriteContext.alone`."""
+    stages_apart: bool = False
+    """Whether the staging of a new table is not that table, since the server casts values on their way into it."""
 
     @property
     def staging(self) -> str:
@@ -530,7 +532,9 @@ def match_target(
     Raises:
         SchemaError, TargetError: as `old_target`.
     """
-    is_native = native is not None and options.write_mode != "apply" and are_native(native, table)
+    computes = made_as is not None and any(column.generated for column in table.columns)
+    plain = options.write_mode != "apply" and not computes
+    is_native = native is not None and plain and are_native(native, table)
     column = native_column if is_native else None
     if made_as is None:
         target = old_target(DIALECT, table, schema, options, column=column)

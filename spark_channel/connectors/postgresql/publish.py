@@ -15,7 +15,7 @@ from spark_channel.connectors.postgresql.failures import is_locked, is_refused_d
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import PgWriteColumn, value_sql
-from spark_channel.connectors.sql.catalog import TargetTable
+from spark_channel.connectors.sql.catalog import TABLE, TargetTable
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.connectors.sql.publish import PLACE, Merge, check_gone, is_ready
 from spark_channel.connectors.sql.statements import quoted_name
@@ -367,17 +367,23 @@ def publish_stage(
     plan: PostgresPlan,
     options: PostgresWriteOptions,
     receipts: Sequence[Receipt],
-) -> None:
-    """Bring the rows of `receipts`, which are all that the staging table has, into the table, and drop the staging."""
+) -> bool:
+    """Bring the rows of `receipts`, which are all that the staging table has, into the table, and drop the staging.
+
+    Whether the table is new.
+    """
     target, stage = plan.target, table_sql(plan.place.staging, plan.staging)
     if is_there(session, target, options, overwrite=plan.overwrite):
         writers = sum(bool(receipt.rows) for receipt in receipts)
         rows = sum(receipt.rows for receipt in receipts)
         bring_staged(session, plan, stage, options, rows, overwrite=plan.overwrite, writers=writers)
         drop_stage(session, plan.place.staging, plan.staging)
-        return
+        return False
     if options.write_mode != "insert":
         PostgresMerge(session, target, stage, options.write_mode).refuse_bad_keys()
+    if plan.stages_apart:
+        _bring_into_new(session, plan, stage, options, receipts)
+        return True
     with new_table(target):
         if plan.place.staging != target.schema:
             session.rows(f"ALTER TABLE {stage} SET SCHEMA {quoted_name(target.schema)}")
@@ -388,6 +394,26 @@ def publish_stage(
         session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
     if target.key:
         session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
+    return True
+
+
+def _bring_into_new(
+    session: PgWriteSession,
+    plan: PostgresPlan,
+    stage: str,
+    options: PostgresWriteOptions,
+    receipts: Sequence[Receipt],
+) -> None:
+    """Make the table, whose server casts the staged values, and bring them in."""
+    assert plan.new_table is not None
+    with new_table(plan.target):
+        session.rows(plan.new_table.create.replace(TABLE, plan.target.sql))
+    if plan.target.key:
+        keys = keys_sql(plan.target)
+        session.rows(f"ALTER TABLE {plan.target.sql} ADD PRIMARY KEY ({keys})")
+    rows = sum(receipt.rows for receipt in receipts)
+    bring_staged(session, plan, stage, options, rows, overwrite=True)
+    drop_stage(session, plan.place.staging, plan.staging)
 
 
 def bring_staged(

@@ -21,9 +21,11 @@ from spark_channel.connectors.base.contract import (
     Read,
     native_batch,
 )
+from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts, RetainedLog
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
+from spark_channel.connectors.postgresql.definition import read_definition
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions, asyncpg_can_use
@@ -31,7 +33,7 @@ from spark_channel.connectors.postgresql.publication import Part
 from spark_channel.connectors.postgresql.publish import table_sql
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
 from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names
-from spark_channel.connectors.sql.catalog import ReadColumn
+from spark_channel.connectors.sql.catalog import ReadColumn, Table
 from spark_channel.connectors.sql.keyset import SessionHolder, keyset_of
 from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.reader import SqlReader
@@ -315,6 +317,11 @@ class PostgresReader(SqlReader):
                 return found
         self._source, self._is_unknown = None, True
         return super().schema()
+
+    def defined(self, session: Session, table: Table) -> TableDefinition:
+        assert isinstance(session, PgSession)
+        assert isinstance(table, PgTable)
+        return read_definition(session, table)
 
     @property
     def is_builtin(self) -> bool:

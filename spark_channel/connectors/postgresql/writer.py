@@ -5,7 +5,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import ClassVar
 
+import pyarrow as pa
+
 from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.postgresql.catalog import PgTable, find_table, name_parts
 from spark_channel.connectors.postgresql.dialect import (
@@ -14,6 +17,7 @@ from spark_channel.connectors.postgresql.dialect import (
     create_statement,
     match_target,
     new_name,
+    written_columns,
 )
 from spark_channel.connectors.postgresql.failures import (
     is_gone,
@@ -22,6 +26,7 @@ from spark_channel.connectors.postgresql.failures import (
     sqlstate_of,
 )
 from spark_channel.connectors.postgresql.load import TASK_SECONDS, open_task
+from spark_channel.connectors.postgresql.new_table import keyed, relation_names, tried
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.publish import (
     check_staged,
@@ -36,8 +41,9 @@ from spark_channel.connectors.postgresql.publish import (
     table_sql,
 )
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
-from spark_channel.connectors.sql.catalog import TargetTable
+from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.definition import NewTable, free_name, plain_new_table
 from spark_channel.connectors.sql.postgresql import claim_dialect
 from spark_channel.connectors.sql.session_pool import ThreadSession
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
@@ -146,6 +152,36 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
             )
         return str(known), name
 
+    def new_table(
+        self,
+        session: PgWriteSession | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        assert session is not None
+        dropped = place.table
+        assert dropped is None or isinstance(dropped, PgTable)
+        taken = relation_names(session, place.schema, dropped) if is_full else set()
+
+        def name_of(name: str) -> str:
+            free = free_name(name, taken, DIALECT.cuts_names_at)
+            taken.add(free)
+            return free
+
+        if is_full and definition.system == DIALECT.sql:
+            return tried(session, place.schema, definition, rows, self.options, name_of)
+        new = plain_new_table(DIALECT, definition, rows, is_full=is_full, name_of=name_of)
+        return keyed(new, self.options, self.options.key_columns or ())
+
+    def _create_sql(self, plan: PostgresPlan, place: str) -> str:
+        """CREATE TABLE of the table that the write makes, as `place`, which is SQL."""
+        if plan.new_table is not None:
+            return plan.new_table.create.replace(TABLE, place)
+        return create_statement(place, plan.schema, self.options)
+
     def plan(
         self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> PostgresPlan:
@@ -160,8 +196,17 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
             raise TargetError(
                 f"writeMode apply changes an existing table; create {place.label} first, with a primary key"
             )
+        if own.new_table is not None and own.new_table.table is not None:
+            return self._as_tried(own, own.new_table.table, context)
         create_statement(sql, plan.schema, self.options)
         return own
+
+    def _as_tried(self, plan: PostgresPlan, table: Table, context: WriteContext) -> PostgresPlan:
+        """The plan of a new table that has been tried."""
+        assert isinstance(table, PgTable)
+        own = self._matched(plan, table, context, plan.place.name)
+        casts = any(column.cast for column in written_columns(own.target))
+        return replace(own, stages_apart=casts and not own.native)
 
     def _matched(
         self, plan: PostgresPlan, table: PgTable, context: WriteContext, made_as: str | None = None
@@ -171,6 +216,8 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         target, native = match_target(
             table, plan.schema, self.options, made_as=place, native=context.native
         )
+        if made_as is not None and plan.new_table is not None:
+            target = replace(target, steps=plan.new_table.steps)
         return replace(
             plan, target=target, native=native, is_parent=table.is_parent, is_ruled=table.is_ruled
         )
@@ -202,12 +249,12 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         In the transaction that has just taken the claim, whose lock lets those that prepare one write take turns.
         """
         own = _own(plan)
-        if self._kept(place, plan) is not None:
+        if self._kept(place, plan) is not None or own.stages_apart:
             create_stage(session, own.target, place.staging, own.staging)
             return own
         sql = table_sql(place.staging, own.staging)
         if session.value(f"SELECT to_regclass({literal_sql(sql)})::text") is None:
-            session.rows(create_statement(sql, plan.schema, self.options))
+            session.rows(self._create_sql(own, sql))
         staged = find_table(session, sql)
         assert staged is not None
         return self._matched(own, staged, context, place.name)
@@ -242,7 +289,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
             with patient_lock(session, table):
                 session.rows(f"DROP TABLE IF EXISTS {table.sql}")
         with new_table(table):
-            session.rows(create_statement(table.sql, plan.schema, self.options))
+            session.rows(self._create_sql(plan, table.sql))
         if self.options.table_comment is not None:
             comment = literal_sql(self.options.table_comment)
             session.rows(f"COMMENT ON TABLE {table.sql} IS {comment}")
@@ -251,6 +298,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         own = self._matched(plan, made, context, table.name)
         if own.target.key:
             session.rows(f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})")
+        self.complete(session, own.target)
         return replace(own, target=replace(own.target, create=None))
 
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
@@ -274,7 +322,8 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
     def publish_staged(
         self, session: PgWriteSession, plan: SqlPlan, staged: Sequence[Receipt]
     ) -> None:
-        publish_stage(session, _own(plan), self.options, staged)
+        if publish_stage(session, _own(plan), self.options, staged):
+            self.complete(session, plan.target)
 
     def stages(self, session: PgWriteSession, place: WriteTarget, beginning: str) -> list[str]:
         return stages(session, place.staging, beginning)

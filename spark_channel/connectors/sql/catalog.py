@@ -8,8 +8,10 @@ from spark_channel.connectors.sql import statements
 
 __all__ = [
     "NOWHERE",
+    "TABLE",
     "Column",
     "Declared",
+    "DefinitionStep",
     "KeyColumn",
     "MisfitError",
     "ReadColumn",
@@ -93,6 +95,22 @@ class MisfitError(Exception):
 # The target table of a write plan, and the columns that are written.
 
 
+TABLE = "\0"
+"""Stands for the table in a statement, which may be staged under another name. No SQL has this character."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionStep:
+    """Statements that give a table one part of its source's definition, and `what` that is, for people."""
+
+    what: str
+    statements: tuple[str, ...]
+
+    def on(self, table: str) -> list[str]:
+        """The statements for `table`, which is SQL."""
+        return [statement.replace(TABLE, table) for statement in self.statements]
+
+
 Declared = tuple[tuple[str, str], ...]
 """Columns and their types."""
 
@@ -121,7 +139,8 @@ class TargetTable:
 
     `declared` are its columns and types as they are (or will be, with `create`); a publish that finds others refuses.
     `key` are `keyColumns` as the table spells them. `operation` is the column that says what a row of a change feed
-    does (`writeMode=apply`). `only` precedes the name where tables that inherit from it are not meant.
+    does (`writeMode=apply`). `only` precedes the name where tables that inherit from it are not meant. `steps` complete
+    the table's definition where the write makes it.
     """
 
     schema: str
@@ -134,6 +153,7 @@ class TargetTable:
     key: tuple[str, ...] = ()
     operation: str | None = None
     only: str = ""
+    steps: tuple[DefinitionStep, ...] = ()
 
     @property
     def source(self) -> statements.Source:

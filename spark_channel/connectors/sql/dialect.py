@@ -17,6 +17,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.types import Node, fits, is_longer, plain_kind, widened
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import (
+    TABLE,
     Column,
     Declared,
     KeyColumn,
@@ -480,6 +481,18 @@ class WriteDialect(Dialect):
         if key:
             lines.append(f"PRIMARY KEY ({', '.join(map(self.quoted, key))})")
         return f"CREATE TABLE {table} ({', '.join(lines)})"
+
+    def index_names(self, session: Session, schema: str) -> Iterable[str]:
+        """The names that a new index in `schema` must not have; () = an index shares names with its table alone."""
+        return ()
+
+    def indexed_table(self, name: str) -> str:
+        """The table `name` in CREATE INDEX."""
+        return TABLE
+
+    def not_indexed(self, field: pa.Field) -> str:
+        """Why a new column for `field` has no index; "" = it may have one."""
+        return ""
 
     def after_create(self, options: SqlWriteOptions) -> str:
         """The text after the columns in CREATE TABLE.

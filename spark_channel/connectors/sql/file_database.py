@@ -110,7 +110,8 @@ class FileWriter(SqlWriter[S]):
         self.check(context)
         place = self.place(*self.new_place(None))
         self._check_place(place)
-        self.plan(None, SqlPlan(context.job, schema, "job", place=place), place, context)
+        plan = SqlPlan(context.job, schema, "job", place=place)
+        self.plan(None, self.with_definition(None, plan, place, context), place, context)
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.check(context)
@@ -124,7 +125,7 @@ class FileWriter(SqlWriter[S]):
         plan = SqlPlan(
             context.job, schema, "job", context.overwrite, context.txn, held=held, place=place
         )
-        own = self.plan(None, plan, place, context)
+        own = self.plan(None, self.with_definition(None, plan, place, context), place, context)
         for name in stages_beside(self.path):
             self._remove_if_dead(name)
         return self._staged(own)
@@ -240,13 +241,15 @@ class FileWriter(SqlWriter[S]):
 
     def publish_staged(self, session: S, plan: SqlPlan, staged: Any) -> None:
         files, promised = staged
-        self.ready(session, plan, empty=plan.overwrite)
+        is_made = self.ready(session, plan, empty=plan.overwrite)
         inserted = self.insert_files(session, plan, files)
         if inserted != promised:
             raise CommitError(
                 f"{inserted} rows are staged, and the receipts say {promised}: "
                 "nothing was published; run the job again"
             )
+        if is_made:
+            self.complete(session, plan.target)
 
     def staged(
         self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]

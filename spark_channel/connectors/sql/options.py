@@ -32,6 +32,7 @@ from spark_channel.options import (
 from spark_channel.working_directory import absolute_url
 
 __all__ = [
+    "CreateTable",
     "Credentials",
     "FileOptions",
     "FileReadOptions",
@@ -169,6 +170,14 @@ def _fetch_rows(value: object) -> int | None:
 Statements = Annotated[tuple[str, ...], BeforeValidator(_statements)]
 """SQL texts, run in this order; one text may hold several statements."""
 
+
+def _create_table(value: object) -> object:
+    """`true` is what it was before there were keys."""
+    text = str(value).strip().lower()
+    return {"true": "columns", "false": "false"}.get(text, text)
+
+
+CreateTable = Annotated[Literal["false", "columns", "keys", "full"], BeforeValidator(_create_table)]
 _FetchRows = Annotated[int | None, BeforeValidator(_fetch_rows)]
 
 _COLUMNS_PUSH = "the options 'columns' and 'where' run in the source instead"
@@ -427,7 +436,11 @@ class SqlWriteOptions(WriteOptions):
     batch_size: Amount = Field(
         65_536, alias="batchsize", description="rows sent to the database in one batch"
     )
-    create_table: bool = Field(True, description="create the table if it does not exist")
+    create_table: CreateTable = Field(
+        "columns",
+        description="create the table if it does not exist: `columns` (also `true`) with its columns; in copies "
+        "`keys` with NOT NULL and the primary key of its source, `full` with its whole definition; `false` is an error",
+    )
     create_table_options: str | None = Field(
         None, description="SQL after the column list of a new table; default: none"
     )

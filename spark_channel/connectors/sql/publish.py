@@ -89,15 +89,17 @@ def make_ready(
     options: SqlWriteOptions,
     *,
     overwrite: bool,
-) -> None:
-    """Create the table, or empty it, or hold it to be as the plan found it.
+) -> bool:
+    """Create the table, or empty it, or hold it to be as the plan found it. Whether it was created.
 
     Raises:
         TargetError: the table came, went or changed since the plan was made.
     """
-    if not is_ready(session, dialect, target, options, overwrite=overwrite):
-        assert target.create is not None
-        session.rows(target.create)
+    if is_ready(session, dialect, target, options, overwrite=overwrite):
+        return False
+    assert target.create is not None
+    session.rows(target.create)
+    return True
 
 
 def is_ready(

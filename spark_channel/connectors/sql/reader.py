@@ -20,10 +20,15 @@ from spark_channel.connectors.base.contract import (
     Reader,
     SourceTable,
 )
+from spark_channel.connectors.base.definition import (
+    ColumnDefinition,
+    ConstraintDefinition,
+    TableDefinition,
+)
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.stored import FreeConnections, Stored
-from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.keyset import SessionHolder, ShortStatements, keyset_of
 from spark_channel.connectors.sql.options import SqlReadOptions
@@ -111,6 +116,32 @@ class SqlReader(Reader):
     def primary_key(self) -> tuple[str, ...]:
         with self.looking() as (_, source):
             return () if source.table is None else source.table.primary
+
+    def definition(self) -> TableDefinition | None:
+        with self.looking() as (session, source):
+            return None if source.table is None else self.defined(session, source.table)
+
+    def defined(self, session: Session, table: Table) -> TableDefinition:
+        """The table's definition; a database whose catalog says more has its own."""
+        never_null = self.dialect.is_never_null
+        return TableDefinition(
+            self.dialect.sql,
+            table.schema,
+            table.name,
+            tuple(
+                ColumnDefinition(column.name, column.declared, not_null=never_null(table, column))
+                for column in table.columns
+            ),
+            tuple(
+                ConstraintDefinition(
+                    "primary key" if columns == table.primary else "unique constraint",
+                    "_".join((table.name, *columns)),
+                    columns,
+                    is_unique=True,
+                )
+                for columns in table.unique
+            ),
+        )
 
     def increment(self, column: str, after: int | None, *, again: bool) -> Increment:
         from spark_channel.connectors.sql.increment import next_increment

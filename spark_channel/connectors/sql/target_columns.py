@@ -15,6 +15,7 @@ from spark_channel.connectors.sql.catalog import (
     WriteColumn,
     declared_columns,
 )
+from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.options import SqlWriteOptions
@@ -116,6 +117,8 @@ def old_target(
                 f"column {field.name!r} is not in table {table.label!r}, which has {', '.join(by_name)}; "
                 "rename or drop it, or add it to the table (onSchemaChange=evolve adds it, ignore leaves it out)"
             )
+        if by_name[name].generated and made_as is not None:
+            continue  # the new table computes it, as its source does
         if by_name[name].generated:
             raise SchemaError(
                 f"column {field.name!r} is computed by {dialect.product} (generated) in table {table.label!r}; "
@@ -165,8 +168,9 @@ def new_target(
     label: str,
     rows: pa.Schema,
     options: SqlWriteOptions,
+    new: NewTable | None = None,
 ) -> TargetTable:
-    """A table to be created for `rows`; with `keyColumns` as its primary key.
+    """A table to be created for `rows`; with `keyColumns` as its primary key, or that of `new`.
 
     Raises:
         SchemaError: a type that the database cannot hold, or names that it takes for the same.
@@ -174,7 +178,8 @@ def new_target(
     """
     fields = _row_fields(dialect, rows, options)
     key = merge_key(options, [field.name for field in fields], dialect.same_name, label)
-    made = _new_columns(dialect, rows, options, key)
+    primary = key or (new.key if new is not None else ())
+    made = _new_columns(dialect, rows if new is None else new.rows, options, primary)
     columns = tuple(
         dialect.write_column(field, column) for field, column in zip(fields, made, strict=True)
     )
@@ -186,9 +191,10 @@ def new_target(
         place,
         columns,
         tuple((column.name, column.declared) for column in made),
-        dialect.created(place, made, key) + dialect.after_create(options),
+        dialect.created(place, made, primary) + dialect.after_create(options),
         key,
         _operation(options),
+        steps=() if new is None else new.steps,
     )
 
 

@@ -44,6 +44,7 @@ from spark_channel.connectors.sql.claim_tables import (
     stage_prefix,
 )
 from spark_channel.connectors.sql.claims import Claims, UntrustedClaimsError
+from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.no_claims import NoClaims
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
@@ -124,6 +125,8 @@ class SqlPlan(WritePlan):
     place: WriteTarget = WriteTarget("", "", "")
     target: TargetTable = NOWHERE
     longest_name: int = 63
+    new_table: NewTable | None = None
+    """What the table gets that the write makes, where it is asked to take its source's definition."""
 
     @property
     def stage(self) -> str:

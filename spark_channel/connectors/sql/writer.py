@@ -19,10 +19,12 @@ from spark_channel.connectors.base.contract import (
     WriteContext,
     WritePlan,
 )
+from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import row_fields
 from spark_channel.connectors.base.stored import MOST_COUNTED, FreeConnections, counted
-from spark_channel.connectors.sql.catalog import Column, Table, TargetTable
+from spark_channel.connectors.sql.catalog import TABLE, Column, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import is_own_table
+from spark_channel.connectors.sql.definition import NewTable, free_name, plain_new_table
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import (
     PLACE,
@@ -194,6 +196,7 @@ class SqlWriter(WriteProtocol[S]):
             )
             new = self._new_fields(place, context, schema)
             wider = self._wider(place, context, schema)
+            plan = self.with_definition(session, plan, place, context)
             plan = self._plan_without(session, plan, _with_wider(place, wider), context, new)
             stages, alters = commit == "job", bool(new or wider)
             check_rights(self, session, place, overwrite=over, stages=stages, alters=alters)
@@ -237,6 +240,7 @@ class SqlWriter(WriteProtocol[S]):
         published_at = claims.published_at(place.claimed, context)
         if published_at is not None:  # whatever has become of the table since
             return replace(plan, published_at=published_at)
+        plan = self.with_definition(session, plan, place, context)
         place = self._evolved(session, plan, place, context)
         plan = self.plan(session, plan, place, context)
         staged = plan.commit == "job" and self.stages_with_claim
@@ -271,6 +275,76 @@ class SqlWriter(WriteProtocol[S]):
         except BaseException:
             self._give_back(session, plan, overtaken)
             raise
+
+    def with_definition(
+        self, session: S | None, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        """The plan, with what the table that is to be made gets of its source's definition. Changes nothing.
+
+        Raises:
+            OptionError: the rows do not come from one table.
+        """
+        level, is_dropped = (
+            self.options.create_table,
+            context.overwrite and not self.options.truncate,
+        )
+        if level not in ("keys", "full") or (place.table is not None and not is_dropped):
+            return plan
+        definition = None if context.definition is None else context.definition()
+        if definition is None:
+            raise OptionError(
+                f"option 'createTable' got {level!r}, and the rows of {place.label} are not those of one table, "
+                "unchanged, of a database that says how it is defined: set it to columns, or create the table yourself",
+                option="createTable",
+                got=level,
+                takes="true, columns, false",
+            )
+        if level == "full" and plan.commit == "task":
+            raise OptionError(
+                f"option 'commit' got 'task', and with createTable=full {place.label} is not seen before it has "
+                "its rows and indexes: omit 'commit', 'maxDirtyRows', 'maxDirtyFraction', or set createTable to keys",
+                option="commit",
+                got="task",
+                takes="job",
+            )
+        if self.options.key_columns:  # they are the new table's primary key
+            definition = definition.without_primary()
+        new = self.new_table(session, place, definition, plan.schema, is_full=level == "full")
+        for remark in new.remarks():
+            _log.warning("table %s %s", place.label, remark)
+        return replace(plan, new_table=new)
+
+    def new_table(
+        self,
+        session: S | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        """What a new table for `rows` gets of the definition. `session`: None = the database is to be made, too."""
+        taken = set() if session is None else set(self.dialect.index_names(session, place.schema))
+
+        def name_of(name: str) -> str:
+            free = free_name(name, taken, self.dialect.cuts_names_at)
+            taken.add(free)
+            return free
+
+        return plain_new_table(
+            self.dialect,
+            definition,
+            rows,
+            is_full=is_full,
+            name_of=name_of,
+            table=self.dialect.indexed_table(place.name),
+        )
+
+    def complete(self, session: S, target: TargetTable) -> None:
+        """Give the table that was made the parts of its definition that follow its rows."""
+        for step in target.steps:
+            for statement in step.on(target.sql):
+                session.rows(statement)
 
     def _with_staging(
         self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
@@ -510,7 +584,7 @@ class SqlWriter(WriteProtocol[S]):
                 f"table {place.name!r} does not exist, and {self.dialect.product} would cut its name after "
                 f"{longest} bytes: choose a shorter name"
             )
-        if place.table is None and not self.options.create_table:
+        if place.table is None and self.options.create_table == "false":
             missing = TargetError(
                 f"table {self.options.dbtable!r} does not exist in {self.shown}, and 'createTable' is false; create "
                 "it, or omit the option. A DataX job creates no table, except in preSql"
@@ -580,7 +654,8 @@ class SqlWriter(WriteProtocol[S]):
     def preparing(self, session: S, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction of `make_ready`: for what cannot be in it."""
         if self.dialect.ddl_commits:
-            self.make_table(session, plan.target)
+            if self.make_table(session, plan.target):
+                self.complete(session, plan.target)
             if plan.target.key:
                 self.make_staging(session, plan, plan.place, WriteContext(plan.job))
         yield
@@ -589,13 +664,17 @@ class SqlWriter(WriteProtocol[S]):
         self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
     ) -> SqlPlan:
         """`commit=task`, inside a transaction: with `first` create or empty the table; else hold it to be there."""
-        self.ready(session, plan, empty=first and plan.overwrite)
+        if self.ready(session, plan, empty=first and plan.overwrite):
+            self.complete(session, plan.target)
         makes_stage = plan.target.key and not self.dialect.ddl_commits
         return self.make_staging(session, plan, place, context) if makes_stage else plan
 
-    def ready(self, session: S, plan: SqlPlan, *, empty: bool) -> None:
-        """Inside a transaction: the table is there as it was planned, and `empty` if that is asked for."""
-        make_ready(session, self.dialect, plan.target, self.options, overwrite=empty)
+    def ready(self, session: S, plan: SqlPlan, *, empty: bool) -> bool:
+        """Inside a transaction: the table is there as it was planned, and `empty` if that is asked for.
+
+        True: this made it, and `complete` is still to be called.
+        """
+        return make_ready(session, self.dialect, plan.target, self.options, overwrite=empty)
 
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
         return (self.Direct if plan.commit == "task" else self.Staged)(self, plan, task, attempt)
@@ -616,8 +695,8 @@ class SqlWriter(WriteProtocol[S]):
     @contextmanager
     def publishing(self, session: S, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction that publishes: for what cannot be in it."""
-        if self.dialect.ddl_commits:
-            self.make_table(session, plan.target)
+        if self.dialect.ddl_commits and self.make_table(session, plan.target):
+            self.complete(session, plan.target)
         yield
 
     def staged(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> object:
@@ -636,8 +715,10 @@ class SqlWriter(WriteProtocol[S]):
 
     def publish_staged(self, session: S, plan: SqlPlan, staged: Any) -> None:
         """After `preSql`: the table made or emptied, and what `staged` returned brought in."""
-        self.ready(session, plan, empty=plan.overwrite)
+        is_made = self.ready(session, plan, empty=plan.overwrite)
         self.bring(session, plan, staged)
+        if is_made:
+            self.complete(session, plan.target)
 
     def bring(self, session: S, plan: SqlPlan, count: int) -> None:
         """All rows of the staging table that this transaction sees, into the table. There are `count`."""
@@ -716,8 +797,23 @@ class SqlWriter(WriteProtocol[S]):
         """The match of the rows' columns to the table's, or to a new table's."""
         if place.table is not None and not (plan.overwrite and not self.options.truncate):
             return old_target(self.dialect, place.table, plan.schema, self.options)
+        new = plan.new_table
+        if new is not None and new.table is not None:
+            made = old_target(
+                self.dialect, new.table, plan.schema, self.options, made_as=place.label
+            )
+            sql = self.dialect.place(place.schema, place.name)
+            create = new.create.replace(TABLE, sql)
+            made = replace(made, schema=place.schema, name=place.name, label=place.label)
+            return replace(made, sql=sql, create=create, steps=new.steps)
         return new_target(
-            self.dialect, place.schema, place.name, place.label, plan.schema, self.options
+            self.dialect,
+            place.schema,
+            place.name,
+            place.label,
+            plan.schema,
+            self.options,
+            new,
         )
 
 

@@ -479,6 +479,13 @@ class SqliteWriteDialect(SqliteDialect, WriteDialect):
             f"{alter} RENAME COLUMN {new} TO {old}"
         )
 
+    def index_names(self, session: Session, schema: str) -> list[str]:
+        return [str(name) for (name,) in session.rows("SELECT name FROM sqlite_master")]
+
+    def indexed_table(self, name: str) -> str:
+        """The database is named with the index, and the table has no name but its own."""
+        return self.quoted(name)
+
     def nullable(self, table: str, column: Column) -> str:
         return self.retyped(table, column, column.declared)
 

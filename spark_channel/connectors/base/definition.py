@@ -1,0 +1,144 @@
+"""The definition of a table beside its columns' names and types: keys, defaults, indexes, constraints, comments.
+
+A reader describes its table in this form, in the words of its own system. A writer that creates the table takes what
+its system has, too, and names what it leaves out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+__all__ = [
+    "ColumnDefinition",
+    "ConstraintDefinition",
+    "ConstraintKind",
+    "ForeignKeyDefinition",
+    "SequenceDefinition",
+    "TableDefinition",
+]
+
+ConstraintKind = Literal[
+    "primary key", "unique constraint", "exclusion constraint", "check", "index"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceDefinition:
+    """The numbers that a column without a value gets. `following`: the next one.
+
+    `identity` is "" for a column whose default reads a sequence of its own, else ALWAYS or BY DEFAULT. `settings` are
+    those of its CREATE SEQUENCE, in the system's SQL, and `declared` is its type.
+    """
+
+    name: str
+    following: int
+    increment: int = 1
+    identity: str = ""
+    settings: str = ""
+    declared: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDefinition:
+    """One column. All texts but the comment are in the system's SQL; None = there is none.
+
+    `is_own`: a user made its type, which another database need not have. `generated`: the expression that computes it,
+    with STORED or VIRTUAL.
+    """
+
+    name: str
+    declared: str
+    not_null: bool = False
+    is_own: bool = False
+    default: str | None = None
+    generated: str | None = None
+    sequence: SequenceDefinition | None = None
+    collation: str | None = None
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintDefinition:
+    """A key, a check or an index. `text` is the system's SQL after its name (of an index: after the table's).
+
+    `columns` are those that it names, in its order. `is_plain`: nothing but these columns, ascending, whole and without
+    a condition, so that every system has it.
+    """
+
+    kind: ConstraintKind
+    name: str
+    columns: tuple[str, ...]
+    text: str = ""
+    is_unique: bool = False
+    is_plain: bool = True
+    comment: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The constraint, for people."""
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKeyDefinition:
+    """A foreign key. `behind` is the SQL after the referenced columns: what a change there does, and when.
+
+    None: the key is of a kind of its own, which has no such form.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    schema: str
+    table: str
+    referenced: tuple[str, ...]
+    behind: str | None = ""
+
+    @property
+    def label(self) -> str:
+        """The key, for people."""
+        return f"foreign key {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A table as `system` (sqlglot's name of its dialect) declares it.
+
+    `others` names what no copy carries, such as triggers. `statement` is its CREATE TABLE, of a system that keeps such.
+    """
+
+    system: str
+    schema: str
+    name: str
+    columns: tuple[ColumnDefinition, ...]
+    constraints: tuple[ConstraintDefinition, ...] = ()
+    foreign_keys: tuple[ForeignKeyDefinition, ...] = ()
+    comment: str | None = None
+    others: tuple[str, ...] = ()
+    statement: str = ""
+
+    def column(self, name: str) -> ColumnDefinition | None:
+        """The column of this name."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    @property
+    def primary(self) -> ConstraintDefinition | None:
+        """The primary key."""
+        keys = (one for one in self.constraints if one.kind == "primary key")
+        return next(keys, None)
+
+    def without_primary(self) -> "TableDefinition":
+        """The same, of a table whose primary key is another one."""
+        others = tuple(one for one in self.constraints if one.kind != "primary key")
+        return replace(self, constraints=others, statement="")
+
+    def of_columns(self) -> Iterator[str]:
+        """What its columns have beside types and NOT NULL, for people."""
+        for column in self.columns:
+            if column.default is not None:
+                yield f"default of {column.name}"
+            if column.generated is not None:
+                yield f"expression of {column.name}"
+            if column.sequence is not None:
+                yield f"sequence of {column.name}"
+            if column.comment is not None:
+                yield f"comment of {column.name}"

@@ -1,0 +1,107 @@
+"""The definition of a MySQL or MariaDB table, read from the catalog and from SHOW CREATE TABLE."""
+
+import re
+from collections.abc import Iterator
+
+from spark_channel.connectors.base.definition import (
+    ColumnDefinition,
+    ConstraintDefinition,
+    ConstraintKind,
+    ForeignKeyDefinition,
+    TableDefinition,
+)
+from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
+from spark_channel.connectors.sql.catalog import TABLE
+from spark_channel.connectors.sql.session import Session
+
+__all__ = ["read_definition"]
+
+_HEAD = re.compile(r"CREATE TABLE `(?:[^`]|``)*` \(\n")
+_FOREIGN_KEY = re.compile(r"\s*CONSTRAINT `((?:[^`]|``)*)` FOREIGN KEY ")
+_CHECK = re.compile(r"\s*CONSTRAINT `((?:[^`]|``)*)` CHECK ")
+
+
+def read_definition(session: Session, table: MysqlTable) -> TableDefinition:
+    """What the server says of the table."""
+    dialect = MysqlDialect()
+    place = ".".join(map(dialect.quoted, (table.schema, table.name)))
+    statement, keys, checks = _apart(str(session.rows(f"SHOW CREATE TABLE {place}")[0][1]))
+    schema, name = dialect.literal(table.schema, None), dialect.literal(table.name, None)
+    triggers = session.rows(
+        "SELECT trigger_name FROM information_schema.triggers "  # noqa: S608 - texts are quoted
+        f"WHERE event_object_schema = {schema} AND event_object_table = {name} ORDER BY trigger_name"
+    )
+    details = session.rows(
+        "SELECT column_name, column_default, extra, column_comment FROM information_schema.columns "  # noqa: S608 - texts are quoted
+        f"WHERE table_schema = {schema} AND table_name = {name} ORDER BY ordinal_position"
+    )
+    more = {str(row[0]): row[1:] for row in details}
+    columns = tuple(
+        ColumnDefinition(
+            column.name,
+            column.declared,
+            not_null=column.not_null,
+            default=None if more[column.name][0] in (None, "NULL") else str(more[column.name][0]),
+            generated="its expression" if column.generated else None,
+            comment=str(more[column.name][2]) or None,
+        )
+        for column in table.columns
+        if column.name in more
+    )
+    return TableDefinition(
+        dialect.sql,
+        table.schema,
+        table.name,
+        columns,
+        (*_indexes(session, f"table_schema = {schema} AND table_name = {name}"), *checks),
+        keys,
+        others=tuple(f"trigger {trigger}" for (trigger,) in triggers),
+        statement=statement,
+    )
+
+
+def _apart(
+    statement: str,
+) -> tuple[str, tuple[ForeignKeyDefinition, ...], tuple[ConstraintDefinition, ...]]:
+    """What SHOW CREATE TABLE shows, with `TABLE` for the name and without foreign keys; these; and the checks.
+
+    Each column, key and constraint has a line of its own, in which a line break of a text is escaped.
+    """
+    head = _HEAD.match(statement)
+    if head is None:
+        return "", (), ()
+    lines = statement[head.end() :].split("\n")
+    end = max(number for number, line in enumerate(lines) if line.startswith(")"))
+    keys, checks, kept = [], [], []
+    for line in lines[:end]:
+        text = line.rstrip().removesuffix(",")
+        if found := _FOREIGN_KEY.match(text):
+            name = found[1].replace("``", "`")
+            keys.append(ForeignKeyDefinition(name, (), "", "", (), text.strip()))
+            continue
+        if found := _CHECK.match(text):
+            name = found[1].replace("``", "`")
+            checks.append(ConstraintDefinition("check", name, (), text.strip(), is_plain=False))
+        kept.append(text)
+    made = "\n".join([f"CREATE TABLE {TABLE} (", ",\n".join(kept), *lines[end:]])
+    return made, tuple(keys), tuple(checks)
+
+
+def _indexes(session: Session, there: str) -> Iterator[ConstraintDefinition]:
+    rows = session.rows(
+        "SELECT index_name, non_unique, column_name, sub_part, collation, index_type "  # noqa: S608 - texts are quoted
+        f"FROM information_schema.statistics WHERE {there} ORDER BY index_name, seq_in_index"
+    )
+    found: dict[str, list[tuple[object, ...]]] = {}
+    for name, *about in rows:
+        found.setdefault(str(name), []).append(tuple(about))
+    for name, parts in found.items():
+        # A part of a column, an expression, a hash or an index of words is not of columns alone.
+        plain = all(
+            column is not None and part is None and order == "A" and str(kind) == "BTREE"
+            for _, column, part, order, kind in parts
+        )
+        columns = tuple(str(column) for _, column, *_ in parts if column is not None)
+        unique = not int(str(parts[0][0]))
+        kind: ConstraintKind = "primary key" if name == "PRIMARY" else "index"
+        yield ConstraintDefinition(kind, name, columns, is_unique=unique, is_plain=plain)

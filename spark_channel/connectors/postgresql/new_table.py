@@ -1,0 +1,312 @@
+"""What a new PostgreSQL table gets of the definition of its source, which is another PostgreSQL table.
+
+The parts are tried on an empty table in a transaction that is rolled back, before a row moves: what this server
+refuses (a function or a type that it lacks) is left out, and named with the server's reason.
+"""
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.definition import (
+    ColumnDefinition,
+    ConstraintDefinition,
+    ForeignKeyDefinition,
+    SequenceDefinition,
+    TableDefinition,
+)
+from spark_channel.connectors.postgresql.catalog import PgTable, find_table
+from spark_channel.connectors.postgresql.dialect import DIALECT, create_statement
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
+from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep
+from spark_channel.connectors.sql.definition import NewTable, with_not_null
+from spark_channel.errors import SchemaError, TargetError
+
+__all__ = ["keyed", "relation_names", "tried"]
+
+_RELATIONS = """
+SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = {schema} AND c.oid NOT IN (
+  SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = {dropped}
+  UNION ALL SELECT d.objid FROM pg_catalog.pg_depend d WHERE d.refobjid = {dropped}
+    AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.deptype IN ('a', 'i'))
+"""
+"""The names of tables, indexes and sequences, but for those that go with a table that an overwrite drops."""
+_CONTINUE = """
+SELECT setval({sequence}, least({following}, q.seqmax), {following} > q.seqmax)
+FROM pg_catalog.pg_sequence q WHERE q.seqrelid = {sequence}
+"""
+
+NameOf = Callable[[str], str]
+
+
+def relation_names(session: PgWriteSession, schema: str, dropped: PgTable | None) -> set[str]:
+    """The names that no index or sequence of a new table in `schema` may have."""
+    oid = 0 if dropped is None else dropped.oid
+    rows = session.rows(_RELATIONS.format(schema=literal_sql(schema), dropped=oid))
+    return {str(name) for (name,) in rows}
+
+
+def keyed(new: NewTable, options: PostgresWriteOptions, own_key: Sequence[str]) -> NewTable:
+    """`new` with its primary key as a step, which follows the rows; not where the write's own key is the table's."""
+    create = create_statement(TABLE, new.rows, options)
+    if not new.key or own_key:
+        return replace(new, key=(), create=create)
+    columns = ", ".join(map(DIALECT.quoted, new.key))
+    key = DefinitionStep("primary key", (f"ALTER TABLE {TABLE} ADD PRIMARY KEY ({columns})",))
+    return replace(new, key=(), create=create, steps=(key, *new.steps))
+
+
+class _UndoError(Exception):
+    """Ends the transaction of a trial."""
+
+
+def tried(
+    session: PgWriteSession,
+    schema: str,
+    definition: TableDefinition,
+    rows: pa.Schema,
+    options: PostgresWriteOptions,
+    name_of: NameOf,
+) -> NewTable:
+    """A table for `rows` in `schema`, with all parts of the definition that this server takes."""
+    parts = _Parts(schema, definition, with_not_null(rows, definition), options)
+    table = DIALECT.place(schema, f"spark_channel_trial_{secrets.token_hex(8)}")
+    left: list[str] = []
+    steps: list[DefinitionStep] = []
+    try:
+        with session.transaction():
+            types = _types(session, table, parts, left)
+            made = _made(session, table, parts.create(types))
+            for trial, step in parts.steps(_other_names(), name_of):
+                why = _refusal(session, trial.on(table))
+                if why:
+                    left.append(f"{step.what}: {why}")
+                else:
+                    steps.append(step)
+            raise _UndoError
+    except _UndoError:
+        pass
+    left += parts.left_out()
+    kept = {step.what for step in steps}
+    renamed = tuple(f"{what} is {name}" for what, name in parts.renamed.items() if what in kept)
+    return NewTable(
+        parts.rows,
+        create=parts.create(types),
+        table=made,
+        steps=tuple(steps),
+        left_out=tuple(left),
+        renamed=renamed,
+    )
+
+
+def _other_names() -> NameOf:
+    """Names for a trial, which no other table has."""
+    mark, numbers = secrets.token_hex(4), iter(range(1_000_000))
+    return lambda _name: f"spark_channel_trial_{mark}_{next(numbers)}"
+
+
+def _refusal(session: PgWriteSession, statements: Sequence[str]) -> str:
+    """Why the server refuses the statements, in its words; "" = it has run them."""
+    session.rows("SAVEPOINT spark_channel_trial")
+    try:
+        for statement in statements:
+            session.rows(statement)
+    except TargetError as error:
+        if not session.is_open:
+            raise
+        session.rows("ROLLBACK TO SAVEPOINT spark_channel_trial")
+        return " ".join((str(error).partition("PostgreSQL says: ")[2] or str(error)).split())
+    session.rows("RELEASE SAVEPOINT spark_channel_trial")
+    return ""
+
+
+def _made(session: PgWriteSession, table: str, create: str) -> PgTable:
+    """The table of the trial, made again by `create`."""
+    session.rows(f"DROP TABLE {table}")
+    session.rows(create.replace(TABLE, table))
+    found = find_table(session, table)
+    assert found is not None
+    return found
+
+
+def _types(
+    session: PgWriteSession, table: str, parts: "_Parts", left: list[str]
+) -> Collection[str]:
+    """Make the table of the trial. Returns the columns that have the source's own declaration."""
+    types = {column.name for column in parts.columns}
+    if _refusal(session, [parts.create(types).replace(TABLE, table)]):
+        for column in parts.columns:  # one by one, to find which
+            why = _refusal(session, [parts.create({column.name}).replace(TABLE, table)])
+            if why:
+                types.discard(column.name)
+                left.append(f"type {column.declared} of {column.name}: {why}")
+            else:
+                session.rows(f"DROP TABLE {table}")
+        session.rows(parts.create(types).replace(TABLE, table))
+    found = find_table(session, table)
+    assert found is not None
+    for own in found.columns:
+        if own.name in types and not own.generated:
+            try:
+                DIALECT.write_column(parts.rows.field(own.name), own)
+            except SchemaError as error:
+                types.discard(own.name)
+                left.append(f"type {own.declared} of {own.name}: {error}")
+    return types
+
+
+class _Parts:
+    """The parts of a definition, as statements for a table in `schema` with columns `rows`."""
+
+    def __init__(
+        self,
+        schema: str,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        options: PostgresWriteOptions,
+    ) -> None:
+        self._schema, self._definition, self.rows, self._options = schema, definition, rows, options
+        self.columns = [column for column in definition.columns if column.name in rows.names]
+        self.renamed: dict[str, str] = {}
+        """By the part, the name of an index or sequence that is not the source's."""
+
+    def create(self, types: Collection[str]) -> str:
+        """CREATE TABLE; the columns in `types` have the source's own declaration."""
+        lines = []
+        for field in self.rows:
+            column = self._definition.column(field.name)
+            if column is not None and field.name in types:
+                lines.append(_declared(column, not_null=not field.nullable))
+                continue
+            declared = DIALECT.created_type(field.name, field.type, key=False)
+            own = DIALECT.new_column(field.name, declared, not_null=not field.nullable)
+            lines.append(DIALECT.definition(own))
+        return f"CREATE TABLE {TABLE} ({', '.join(lines)}){DIALECT.after_create(self._options)}"
+
+    def steps(
+        self, trial_name: NameOf, name_of: NameOf
+    ) -> Iterator[tuple[DefinitionStep, DefinitionStep]]:
+        """(what is tried, what is done) of each part that follows the rows; they differ in the names of relations."""
+        for column in self.columns:
+            if column.default is not None:
+                yield _same(f"default of {column.name}", _set_default(column.name, column.default))
+            if column.sequence is not None:
+                sequence, what = column.sequence, f"sequence of {column.name}"
+                name = self._name(what, sequence.name, name_of)
+                yield (
+                    DefinitionStep(what, self._numbered(column.name, sequence, trial_name(name))),
+                    DefinitionStep(what, self._numbered(column.name, sequence, name)),
+                )
+        for constraint in self._definition.constraints:
+            yield self._constraint(constraint, trial_name, name_of)
+        for key in self._definition.foreign_keys:
+            if self._is_to_itself(key):
+                yield _same(key.label, self.foreign_key(key, TABLE))
+        yield from self._comments()
+
+    def left_out(self) -> Iterator[str]:
+        """What is not tried."""
+        for key in self._definition.foreign_keys:
+            if not self._is_to_itself(key):
+                table = DIALECT.place(self._schema, self._definition.name)
+                schema = self._schema if key.schema == self._definition.schema else key.schema
+                statement = self.foreign_key(key, DIALECT.place(schema, key.table))
+                yield f"{key.label}: when {key.table} has its rows, run {statement.replace(TABLE, table)}"
+        for other in self._definition.others:
+            yield f"{other}: no copy carries it"
+
+    def foreign_key(self, key: ForeignKeyDefinition, referenced: str) -> str:
+        """The statement that adds the key. `referenced`: the other table, as SQL."""
+        columns = ", ".join(map(DIALECT.quoted, key.columns))
+        theirs = ", ".join(map(DIALECT.quoted, key.referenced))
+        return (
+            f"ALTER TABLE {TABLE} ADD CONSTRAINT {DIALECT.quoted(key.name)} FOREIGN KEY ({columns}) "
+            f"REFERENCES {referenced} ({theirs}){key.behind}"
+        )
+
+    def _is_to_itself(self, key: ForeignKeyDefinition) -> bool:
+        own = self._definition
+        return (key.schema, key.table) == (own.schema, own.name)
+
+    def _name(self, what: str, name: str, name_of: NameOf) -> str:
+        free = name_of(name)
+        if free != name:
+            self.renamed[what] = free
+        return free
+
+    def _numbered(self, column: str, sequence: SequenceDefinition, name: str) -> tuple[str, ...]:
+        """The statements that let a column count on, behind the greatest number that it has."""
+        sql, own = DIALECT.place(self._schema, name), DIALECT.quoted(column)
+        regclass = f"{literal_sql(sql)}::regclass"
+        if sequence.identity:
+            identity = f"GENERATED {sequence.identity} AS IDENTITY"
+            settings = f"(SEQUENCE NAME {sql} {sequence.settings})"
+            made = [f"ALTER TABLE {TABLE} ALTER COLUMN {own} ADD {identity} {settings}"]
+        else:
+            made = [
+                f"CREATE SEQUENCE {sql} AS {sequence.declared} {sequence.settings}",
+                _set_default(column, f"nextval({regclass})"),
+                f"ALTER SEQUENCE {sql} OWNED BY {TABLE}.{own}",
+            ]
+        last, more = ("max", "greatest") if sequence.increment > 0 else ("min", "least")
+        following = f"{more}({sequence.following}, (SELECT {last}({own}) FROM {TABLE}) + {sequence.increment})"  # noqa: S608 - quoted names, and numbers
+        return (*made, _CONTINUE.format(sequence=regclass, following=following).strip())
+
+    def _constraint(
+        self, constraint: ConstraintDefinition, trial_name: NameOf, name_of: NameOf
+    ) -> tuple[DefinitionStep, DefinitionStep]:
+        what = constraint.label
+        if constraint.kind == "check":
+            return _same(what, *self._added(constraint, constraint.name))
+        name = self._name(what, constraint.name, name_of)
+        return (
+            DefinitionStep(what, self._added(constraint, trial_name(name))),
+            DefinitionStep(what, self._added(constraint, name)),
+        )
+
+    def _added(self, constraint: ConstraintDefinition, name: str) -> tuple[str, ...]:
+        own = DIALECT.quoted(name)
+        if constraint.kind == "index":
+            unique = "UNIQUE " if constraint.is_unique else ""
+            added = f"CREATE {unique}INDEX {own} ON {TABLE} {constraint.text}"
+            named = f"INDEX {DIALECT.place(self._schema, name)}"
+        else:
+            added = f"ALTER TABLE {TABLE} ADD CONSTRAINT {own} {constraint.text}"
+            named = f"CONSTRAINT {own} ON {TABLE}"
+        if constraint.comment is None:
+            return (added,)
+        return added, f"COMMENT ON {named} IS {literal_sql(constraint.comment)}"
+
+    def _comments(self) -> Iterator[tuple[DefinitionStep, DefinitionStep]]:
+        comment = self._definition.comment
+        if comment is not None and self._options.table_comment is None:
+            yield _same("comment", f"COMMENT ON TABLE {TABLE} IS {literal_sql(comment)}")
+        for column in self.columns:
+            if column.comment is not None:
+                named = f"COLUMN {TABLE}.{DIALECT.quoted(column.name)}"
+                comment = literal_sql(column.comment)
+                yield _same(f"comment of {column.name}", f"COMMENT ON {named} IS {comment}")
+
+
+def _same(what: str, *statements: str) -> tuple[DefinitionStep, DefinitionStep]:
+    """A part that is tried as it is done."""
+    step = DefinitionStep(what, statements)
+    return step, step
+
+
+def _set_default(column: str, expression: str) -> str:
+    return f"ALTER TABLE {TABLE} ALTER COLUMN {DIALECT.quoted(column)} SET DEFAULT {expression}"
+
+
+def _declared(column: ColumnDefinition, *, not_null: bool) -> str:
+    """The column in CREATE TABLE, but for what follows the rows."""
+    words = [DIALECT.quoted(column.name), column.declared]
+    if column.collation is not None:
+        words.append(f"COLLATE {column.collation}")
+    if column.generated is not None:
+        words.append(f"GENERATED ALWAYS AS {column.generated}")
+    return " ".join([*words, "NOT NULL"] if not_null else words)

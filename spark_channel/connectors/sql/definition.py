@@ -1,0 +1,135 @@
+"""What a new table gets of the definition of the table that its rows come from."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.definition import ConstraintDefinition, TableDefinition
+from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, Table
+from spark_channel.connectors.sql.dialect import WriteDialect
+
+__all__ = ["NewTable", "free_name", "plain_new_table", "with_not_null"]
+
+_MOST_NAMES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """A table to be made. `rows` are its columns, with those that are never NULL; `key` is its primary key.
+
+    `create` is its CREATE TABLE with `TABLE` for its name, and `table` what that makes; "" and None = as `rows` and
+    `key` say. `steps` follow when the rows are in. `left_out` names, for people, the parts of the source's definition
+    that it does not get, and why, and `renamed` the names that are not the source's.
+    """
+
+    rows: pa.Schema
+    key: tuple[str, ...] = ()
+    create: str = ""
+    table: Table | None = None
+    steps: tuple[DefinitionStep, ...] = ()
+    left_out: tuple[str, ...] = ()
+    renamed: tuple[str, ...] = ()
+
+    def remarks(self) -> Iterator[str]:
+        """What people should know of the table."""
+        if self.left_out:
+            yield f"is made without {'; '.join(self.left_out)}"
+        if self.renamed:
+            yield f"has other names than its source: {'; '.join(self.renamed)}"
+
+
+def with_not_null(rows: pa.Schema, definition: TableDefinition) -> pa.Schema:
+    """The rows' columns, those that are never NULL in the source as not nullable."""
+    fields = []
+    for field in rows:
+        column = definition.column(field.name)
+        never_null = column is not None and column.not_null
+        fields.append(field.with_nullable(field.nullable and not never_null))
+    return pa.schema(fields, rows.metadata)
+
+
+def primary_key(
+    definition: TableDefinition, rows: pa.Schema
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The primary key, if the rows have it: its columns, and what is left out."""
+    key = definition.primary
+    if key is None:
+        return (), ()
+    for name in key.columns:
+        if name not in rows.names:
+            return (), (f"{key.label}: the rows lack its column {name}",)
+        if rows.field(name).nullable:
+            return (), (f"{key.label}: its column {name} may be NULL in {definition.system}",)
+    return key.columns, ()
+
+
+def plain_new_table(
+    dialect: WriteDialect,
+    definition: TableDefinition,
+    rows: pa.Schema,
+    *,
+    is_full: bool,
+    name_of: Callable[[str], str],
+    table: str = TABLE,
+) -> NewTable:
+    """NOT NULL and the primary key; `is_full`: also the indexes that every system has.
+
+    `name_of` gives an index a name that is free. `table` is the table in CREATE INDEX.
+    """
+    rows = with_not_null(rows, definition)
+    key, left = primary_key(definition, rows)
+    if not is_full:
+        return NewTable(rows, key, left_out=left)
+    steps, renamed, out = [], [], list(left)
+    for constraint in definition.constraints:
+        if constraint.kind == "primary key":
+            continue
+        why = _not_plain(dialect, constraint, rows)
+        if why:
+            out.append(f"{constraint.label}: {why}")
+            continue
+        name = name_of(constraint.name)
+        if name != constraint.name:
+            renamed.append(f"{constraint.label} is {name}")
+        unique = "UNIQUE " if constraint.is_unique else ""
+        columns = ", ".join(map(dialect.quoted, constraint.columns))
+        statement = f"CREATE {unique}INDEX {dialect.quoted(name)} ON {table} ({columns})"
+        steps.append(DefinitionStep(constraint.label, (statement,)))
+    why = f"{dialect.product} may read its SQL in another way than {definition.system}"
+    out += [f"{part}: {why}" for part in definition.of_columns()]
+    out += [
+        f"{foreign.label}: it is carried within one system" for foreign in definition.foreign_keys
+    ]
+    out += [f"{other}: no copy carries it" for other in definition.others]
+    return NewTable(rows, key, steps=tuple(steps), left_out=tuple(out), renamed=tuple(renamed))
+
+
+def _not_plain(dialect: WriteDialect, constraint: ConstraintDefinition, rows: pa.Schema) -> str:
+    """Why a constraint is left out; "" = it is not."""
+    if constraint.kind == "check":
+        return f"{dialect.product} may read its expression in another way"
+    if constraint.kind == "exclusion constraint" or not constraint.is_plain:
+        return "it is more than a list of columns"
+    for name in constraint.columns:
+        if name not in rows.names:
+            return f"the rows lack its column {name}"
+        why = dialect.not_indexed(rows.field(name))
+        if why:
+            return why
+    return ""
+
+
+def free_name(name: str, taken: Collection[str], longest: int | None) -> str:
+    """`name`; where it is taken or longer than `longest` bytes, the first of `name_1`, `name_2` ... that is free."""
+    if name not in taken and (longest is None or len(name.encode()) <= longest):
+        return name
+    for number in range(1, _MOST_NAMES):
+        behind = f"_{number}"
+        kept = name.encode()
+        if longest is not None:
+            kept = kept[: longest - len(behind)]
+        candidate = kept.decode(errors="ignore") + behind
+        if candidate not in taken:
+            return candidate
+    raise AssertionError(f"{_MOST_NAMES} names like {name!r} are taken")

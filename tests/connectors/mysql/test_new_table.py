@@ -1,0 +1,87 @@
+"""`createTable=full` between servers of one kind. SHOW CREATE TABLE is the judge: it shows the same of both tables."""
+
+import logging
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from spark_channel.local import LocalEngine
+from spark_channel.planning import Endpoint
+from tests.connectors.mysql.conftest import Shop
+from tests.connectors.sql.test_own_source import copy
+
+DEFINITION = """
+CREATE TABLE shops (id INT PRIMARY KEY);
+CREATE TABLE orders (
+  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  kind ENUM('a', 'it''s', 'b,c') NOT NULL DEFAULT 'a' COMMENT 'of, (what)',
+  name VARCHAR(40) CHARACTER SET latin1 COLLATE latin1_german1_ci DEFAULT NULL,
+  amount DECIMAL(10,2) DEFAULT 0.00 CHECK (amount >= 0),
+  twice DECIMAL(12,2) GENERATED ALWAYS AS (amount * 2) STORED,
+  changed TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
+  shop INT,
+  note TEXT,
+  PRIMARY KEY (id),
+  UNIQUE KEY by_name (name, kind),
+  KEY by_note (note(20)),
+  KEY by_amount (amount DESC, id),
+  CONSTRAINT to_shop FOREIGN KEY (shop) REFERENCES shops (id) ON DELETE CASCADE
+) COMMENT='what was ordered';
+INSERT INTO orders (id, name, amount) VALUES (1, 'x', 1), (2, 'y', 2), (900, 'z', 3);
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine() as made:
+        yield made
+
+
+@pytest.fixture
+def target(shop: Shop) -> Iterator[Shop]:
+    made = Shop(shop.server, f"t{uuid.uuid4().hex[:12]}")
+    shop.sql(f"CREATE DATABASE {made.database} CHARACTER SET latin1")
+    yield made
+    shop.sql(f"DROP DATABASE {made.database}")
+
+
+def end(place: Shop, **options: str) -> Endpoint:
+    return Endpoint("mysql", {**place.login, "dbtable": "orders", **options})
+
+
+def shown(place: Shop) -> str:
+    """The definition, without its foreign keys."""
+    text = place.sql("SHOW CREATE TABLE orders").partition("\t")[2].replace("\\n", "\n")
+    lines = [line.rstrip(",") for line in text.split("\n")]
+    return "\n".join(line for line in lines if "CONSTRAINT `to_shop`" not in line)
+
+
+def test_the_definition_is_the_same(
+    engine: LocalEngine, shop: Shop, target: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.sql(DEFINITION)
+    with caplog.at_level(logging.WARNING):
+        copy(engine, end(shop), end(target, createtable="full"))
+    assert shown(target) == shown(shop)
+    rows = "SELECT id, kind, name, amount, twice, changed FROM orders ORDER BY id"
+    assert target.sql(rows) == shop.sql(rows)
+    target.sql("INSERT INTO orders (name) VALUES ('new')")
+    assert target.sql("SELECT id FROM orders WHERE name = 'new'") == "901"
+    assert (
+        "foreign key to_shop: when the table that it names has its rows, add CONSTRAINT"
+        in caplog.text
+    )
+    assert target.sql("SHOW TABLES LIKE 'spark_channel_trial%'") == ""
+
+
+def test_a_job_that_fails_leaves_no_table(engine: LocalEngine, shop: Shop, target: Shop) -> None:
+    shop.sql(DEFINITION)
+    shop.sql("ALTER TABLE orders ADD COLUMN bad INT; UPDATE orders SET bad = 1")
+    with pytest.raises(Exception, match="no_such_table"):
+        copy(
+            engine, end(shop), end(target, createtable="full", postsql="DELETE FROM no_such_table")
+        )
+    assert target.sql("SHOW TABLES LIKE 'orders'") == ""
+    copy(engine, end(shop), end(target, createtable="full"))
+    assert shown(target) == shown(shop)

@@ -1,0 +1,193 @@
+"""`createTable=full` between PostgreSQL databases. `pg_dump` is the judge: it prints the same of both tables."""
+
+import logging
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from spark_channel.errors import ChannelError, OptionError
+from spark_channel.local import LocalEngine
+from spark_channel.planning import Endpoint
+from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.connectors.sql.test_own_source import copy
+from tests.servers.postgres import PostgresServer, programs
+
+DEFINITION = """
+CREATE TABLE orders (
+  id bigint GENERATED ALWAYS AS IDENTITY (START 5 INCREMENT 2) PRIMARY KEY,
+  line serial,
+  "Kind of" varchar(20) COLLATE "C" NOT NULL DEFAULT 'it''s' CHECK ("Kind of" <> ''),
+  amount numeric(10,2) DEFAULT 0.00,
+  letters char(3),
+  length int GENERATED ALWAYS AS (length("Kind of")) STORED,
+  at timestamptz(3) DEFAULT now(),
+  days int4range,
+  tags text[] DEFAULT '{}',
+  address inet,
+  boss bigint REFERENCES orders ON DELETE SET NULL DEFERRABLE INITIALLY DEFERRED,
+  CONSTRAINT "positive (or not)" CHECK (amount >= 0) NOT VALID,
+  EXCLUDE USING gist (days WITH &&),
+  UNIQUE ("Kind of", amount)
+);
+CREATE INDEX "some USING others" ON orders (lower("Kind of")) WHERE id > 3;
+CREATE UNIQUE INDEX by_line ON orders (line) INCLUDE (amount);
+CREATE INDEX by_time ON orders (at DESC NULLS LAST, id) WITH (fillfactor = 70);
+COMMENT ON TABLE orders IS 'what was "ordered"';
+COMMENT ON COLUMN orders."Kind of" IS 'it''s';
+COMMENT ON INDEX by_line IS 'for clerks';
+COMMENT ON CONSTRAINT orders_pkey ON orders IS 'the key';
+INSERT INTO orders ("Kind of", amount, days)
+  SELECT 'k' || n, n, int4range(n, n + 1) FROM generate_series(1, 40) n;
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine() as made:
+        yield made
+
+
+@pytest.fixture
+def target(postgres_server: PostgresServer) -> Iterator[Pg]:
+    with own_schema(postgres_server) as made:
+        yield made
+
+
+def end(place: Pg, table: str = "orders", **options: str) -> Endpoint:
+    return Endpoint("postgresql", place.options(dbtable=table, **options))
+
+
+def dumped(place: Pg, table: str = "orders") -> list[str]:
+    """What `pg_dump` prints of the table's definition, without comments and without the schema's name."""
+    server = place.server
+    url = server.url.replace("//", f"//{server.user}:{server.password}@")
+    given = [str(programs() / "pg_dump"), "-s", "-O", "-t", f"{place.schema}.{table}", "-d", url]
+    text = subprocess.run(given, capture_output=True, check=True, text=True).stdout
+    lines = re.sub(rf"\b{place.schema}\.", "", text).split("\n")
+    return [line for line in lines if line and not line.startswith(("--", "\\"))]
+
+
+def test_the_definition_is_the_same(engine: LocalEngine, pg: Pg, target: Pg) -> None:
+    pg.psql(DEFINITION)
+    copy(engine, end(pg), end(target, createTable="full"))
+    assert dumped(target) == dumped(pg)
+    values = "SELECT count(*), sum(length), max(id), max(line) FROM orders"
+    assert target.psql(values) == pg.psql(values)
+
+
+def test_numbers_go_on_behind_the_greatest(engine: LocalEngine, pg: Pg, target: Pg) -> None:
+    """Also where a row was given a number by hand, of which the source's sequence knows nothing."""
+    pg.psql(DEFINITION)
+    pg.psql(
+        """INSERT INTO orders (id, line, "Kind of") OVERRIDING SYSTEM VALUE VALUES (1001, 500, 'x')"""
+    )
+    copy(engine, end(pg), end(target, createTable="full"))
+    target.psql("""INSERT INTO orders ("Kind of") VALUES ('new')""")
+    assert target.psql("SELECT id, line FROM orders WHERE \"Kind of\" = 'new'") == "1003|501"
+
+
+def test_names_that_are_taken_get_others(
+    engine: LocalEngine, pg: Pg, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An index's name is its schema's: a copy beside its source has others, and says which."""
+    pg.psql(DEFINITION)
+    with caplog.at_level(logging.WARNING):
+        copy(engine, end(pg), end(pg, "orders_copy", createTable="full"))
+    assert "index by_line is by_line_1" in caplog.text
+    found = "SELECT count(*) FROM pg_indexes WHERE tablename = "
+    assert pg.psql(found + "'orders_copy'") == pg.psql(found + "'orders'")
+
+
+def test_what_the_target_cannot_have_is_named_before_a_row_moves(
+    engine: LocalEngine, pg: Pg, target: Pg, caplog: pytest.LogCaptureFixture
+) -> None:
+    pg.psql(
+        "CREATE FUNCTION twice(n int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2 * n'; "
+        "CREATE TABLE shops (id int PRIMARY KEY); CREATE TYPE mood AS ENUM ('good', 'bad'); "
+        "CREATE TABLE orders (id int PRIMARY KEY, n int CHECK (twice(n) > 0), how mood, shop int REFERENCES shops); "
+        "CREATE INDEX by_shop ON orders (shop); "
+        "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; "
+        "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION nothing(); "
+        "INSERT INTO orders VALUES (1, 1, 'good', NULL)"
+    )
+    other = PostgresServerOfOther(target)
+    with caplog.at_level(logging.WARNING):
+        copy(engine, end(pg), other.end(createTable="full"))
+    said = caplog.text
+    assert "check orders_n_check: " in said
+    assert "does not exist" in said
+    assert f"type {pg.schema}.mood of how: " in said
+    assert "foreign key orders_shop_fkey: when shops has its rows, run ALTER TABLE" in said
+    assert "trigger t: no copy carries it" in said
+    assert other.psql("SELECT id, n, how FROM orders") == "1|1|good"
+    assert other.psql("SELECT count(*) FROM pg_indexes WHERE tablename = 'orders'") == "2"
+    assert "trial" not in other.psql("SELECT string_agg(relname, ' ') FROM pg_class")
+
+
+class PostgresServerOfOther:
+    """A database of its own, which has none of the source's functions and types."""
+
+    def __init__(self, place: Pg) -> None:
+        self._server, self._name = place.server, f"other_{place.schema}"
+        self._server.psql(f"CREATE DATABASE {self._name}")
+
+    def end(self, **options: str) -> Endpoint:
+        login = {**self._server.login, "dbtable": "orders"}
+        login["url"] = login["url"].rpartition("/")[0] + f"/{self._name}"
+        return Endpoint("postgresql", {**login, **{k.lower(): v for k, v in options.items()}})
+
+    def psql(self, statement: str) -> str:
+        return self._server.psql(statement, database=self._name)
+
+
+def test_a_failure_while_an_index_is_built_leaves_nothing(
+    engine: LocalEngine, pg: Pg, target: Pg
+) -> None:
+    """The rows of a query break the source's key: no table is seen, and the rerun with good rows has all."""
+    pg.psql(DEFINITION)
+    pg.psql("ALTER TABLE orders DROP CONSTRAINT orders_days_excl; CREATE TABLE other (LIKE orders)")
+    bad = end(target, createTable="full", postSql="SELECT 1 / 0")
+    with pytest.raises(ChannelError, match="division by zero"):
+        copy(engine, end(pg), bad)
+    assert target.psql("SELECT to_regclass('orders') IS NULL") == "t"
+    assert (
+        target.psql(f"SELECT count(*) FROM pg_sequences WHERE schemaname = '{target.schema}'")
+        == "0"
+    )
+    copy(engine, end(pg), end(target, createTable="full"))
+    assert dumped(target) == dumped(pg)
+
+
+def test_a_table_that_is_dropped_and_made_again_keeps_its_names(
+    engine: LocalEngine, pg: Pg, target: Pg, caplog: pytest.LogCaptureFixture
+) -> None:
+    pg.psql(DEFINITION)
+    for _ in range(2):
+        copy(
+            engine,
+            end(pg),
+            end(target, createTable="full", truncate="false"),
+            save_mode="overwrite",
+        )
+    assert dumped(target) == dumped(pg)
+    assert "other names" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "options", [{"commit": "task"}, {"maxdirtyrows": "5"}], ids=["commit", "dirty rows"]
+)
+def test_full_is_published_as_a_whole(
+    engine: LocalEngine, pg: Pg, target: Pg, options: dict[str, str]
+) -> None:
+    pg.psql(DEFINITION)
+    with pytest.raises(OptionError, match="createTable=full"):
+        copy(engine, end(pg), end(target, createTable="full", **options))
+
+
+def test_rows_of_a_query_have_no_definition(engine: LocalEngine, pg: Pg, target: Pg) -> None:
+    pg.psql(DEFINITION)
+    source = Endpoint("postgresql", pg.options(query="SELECT id FROM orders"))
+    with pytest.raises(OptionError, match="'createTable' got 'keys'"):
+        copy(engine, source, end(target, createTable="keys"))

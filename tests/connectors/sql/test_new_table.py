@@ -1,0 +1,73 @@
+"""`createTable` keys and full: a copy of a table is a table. The databases themselves judge, by what they refuse."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_channel.local import LocalEngine
+from tests.connectors.sql.places import Place, open_place
+from tests.connectors.sql.test_own_source import copy, end
+
+KINDS = ("postgresql", "mysql", "sqlite", "duckdb")
+PAIRS = [(source, target) for source in KINDS for target in KINDS]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine() as made:
+        yield made
+
+
+@pytest.fixture
+def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Place, Place]]:
+    """Source and target: separate databases, with a table of 50 orders in the source."""
+    one, two = tmp_path / "source", tmp_path / "target"
+    one.mkdir()
+    two.mkdir()
+    source_kind, target_kind = request.param
+    with open_place(request, source_kind, one) as source:
+        key = source.quoted("id")
+        columns = {"id": "int NOT NULL", "code": "int NOT NULL", "shop": "int", "note": "text"}
+        source.create("orders", columns, [(n, -n, n % 7, f"n{n}") for n in range(50)], key)
+        unique = f"CREATE UNIQUE INDEX orders_code ON {source.quoted('orders')} ({source.quoted('code')})"
+        source.run(unique)
+        with open_place(request, target_kind, two) as target:
+            yield source, target
+
+
+def refuses(place: Place, *row: object) -> bool:
+    """Whether the database refuses a row for the copy."""
+    values = ", ".join("NULL" if value is None else repr(value) for value in row)
+    try:
+        place.run(f"INSERT INTO {place.in_schema('copy')} VALUES ({values})")
+    except Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("ends", PAIRS, indirect=True)
+def test_keys(engine: LocalEngine, ends: tuple[Place, Place]) -> None:
+    source, target = ends
+    copy(engine, end(source, "orders"), end(target, "copy", createTable="keys"))
+    assert target.read("copy").num_rows == 50
+    assert refuses(target, 7, 100, 1, "a second row of the key")
+    assert refuses(target, 100, None, 1, "NULL in a column that is NOT NULL")
+    assert not refuses(target, 101, -7, None, "what only an index would refuse")
+
+
+@pytest.mark.parametrize("ends", PAIRS, indirect=True)
+def test_full(engine: LocalEngine, ends: tuple[Place, Place]) -> None:
+    source, target = ends
+    copy(engine, end(source, "orders"), end(target, "copy", createTable="full"))
+    assert target.read("copy").num_rows == 50
+    assert refuses(target, 7, 100, 1, "a second row of the key")
+    assert refuses(target, 101, -7, None, "a second row of the unique index")
+    assert not refuses(target, 102, 102, None, "a row like any other")
+
+
+@pytest.mark.parametrize("ends", [(kind, kind) for kind in KINDS], indirect=True)
+def test_columns_alone_are_the_default(engine: LocalEngine, ends: tuple[Place, Place]) -> None:
+    source, target = ends
+    copy(engine, end(source, "orders"), end(target, "copy"))
+    assert not refuses(target, 7, None, 1, "no key, and NULL")
