@@ -46,6 +46,7 @@ __all__ = [
     "picked_columns",
     "text_positions",
     "time_patterns",
+    "time_texts",
     "with_unique_names",
 ]
 
@@ -151,6 +152,15 @@ def time_patterns(formats: ColumnFormats) -> tuple[str, ...]:
         with at(path):
             patterns.append(strptime_pattern(text))
     return tuple(dict.fromkeys(patterns))
+
+
+def time_texts(formats: ColumnFormats) -> tuple[str, ...]:
+    """The patterns of `common.column` that write timestamps, dates and times of day into text columns."""
+    texts = []
+    for what, shipped in _SHIPPED.items():
+        with at(f"common.column.{what}Format"):
+            texts.append(strptime_pattern(getattr(formats, f"{what}_format") or shipped))
+    return tuple(texts)
 
 
 def picked_columns(columns: object, place: PluginContext) -> Labelled | None:

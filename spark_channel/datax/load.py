@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from pydantic.alias_generators import to_camel
 
-from spark_channel.datax.columns import in_64_bits, job_transformers, time_patterns
+from spark_channel.datax.columns import in_64_bits, job_transformers, time_patterns, time_texts
 from spark_channel.datax.document import (
     Content,
     JobFile,
@@ -387,6 +387,7 @@ def _spec(
         save_mode=first.save_mode,
         targets=targets if several else (),
         time_patterns=time_patterns(job.common.column),
+        time_texts=time_texts(job.common.column),
         **settings,
     )
 

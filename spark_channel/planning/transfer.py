@@ -168,7 +168,8 @@ class TransferSpec:
     divide the job's limit into a number of channels (see `channel_count`). `channels` None = the
     session's parallelism; `max_channels` None = as many as cores and servers bear. `max_dirty_rows` None =
     unlimited, unless `max_dirty_fraction` (0..1 of all rows) is set. `time_patterns` (strptime's letters) read text
-    as a time where the writer's option `convert` is `lenient`. `part_of` is the name of the replication that copies
+    as a time where the writer's option `convert` is `lenient`, and `time_texts` write timestamps, dates and times of
+    day as texts; () = as ISO 8601 has them, to the second. `part_of` is the name of the replication that copies
     this table.
     """
 
@@ -192,6 +193,7 @@ class TransferSpec:
     job_id: str | None = None
     targets: tuple[Target, ...] = ()
     time_patterns: tuple[str, ...] = ()
+    time_texts: tuple[str, ...] = ()
     stream: StreamBatch | None = None
     part_of: str = ""
 

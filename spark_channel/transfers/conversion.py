@@ -71,10 +71,10 @@ def types_of(writer: Writer, end: Endpoint) -> Mapping[str, pa.DataType]:
     """As `target_types`, for one endpoint."""
     reader = reader_of(writer, end, as_datax=True)
     try:
-        columns = None if reader is None else reader.schema()
+        found = {} if reader is None else reader.column_types()
     except ChannelError:  # the writer reports a missing table
         return {}
-    return {} if columns is None else {field.name.lower(): field.type for field in columns}
+    return {name.lower(): kind for name, kind in found.items()}
 
 
 def by_wall_clock(
@@ -155,7 +155,7 @@ def with_conversion(
 
     made = []
     for source in sources:
-        step = conversion(source.pipeline.output_schema, types, spec.time_patterns)
+        step = conversion(source.pipeline.output_schema, types, spec.time_patterns, spec.time_texts)
         if step is not None:
             source = replace(
                 source, pipeline=prepare((*spec.transformers, step), source.pipeline.schema)
@@ -165,7 +165,10 @@ def with_conversion(
 
 
 def conversion(
-    arriving: pa.Schema, types: Mapping[str, pa.DataType], patterns: tuple[str, ...] = ()
+    arriving: pa.Schema,
+    types: Mapping[str, pa.DataType],
+    patterns: tuple[str, ...] = (),
+    texts: tuple[str, ...] = (),
 ) -> "Convert | None":
     """The step that makes the values of `arriving` those of `types`; None = there is nothing to convert."""
     from spark_channel.transform.convert import Convert, can_convert, local_zone
@@ -190,7 +193,8 @@ def conversion(
     numbers = any(
         pa.types.is_temporal(kind) and pa.types.is_integer(carried[name]) for name, kind in fields
     )
-    return Convert(fields, patterns, local_zone() if numbers else "UTC")
+    zone = local_zone() if numbers else "UTC"
+    return Convert(fields, patterns, zone, texts) if texts else Convert(fields, patterns, zone)
 
 
 def _wanted(given: pa.DataType, kind: pa.DataType | None) -> pa.DataType | None:

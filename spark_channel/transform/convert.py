@@ -276,10 +276,14 @@ _NANOS = (1 << 63) // 1_000_000 - 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class _TimeSettings:
-    """`patterns` read texts as times; `zone` shows milliseconds since 1970 as local times."""
+    """`patterns` read texts as times; `zone` shows milliseconds since 1970 as local times.
+
+    `texts` write timestamps, dates and times of day as texts.
+    """
 
     patterns: tuple[str, ...] = ()
     zone: str = "UTC"
+    texts: tuple[str, ...] = _TIMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,12 +291,14 @@ class Convert(Transformer):
     """The columns that `fields` names, in these types. Others, and types that cannot become one another, stay.
 
     `patterns` (strptime's letters) read text as a time, the first that fits. `zone` is that of local times that whole
-    numbers become: they are milliseconds since 1970, as DataX reads them.
+    numbers become: they are milliseconds since 1970, as DataX reads them. `texts` write timestamps, dates and times of
+    day as texts.
     """
 
     fields: tuple[tuple[str, pa.DataType], ...]
     patterns: tuple[str, ...] = ()
     zone: str = "UTC"
+    texts: tuple[str, ...] = _TIMES
     step: ClassVar[str] = "convert"
     in_place: ClassVar[bool] = True
 
@@ -334,11 +340,12 @@ class Convert(Transformer):
         return TransformResult(kept, refusals(batch, reasons))
 
     def _converted(self, array: pa.Array, given: pa.Field, kind: pa.DataType) -> "Converted":
+        how = _TimeSettings(self.patterns, self.zone, self.texts)
         if _rule(given.type, kind) is None:  # a number of 38 digits, where 64 bits have a rule
             array, unfit = as_carried(array, given, cast_or_refuse)
-            made, bad = convert(array, kind, self.patterns, self.zone)
+            made, bad = _by_rule(array, kind, how)
             return made, _either(unfit, bad)
-        return convert(array, kind, self.patterns, self.zone)
+        return _by_rule(array, kind, how)
 
 
 def can_convert(given: pa.DataType, kind: pa.DataType) -> bool:
@@ -354,12 +361,16 @@ def convert(
     Raises:
         TypeError: no value of the array's type can become `kind`.
     """
+    return _by_rule(array, kind, _TimeSettings(patterns, zone))
+
+
+def _by_rule(array: pa.Array, kind: pa.DataType, how: _TimeSettings) -> Converted:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     rule = _rule(array.type, kind)
     if rule is None:
         raise TypeError(f"{array.type} cannot become {kind}")
-    made, bad = rule(array, kind, _TimeSettings(patterns, zone))
+    made, bad = rule(array, kind, how)
     if bad is not None:
         bad = pc.fill_null(bad, False)
         if not pc.any(bad, min_count=0).as_py():
@@ -500,9 +511,9 @@ def _words(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted
     return pc.cast(pc.cast(array, pa.string()), kind), None
 
 
-def _time_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
+def _time_text(array: pa.Array, kind: pa.DataType, how: _TimeSettings) -> Converted:
     family = _family(array.type)
-    pattern = dict(zip(("timestamp", "date", "time"), _TIMES, strict=True))[family]
+    pattern = dict(zip(("timestamp", "date", "time"), how.texts, strict=True))[family]
     return pc.cast(formatted(array, pattern), kind), None
 
 
@@ -643,11 +654,12 @@ def _timestamps(column: pa.Array) -> pa.Array:
 class CsvTexts(Transformer):
     """Texts as DataX's CSV library writes them (findings/javacsv-cuts-blanks.sh): without leading and trailing blanks,
     and quoted if they contain the separator, a quote or a line end. In the first column an empty text and one that
-    begins with `#` are quoted, too.
+    begins with `#` are quoted, too. So is `null`, the text of NULL in columns of texts.
     """
 
     separator: str = ","
     quote: str = '"'
+    null: str | None = None
     step: ClassVar[str] = "texts of CSV"
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -676,6 +688,8 @@ class CsvTexts(Transformer):
 
     def _quoted(self, column: pa.Array, first: bool) -> pa.Array:
         texts = pc.utf8_trim_whitespace(column)
+        if self.null is not None:
+            texts = pc.fill_null(texts, self.null.strip())
         special = "".join(f"\\x{{{ord(each):x}}}" for each in (self.separator, self.quote, "\n"))
         needed = pc.match_substring_regex(texts, f"[{special}]{'|^$|^#' if first else ''}")
         doubled = pc.replace_substring(texts, self.quote, self.quote * 2)

@@ -1,8 +1,8 @@
 """`make bench`: the table of all benchmarks, each figure a ratio measured in this run.
 
 `python -m tests.benchmarks channel carrier` runs the modules named, `bench_channel` and `bench_carrier`. Without names
-it runs all but those that download what they measure. A whole run writes the figures that are in `docs/figures.json`,
-and puts them into the pages that show them.
+it runs all but those that download what they measure, or need a program of another project. A whole run writes the
+figures that are in `docs/figures.json`, and puts them into the pages that show them.
 """
 
 import importlib
@@ -15,18 +15,18 @@ from pathlib import Path
 from tests import figures
 from tests.benchmarks.harness import print_table
 
-_DOWNLOADING = frozenset({"bench_peers"})
+_BY_NAME = frozenset({"bench_datax", "bench_peers"})
 """Run only when they are named."""
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """The modules that `names` mean; without any, those that download nothing."""
+    """The modules that `names` mean; without any, those that need nothing more."""
     modules = sorted(path.stem for path in Path(__file__).parent.glob("bench_*.py"))
     wanted = [f"bench_{name.removeprefix('bench_')}" for name in names]
     unknown = sorted(set(wanted) - set(modules))
     if unknown:
         sys.exit(f"no benchmark {', '.join(unknown)}; there are {', '.join(modules)}")
-    return wanted or [name for name in modules if name not in _DOWNLOADING]
+    return wanted or [name for name in modules if name not in _BY_NAME]
 
 
 def main() -> None:

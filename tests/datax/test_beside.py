@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.datax.differences import DIFFERENCES, PAGE, Difference, page
+from tests.datax.differences import PAGE, page
 from tests.datax.ran import ran
 
 READER: dict[str, Any] = {"column": ["*"], "fieldDelimiter": ","}
@@ -192,17 +192,6 @@ def test_a_fraction_may_follow_the_seconds_of_a_format(tmp_path: Path) -> None:
     given = ["2024-01-31 10:00:05.123", "2024-1-3 1:2:3", "2024-01-31", "10:00:05"]
     found = moved(tmp_path, lines_of(given), typed("date", format="yyyy-MM-dd HH:mm:ss"), {})
     assert kept_of(found) == (["2024-01-31 10:00:05", "2024-01-03 01:02:03"], 2)
-
-
-@pytest.mark.parametrize("case", DIFFERENCES, ids=lambda case: case.what[:30])
-def test_what_differs_from_datax(tmp_path: Path, case: Difference) -> None:
-    texts = [text if isinstance(text, bytes) else text.encode() for text in case.rows]
-    files = {"in.csv": b"".join(b"%d,%s\n" % pair for pair in enumerate(texts, 1))}
-    expected = [here for _, here in case.rows.values() if here is not None]
-    refused = len(case.rows) - len(expected)
-    assert any(datax != here for datax, here in case.rows.values())
-    found = moved(tmp_path, files, typed(case.kind, **case.column), {})
-    assert kept_of(found) == (expected, refused)
 
 
 def test_the_page_has_the_table_of_differences() -> None:

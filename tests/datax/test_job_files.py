@@ -98,6 +98,7 @@ def test_options_of_text_files(make_job: Any) -> None:
         "header": "false",
         "skipHeader": "true",
         "columnsIfEmpty": "1",
+        "quotedIsNull": "true",
         "inferSchema": "false",
         "sep": "|",
         "encoding": "gbk",

@@ -231,6 +231,14 @@ class Reader(SplitReader):
         """Driver. The definition of the table that is read; None = it reads no table, or the source has no such."""
         return None
 
+    def column_types(self) -> Mapping[str, pa.DataType]:
+        """Driver. Return the types of the columns that have one; a column that cannot be carried is left out.
+
+        Raises:
+            SourceError: missing or unreadable.
+        """
+        return {field.name: field.type for field in self.schema()}
+
     def column_facts(self) -> Mapping[str, ColumnFact]:
         """Driver. Return each column as the catalog has it now; {} = the source has no such catalog."""
         return {}

@@ -193,7 +193,9 @@ class TextReadOptions(FileReadOptions):
 
     encoding: Encoding = Field("utf-8", description="character encoding")
     compression: str | None = Field(
-        None, description="none, gzip, bz2, zstd, lz4 or brotli; default: from each file's suffix"
+        None,
+        description="none, gzip, bz2, zstd, lz4, brotli, or zip, whose files are read one after the other; default: "
+        "from each file's suffix",
     )
     mode: Literal["FAILFAST", "DROPMALFORMED", "MARK"] = Field(
         "FAILFAST",
@@ -226,6 +228,8 @@ class TextReadOptions(FileReadOptions):
     @field_validator("compression")
     @classmethod
     def _codec(cls, value: str | None) -> str | None:
+        if value is not None and value.lower() == "zip":
+            return "zip"
         return None if value is None else _text_codec(value)
 
 
@@ -313,8 +317,17 @@ class CsvReadOptions(TextReadOptions):
         description="true: the first line of each file is skipped, whatever it contains, and columns are found by "
         "their order; `header` has no effect",
     )
+    quoted_is_null: bool = Field(
+        False, description="true: a text in quotes that is `nullValue`, or empty, is NULL, too"
+    )
     columns_if_empty: Annotated[int, Field(ge=0, le=100_000)] = Field(
         0, description="number of text columns if no file has a line; default: 0, which is an error"
+    )
+    least_columns: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        0,
+        description="number of columns that the first line stands for if it has fewer. With `mode` MARK a row of at "
+        "least so many values fits: it is filled up with NULL, or what is too much is left out; default: 0, all rows "
+        "have as many values",
     )
 
     @field_validator("line_sep")

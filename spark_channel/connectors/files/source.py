@@ -224,7 +224,7 @@ def plan_columns(
 
 def _if_empty(options: FileReadOptions) -> pa.Schema:
     """The columns of a source without a line, as far as the options say them."""
-    count = getattr(options, "columns_if_empty", 0)
+    count = max(getattr(options, name, 0) for name in ("columns_if_empty", "least_columns"))
     return pa.schema([(f"_c{number}", pa.string()) for number in range(count)])
 
 

@@ -18,6 +18,7 @@ from spark_channel.connectors.mysql.types import (
     arrow_type,
     declared_of,
     decode_fields,
+    is_wide_decimal,
     parts,
     selected,
 )
@@ -134,7 +135,8 @@ class MysqlTable(Table):
 class MysqlDialect(Dialect):
     """`zero_dates`: whether `0000-00-00` is read as NULL. `one_is_bit`: whether TINYINT(1) is true and false.
 
-    `local`: TIMESTAMPs are read as the session shows them. `in_utc`: the session's zone is UTC.
+    `local`: TIMESTAMPs are read as the session shows them. `in_utc`: the session's zone is UTC. `wide_as_text`: a
+    DECIMAL of more digits than Arrow's is read as text.
     """
 
     product = "MySQL"
@@ -160,6 +162,7 @@ class MysqlDialect(Dialect):
         one_is_bit: bool = True,
         local: bool = False,
         in_utc: bool = False,
+        wide_as_text: bool = False,
     ) -> None:
         self.zero_dates, self.one_is_bit, self.local, self.in_utc = (
             zero_dates,
@@ -167,6 +170,7 @@ class MysqlDialect(Dialect):
             local,
             in_utc,
         )
+        self.wide_as_text = wide_as_text
 
     def quoted(self, name: str) -> str:
         return quoted(name)
@@ -255,6 +259,8 @@ class MysqlDialect(Dialect):
         return cast(MysqlSession, session).prepared_names(query)
 
     def arrow_type(self, column: Column) -> pa.DataType:
+        if self.wide_as_text and is_wide_decimal(column.declared):
+            return pa.string()
         kind = arrow_type(column.name, column.declared)
         if (
             pa.types.is_boolean(kind)

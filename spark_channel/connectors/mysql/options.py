@@ -238,6 +238,11 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
         description="read floats as a `number`, or as the `text` that the server shows: `100`, `1e20`, `1.50`",
     )
 
+    wide_decimals: Literal["refuse", "text"] = Field(
+        "refuse",
+        description="a DECIMAL of more than 38 digits: `refuse` it by name, or read it as `text`",
+    )
+
     @property
     def is_plain_table(self) -> bool:
         """Whether nothing of the user's is worked out in the session."""
@@ -269,6 +274,7 @@ class MysqlWriteOptions(ServerOptions, LedgerOptions, SqlWriteOptions):
         "tinyInt1IsBit": "it applies to reading",
         "timestampsAs": "it applies to reading",
         "floatsAs": "it applies to reading",
+        "wideDecimals": "it applies to reading",
     }
 
     table_comment: str | None = Field(None, description="comment of a new table; default: none")

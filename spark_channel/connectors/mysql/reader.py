@@ -176,6 +176,7 @@ class MysqlReader(SqlReader):
             zero_dates=options.zero_dates == "null",
             one_is_bit=options.tiny_int1_is_bit,
             local=options.timestamps_as == "local",
+            wide_as_text=options.wide_decimals == "text",
         )
         super().__init__(options, dialect)
         dialect.in_utc = options.is_plain_table

@@ -29,6 +29,7 @@ __all__ = [
     "decode_fields",
     "insert_values",
     "is_text_type",
+    "is_wide_decimal",
     "load_lines",
     "members",
     "parts",
@@ -101,6 +102,12 @@ def parts(declared: str) -> tuple[str, list[str], bool]:
 
 def is_text_type(declared: str) -> bool:
     return parts(declared)[0] in _TEXTS
+
+
+def is_wide_decimal(declared: str) -> bool:
+    """A DECIMAL of more digits than Arrow's decimals have."""
+    name, sizes, _ = parts(declared)
+    return name == "decimal" and bool(sizes) and int(sizes[0]) > SPARK_DIGITS
 
 
 def members(declared: str) -> list[str]:
@@ -198,6 +205,10 @@ def declared_of(field: Any) -> str:
     binary = field.charsetnr == _BINARY_CHARSET
     if code in (249, 250, 251, 252):
         return "longblob" if binary else "longtext"
+    if code == 6 or (code == 254 and binary and not length):
+        return (
+            "varchar"  # an untyped NULL, which may become any type; as in PostgreSQL it is a text
+        )
     if code == 254:
         return f"binary({length})" if binary else "char"
     return f"varbinary({length})" if binary else "varchar"

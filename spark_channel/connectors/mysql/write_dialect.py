@@ -6,7 +6,7 @@ from typing import ClassVar, cast
 
 import pyarrow as pa
 
-from spark_channel.arrow_schema import UNLIMITED
+from spark_channel.arrow_schema import UNLIMITED, is_text
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import fits, plain_kind
 from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlDialect, MysqlTable
@@ -23,6 +23,7 @@ from spark_channel.connectors.mysql.types import (
     arrow_type,
     check_values,
     is_text_type,
+    is_wide_decimal,
     parts,
 )
 from spark_channel.connectors.sql.catalog import (
@@ -261,6 +262,8 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         if local and parts(column.declared)[0] == "timestamp":
             # The server reads its text in the session's zone.
             return WriteColumn(field.name, column, field.type)
+        if is_wide_decimal(column.declared) and is_text(field.type):
+            return WriteColumn(field.name, column, field.type)  # the server reads the number
         name, sizes, _ = parts(column.declared)
         if name in ("float", "double") and sizes and pa.types.is_floating(field.type):
             # The server rounds to its digits, and refuses what is larger.

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from copy import copy
 from dataclasses import replace
@@ -34,7 +34,7 @@ from spark_channel.connectors.sql.keyset import SessionHolder, ShortStatements, 
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.session import BatchSize, Session
-from spark_channel.connectors.sql.source import ReadSource, read_source
+from spark_channel.connectors.sql.source import ReadSource, column_types, read_source
 from spark_channel.connectors.sql.splits import Splitter as BaseSplitter
 from spark_channel.connectors.sql.splits import split_conditions
 from spark_channel.connectors.sql.stored import stored_query, stored_table
@@ -92,6 +92,10 @@ class SqlReader(Reader):
         with self.connect("plan") as session:
             self._source = self.planned(session)
         return noted(self._source.schema, self._source.text_lengths)
+
+    def column_types(self) -> Mapping[str, pa.DataType]:
+        with self.connect("plan") as session:
+            return column_types(session, self.dialect, self.options)
 
     def tables(self) -> list[SourceTable]:
         if not self.dialect.tables_sql:

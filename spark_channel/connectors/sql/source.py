@@ -33,6 +33,7 @@ __all__ = [
     "ReadSource",
     "check_cursor_type",
     "check_same_columns",
+    "column_types",
     "cursor_bounds",
     "cursor_conditions",
     "cursor_literal",
@@ -165,6 +166,27 @@ def read_source(session: Session, dialect: Dialect, options: SqlReadOptions) -> 
         shown = {each.name: pa.string() for each in columns if pa.types.is_floating(each.kind)}
         columns = _read_columns(session, source, picked, {**custom, **shown})
     return replace(source, columns=columns)
+
+
+def column_types(
+    session: Session, dialect: Dialect, options: SqlReadOptions
+) -> dict[str, pa.DataType]:
+    """The types of all columns that have one, by name.
+
+    Raises:
+        SourceError: no such table.
+    """
+    source = _find(session, dialect, options)
+    found = {}
+    for column in source.all_columns:
+        try:
+            bare = source.bare(column.name)
+            (kind,) = dialect.types(session, [(column, bare)], source.behind())
+        except SchemaError:
+            continue
+        if kind is not None:
+            found[column.name] = kind
+    return found
 
 
 def _read_columns(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -88,6 +89,7 @@ _CODECS = {
     "none": "none",
     "": "none",
 }
+_READ_CODECS = {**_CODECS, "zip": "zip"}
 _FORMATS = {"text": "csv", "csv": "csv", "orc": "orc", "parquet": "parquet", "par": "parquet"}
 _FORMAT_NAMES = "text, csv, orc or parquet"
 _NO_FORMAT = {
@@ -133,6 +135,12 @@ def _escape_mode(value: object) -> int:
     return int(str(value))
 
 
+def _one_byte(value: object) -> object:
+    if not (isinstance(value, str) and len(value) == 1 and value.isascii()):
+        raise ValueError("one ASCII character")
+    return value
+
+
 class CsvReaderConfig(JobSection):
     """The settings of DataX's CSV parser that change what is read."""
 
@@ -142,10 +150,14 @@ class CsvReaderConfig(JobSection):
         "captureRawRecord": "a row that does not fit is named with its place",
         "caseSensitive": "columns go by number",
         "delimiter": "fieldDelimiter is read",
-        "recordDelimiter": "any of the usual line ends is read",
+    }
+    refused: ClassVar[dict[str, str]] = {
+        "recordDelimiter": "rows end with a line end; replace the other character in the files",
     }
 
     use_text_qualifier: Flag = True
+    text_qualifier: Annotated[Text, BeforeValidator(_one_byte)] = '"'
+    comment: Annotated[Text, BeforeValidator(_one_byte)] = "#"
     trim_whitespace: Flag = True
     use_comments: Flag = False
     escape_mode: Annotated[Literal[1, 2], BeforeValidator(_escape_mode)] = 1
@@ -227,6 +239,7 @@ def _join(default_fs: str, path: str) -> str:
 
 def text_end(given: TextReader, paths: dict[str, str], place: PluginContext) -> ParsedPlugin:
     config = given.csv_reader_config
+    quote = config.text_qualifier if config.use_text_qualifier else ""
     options = {
         **paths,
         **_FOLDERS,
@@ -238,22 +251,23 @@ def text_end(given: TextReader, paths: dict[str, str], place: PluginContext) -> 
         "encoding": given.encoding,
         "nullValue": given.null_format or "",
         "emptyIsNull": str(given.null_format == "").lower(),
-        "quote": '"' if config.use_text_qualifier else "",
-        "escape": ("\\" if config.escape_mode == 2 else '"') if config.use_text_qualifier else "",
+        "quotedIsNull": "true",
+        "quote": quote,
+        "escape": "\\" if quote and config.escape_mode == 2 else quote,
         "multiLine": str(config.use_text_qualifier).lower(),
         "mode": "MARK",
     }
     if config.trim_whitespace:
         options |= {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}
     if config.use_comments:
-        options["comment"] = "#"
-    codec = _codec(given.compress, place)
+        options["comment"] = config.comment
+    codec = _codec(given.compress, place, _READ_CODECS)
     if codec != "none":
         options["compression"] = codec
     columns = picked_columns(given.column, place)
     lines = Labelled(RefuseMalformed(), place.key("path"))
     if columns:
-        options["columnsIfEmpty"] = str(1 + max_index(given.column))
+        options["leastColumns"] = str(1 + max_index(given.column))
     return ParsedPlugin(
         Endpoint("csv", options),
         (lines, columns) if columns else (lines,),
@@ -261,13 +275,13 @@ def text_end(given: TextReader, paths: dict[str, str], place: PluginContext) -> 
     )
 
 
-def _codec(compress: str, place: PluginContext) -> str:
+def _codec(compress: str, place: PluginContext, codecs: Mapping[str, str] = _CODECS) -> str:
     name = compress.strip().lower()
-    if name not in _CODECS:
-        raise refusal(
-            place.key("compress"), compress, "gzip, bzip2, zstd, snappy (ORC and Parquet) or none"
-        )
-    return _CODECS[name]
+    if name not in codecs:
+        texts = "gzip, bzip2, zip, zstd" if "zip" in codecs else "gzip, bzip2, zstd"
+        takes = f"{texts}, snappy (ORC and Parquet) or none"
+        raise refusal(place.key("compress"), compress, takes)
+    return codecs[name]
 
 
 class TextWriter(JobSection):
@@ -354,7 +368,8 @@ def text_writer_end(
         if len(given.field_delimiter) != 1:
             takes = "one character, since fileFormat is csv"
             raise refusal(place.key("fieldDelimiter"), given.field_delimiter, takes)
-        quotes = CsvTexts(given.field_delimiter, given.quote_char)
+        quotes = CsvTexts(given.field_delimiter, given.quote_char, options["nullValue"])
+        options["nullValue"] = quotes.texts(("", options["nullValue"]))[1]
     if given.header:
         names = given.header if quotes is None else quotes.texts(given.header)
         steps.append(Labelled(Rename(names), place.key("header")))

@@ -46,6 +46,9 @@ class CsvSyntax:
     comment: str
     multi_line: bool
     skip_header: bool = False
+    quoted_nulls: bool = False
+    least: int = 0
+    """A file has at least so many columns."""
     trims: tuple[bool, bool] = (False, False)
     """Whether blanks and tabs outside of quotes are removed at the start, and at the end of values."""
 
@@ -63,6 +66,8 @@ class CsvSyntax:
             comment=options.comment,
             multi_line=bool(options.multi_line) or multi_line,
             skip_header=options.skip_header,
+            quoted_nulls=options.quoted_is_null,
+            least=options.least_columns,
             trims=(options.ignore_leading_white_space, options.ignore_trailing_white_space),
         )
 
@@ -85,7 +90,7 @@ class CsvSyntax:
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
             strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
+            quoted_strings_can_be_null=self.quoted_nulls,
             **more,
         )
 
@@ -311,7 +316,7 @@ class CsvSyntax:
             record.decode("utf-8")  # `values` would only replace what is none
         values = self.values(record) if self.cleaned.is_whole(record) else []
         if not self.header:
-            return [f"_c{number}" for number in range(len(values))], rest
+            return [f"_c{number}" for number in range(max(len(values), self.least))], rest
         names = [value or f"_c{number}" for number, value in enumerate(values)]
         return names, rest[len(record) :]
 
@@ -352,6 +357,23 @@ class CsvSyntax:
         if self.escape.encode() in record and self.escape not in ("", self.quote):
             fix += f"; if {self.escape} is an ordinary character, set option escape={self.quote}"
         return what + fix
+
+    def fields(self, record: bytes) -> list[bytes]:
+        """The values of one whole record, as they are written."""
+        body = record.rstrip(b"\r\n")
+        return [found[0] for found in self._field.finditer(body)] if body else []
+
+    @cached_property
+    def _field(self) -> "re.Pattern[bytes]":
+        sep, quote = re.escape(self.sep.encode()), re.escape(self.quote.encode())
+        quoted = (
+            rb"%b(?:[^%b]|%b%b)*+%b[^%b]*+|" % (quote, quote, quote, quote, quote, sep)
+            if quote
+            else b""
+        )
+        return re.compile(
+            rb"(?:\A|(?<=%b))(?:%b[^%b]*+)(?=%b|\Z)" % (sep, quoted, sep, sep), re.DOTALL
+        )
 
     def values(self, record: bytes) -> list[str | None]:
         """The values of one record, as text."""
@@ -471,11 +493,28 @@ class CsvBlocks(TextBlocks):
         except pa.ArrowInvalid as error:
             if self._options.mode == "FAILFAST":
                 raise self._misfit(data, block, error) from error
-            yield from self._fitting(list(self._syntax.cleaned.records(data)))
+            records = list(self._syntax.cleaned.records(data))
+            if self._options.mode == "MARK" and self._syntax.least:
+                records = [self._as_wide(record) for record in records]
+            yield from self._fitting(records)
             return
         if table.num_rows:
             self._row_bytes = len(data) / table.num_rows
         yield from table.to_batches()
+
+    def _as_wide(self, record: bytes) -> bytes:
+        """The record with a value for each column, if it has the least number of values."""
+        wanted, syntax = len(self._names), self._syntax
+        separators = record.count(syntax.sep.encode())
+        if separators + 1 == wanted or not record.strip(b"\r\n"):
+            return record
+        if not syntax.cleaned.is_whole(record):
+            return record
+        fields = syntax.fields(record)
+        if len(fields) == wanted or len(fields) < syntax.least:
+            return record
+        more = [b""] * (wanted - len(fields))
+        return syntax.sep.encode().join([*fields[:wanted], *more]) + b"\n"
 
     def _parse(self, data: bytes, columns: list[str] | None = None) -> pa.Table:
         """Raises pa.ArrowInvalid when a row has too few values, or one does not fit its type."""

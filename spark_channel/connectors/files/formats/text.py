@@ -7,11 +7,12 @@ record when that is larger.
 
 import bz2
 import codecs
+import zipfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import pyarrow as pa
 
@@ -62,8 +63,9 @@ _COMPRESSED = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x04\x22\x4d\x18": "lz4",
 }
+_ZIP = "a ZIP archive"
 _OTHER_FORMATS = {
-    b"PK\x03\x04": ("a ZIP archive", "Unpack it"),
+    b"PK\x03\x04": (_ZIP, "Set option compression=zip, or unpack it"),
     b"PAR1\x15": ("a Parquet file", "Set option reader=parquet"),
     b"ARROW1\0\0": ("an Arrow file", "Set option reader=arrow"),
 }
@@ -111,6 +113,37 @@ def is_splittable(path: str, compression: str | None, encoding: str) -> bool:
     )
 
 
+def _of_archive(opened: pa.NativeFile, shown: str) -> Callable[[int], bytes]:
+    """Reads the files of a ZIP archive, one after the other.
+
+    Raises:
+        SourceError: it is none, or is encrypted or damaged; when it is read, too.
+    """
+
+    def parts() -> Iterator[IO[bytes]]:
+        with zipfile.ZipFile(opened) as archive:
+            for entry in archive.infolist():
+                with archive.open(entry) as part:
+                    yield part
+
+    left = parts()
+    part: IO[bytes] | None = None
+
+    def read(size: int) -> bytes:
+        nonlocal part
+        try:
+            while True:
+                data = b"" if part is None else part.read(size)
+                if data or (part := next(left, None)) is None:
+                    return data
+        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+            raise SourceError(
+                f"{shown} cannot be read as a ZIP archive: {error}. Unpack it, or pack it anew without a password"
+            ) from None
+
+    return read
+
+
 class TextFile:
     """One open text file. `opened` is at its start, and closed by its owner."""
 
@@ -131,6 +164,8 @@ class TextFile:
         read: Callable[[int], bytes]
         if self._codec is None:
             read = self._opened.read
+        elif self._codec == "zip":
+            read = _of_archive(self._opened, self._shown)
         else:
             stream = pa.CompressedInputStream(self._opened, self._codec)
             # Kept, since a stream that is collected closes `opened`, which is its owner's.
@@ -171,7 +206,7 @@ class TextFile:
                 f"{self._shown} is compressed with {codec}, unlike its name says. Set option compression={codec}"
             )
         for magic, (what, advice) in _OTHER_FORMATS.items():
-            if start.startswith(magic):
+            if start.startswith(magic) and not (what == _ZIP and self._codec == "zip"):
                 raise SourceError(f"{self._shown} is {what}, not text. {advice}")
 
     def last_newline(self, data: bytes, at_end: bool) -> int:
