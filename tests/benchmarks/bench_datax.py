@@ -46,7 +46,8 @@ def stream(rows: int, value: str = "a text of some length") -> Job:
 
 
 def ours(path: Path) -> list[str]:
-    return [sys.executable, "-m", "spark_channel", "run", str(path), "--engine", "local"]
+    command = Path(sys.executable).with_name("spark-channel")
+    return [str(command), "run", str(path), "--engine", "local"]
 
 
 def spent(command: list[str]) -> tuple[float, float]:

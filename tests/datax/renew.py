@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.datax.matrix import FILES, Databases, name_of, prepare, read_jobs, rows_after
 from tests.servers.mariadb import MariadbServer
@@ -56,7 +57,10 @@ def _line(job: dict[str, Any]) -> str:
 
 
 def main(words: list[str]) -> None:
-    mariadb, postgres = MariadbServer.create(), PostgresServer.create()
+    with mock.patch.dict(
+        os.environ, {"TZ": "UTC"}
+    ):  # DataX's zone is another one than the servers'
+        mariadb, postgres = MariadbServer.create(), PostgresServer.create()
     try:
         databases = Databases(mariadb, postgres)
         with databases.open():
