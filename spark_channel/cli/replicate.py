@@ -155,9 +155,11 @@ def _status(file: Path, options: ReplicateOptions) -> int:
             cell(each.published_at),
         )
     columns = {each.stream: f"{each.columns} ({each.columns_at})" for each in found if each.columns}
-    said = every_reason(columns) + every_reason(
-        {each.stream: each.why for each in found if each.why}
-    )
+    said = [
+        *every_reason(columns),
+        *every_reason({each.stream: each.why for each in found if each.why}),
+        *(f"{each.stream} lacks: {lack}" for each in found for lack in each.lacks),
+    ]
     followed = [each for each in found if each.mode == "full_then_changes"]
     _print(table, *said, *_of_tunnel(file, replication, followed))
     return 0
@@ -261,6 +263,7 @@ def _plan_lines(plan: TablePlan) -> list[str]:
     steps = [f"    {line}" for line in plan.server_plan.splitlines()]
     said = [("locks of the source", plan.source_lock), ("locks of the target", plan.target_lock)]
     said += [("target", each) for each in plan.alters]
+    said += [("the target lacks", each) for each in plan.lacks]
     if plan.staging:
         said.append(("staging", f"about {short(plan.staging)}B until they are published"))
     lines = [f"  {name}: {text}" for name, text in said if text]

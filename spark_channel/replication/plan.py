@@ -39,6 +39,7 @@ from spark_channel.replication.tables import (
     connector_of,
     ends_fault,
     find_tables,
+    lacks_of,
     target_schema,
 )
 from spark_channel.replication.tunnels import (
@@ -66,7 +67,8 @@ class TablePlan:
     `alters` what will be created or altered there; `fault` why the table would be parked. `connections`: most at a
     time, at each end. `source_lock`, `target_lock`: of its tables. `staging`: bytes that the target has twice until
     they are published. `statement` is the first one of the read, and `server_plan` what the server says that it would
-    do for it. `waits`: seconds before its copy begins, for rows that may be committed late.
+    do for it. `lacks`: what the target, which no run changes, lacks of the definition that `schema` asks for, as
+    statements. `waits`: seconds before its copy begins, for rows that may be committed late.
     """
 
     stream: str
@@ -86,6 +88,7 @@ class TablePlan:
     target_lock: str = ""
     staging: int | None = None
     waits: float = 0.0
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -292,6 +295,7 @@ def _plan(
         nbytes=nbytes,
         rows_between=_estimated(source, rows),
         alters=_altered(copy.object, adds, there),
+        lacks=() if there is None else lacks_of(copy, reader_of(copy), writer_of(copy)),
         source_lock=source_lock,
         target_lock=target_lock,
         staging=_staging_of(target, nbytes),

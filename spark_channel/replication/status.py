@@ -9,8 +9,8 @@ from spark_channel.connectors.base.feed import TableLag
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.replication.config import Replication
-from spark_channel.replication.table_run import writer_of
-from spark_channel.replication.tables import TableCopy, find_tables
+from spark_channel.replication.table_run import reader_of, writer_of
+from spark_channel.replication.tables import TableCopy, find_tables, lacks_of
 from spark_channel.replication.tunnels import (
     AGAIN,
     begin_again,
@@ -47,6 +47,7 @@ class TableStatus:
     publication, at `published_at`. `columns`: what a run did with columns last, at `columns_at`; files and lake tables
     keep it of followed tables alone. `lag_rows` and `lag_seconds` are of a table that is followed: existing rows and
     changes that are left, and the age of the first; `log_kept_bytes`: what the source keeps for all that are followed.
+    `lacks`: what a table that is copied lacks of the definition that `schema` asks for, as statements.
     """
 
     stream: str
@@ -62,6 +63,7 @@ class TableStatus:
     columns: str = ""
     columns_at: str = ""
     why: str = ""
+    lacks: tuple[str, ...] = ()
 
 
 def status_of(replication: Replication, select: Sequence[str] = ()) -> list[TableStatus]:
@@ -178,6 +180,8 @@ def _status(copy: TableCopy, followed: _Followed | None) -> TableStatus:
         return replace(shown, state="not copied")
     if note is not None:
         shown = replace(shown, columns=note.text, columns_at=note.at)
+    with suppress(ChannelError):  # what the target has to say of its rows is known already
+        shown = replace(shown, lacks=lacks_of(copy, reader_of(copy), writer))
     if known.position is None:
         return replace(shown, state="reset", published_at=known.published_at)
     return replace(

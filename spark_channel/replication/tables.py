@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_channel.connectors import Writer, find_connector
+from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.contract import SourceTable
 from spark_channel.connectors.base.registry import Connector
 from spark_channel.connectors.base.stored import Overlap, most_overlap
+from spark_channel.connectors.sql.definition import lacking
 from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import ChannelError, JobFileError, OptionError, SourceError
 from spark_channel.option_types import resolve_references
 from spark_channel.plain_text import log_of
@@ -33,6 +35,7 @@ __all__ = [
     "ends_fault",
     "find_tables",
     "is_away",
+    "lacks_of",
     "name_of",
     "tables_of",
     "target_schema",
@@ -196,16 +199,37 @@ def target_schema(copy: TableCopy, writer: Writer) -> pa.Schema | None:
     """The columns of the target; None = it is not there, or nothing reads it."""
     if writer.exists() is False:
         return None
-    given = {key: value for key, value in copy.writer.items() if key != "writer"}
-    given["reader"] = copy.writer["writer"]
     try:
-        connector = find_connector(given, "reader")
-        known = connector.options_class("reader").names()
-        kept = {key: value for key, value in given.items() if key.lower() in known}
-        return connector.reader_with(resolve_references(kept))[0].schema()
+        return _target_reader(copy).schema()
     except (SourceError, OptionError) as error:
         _log.debug("the target of %s cannot be read: %s", copy.stream, error)
         return None
+
+
+def _target_reader(copy: TableCopy) -> Reader:
+    """What reads the target."""
+    given = {key: value for key, value in copy.writer.items() if key != "writer"}
+    given["reader"] = copy.writer["writer"]
+    connector = find_connector(given, "reader")
+    known = connector.options_class("reader").names()
+    kept = {key: value for key, value in given.items() if key.lower() in known}
+    made: Reader = connector.reader_with(resolve_references(kept))[0]
+    return made
+
+
+def lacks_of(copy: TableCopy, reader: Reader, writer: Writer) -> tuple[str, ...]:
+    """What the target, which is there, lacks of as much of its source's definition as `schema` asks for: statements.
+
+    Raises:
+        ChannelError: an end cannot be read.
+    """
+    level = copy.options.table_schema
+    if level not in ("keys", "full") or not isinstance(writer, SqlWriter):
+        return ()
+    source, target = reader.definition(), _target_reader(copy).definition()
+    if source is None or target is None:
+        return ()
+    return tuple(lacking(writer.dialect, source, target, is_full=level == "full"))
 
 
 def check_open(copy: TableCopy) -> None:

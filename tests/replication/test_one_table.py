@@ -8,6 +8,10 @@ import pytest
 import spark_channel
 from spark_channel.errors import TargetError
 from spark_channel.replication import ReplicationReport
+from spark_channel.replication.config import load_replication
+from spark_channel.replication.plan import plan_replication
+from spark_channel.replication.status import status_of
+from spark_channel.replication.table_run import RunSettings
 from tests.replication.test_followed import Followed, followed, logging_server
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
@@ -196,3 +200,30 @@ def test_a_definition_that_the_rows_would_break_is_refused(
     report = of_pg(pg, schema="keys", **options)
     assert report.exit_code != 0
     assert all(says in (table.why or "") for table in report.tables)
+
+
+def test_what_a_target_that_is_there_lacks_is_said_and_not_changed(pg: PostgresServer) -> None:
+    pg.psql(
+        "DROP TABLE one.base CASCADE; "
+        "CREATE TABLE one.orders (id int PRIMARY KEY, code text UNIQUE, n int NOT NULL); "
+        "CREATE INDEX by_n ON one.orders (n, id); CREATE INDEX odd ON one.orders (lower(code)); "
+        "CREATE TABLE one_dw.orders (id int NOT NULL, code text, n int); "
+        "CREATE UNIQUE INDEX its_own_name ON one_dw.orders (code)"
+    )
+    target = {**pg.login, "currentSchema": "one_dw"}
+    streams = {"one.*": {"object": "{table}", "schema": "full"}}
+    file = load_replication({"source": pg.login, "target": target, "streams": streams})
+    wanted = (
+        'ALTER TABLE "one_dw"."orders" ALTER COLUMN "n" SET NOT NULL',
+        'ALTER TABLE "one_dw"."orders" ADD PRIMARY KEY ("id")',
+        'CREATE INDEX "by_n" ON "one_dw"."orders" ("n", "id")',
+        "index odd: USING btree (lower(code))",
+    )
+    (plan,) = plan_replication(file, RunSettings(), parallelism=1).tables
+    assert set(plan.lacks) == set(wanted)
+    assert of_pg(pg, schema="full").exit_code == 0
+    (status,) = status_of(file)
+    assert set(status.lacks) == set(wanted)
+    pg.psql("; ".join(wanted[:3]))
+    (status,) = status_of(file)
+    assert status.lacks == (wanted[3],)

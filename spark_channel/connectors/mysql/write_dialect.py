@@ -316,6 +316,10 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
                 )
         return None
 
+    def not_null(self, table: str, column: str, declared: str) -> str:
+        made = f"{self.quoted(column)} {declared} NOT NULL"
+        return f"ALTER TABLE {table} MODIFY COLUMN {made} /* DEFAULT and COMMENT as before */"
+
     def nullable(self, table: str, column: Column) -> str:
         made = self.definition(replace(column, not_null=False))
         return f"ALTER TABLE {table} MODIFY COLUMN {made}"

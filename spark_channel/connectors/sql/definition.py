@@ -9,7 +9,7 @@ from spark_channel.connectors.base.definition import ConstraintDefinition, Table
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, Table
 from spark_channel.connectors.sql.dialect import WriteDialect
 
-__all__ = ["NewTable", "free_name", "plain_new_table", "with_not_null"]
+__all__ = ["NewTable", "free_name", "lacking", "plain_new_table", "with_not_null"]
 
 _MOST_NAMES = 1000
 
@@ -118,6 +118,51 @@ def _not_plain(dialect: WriteDialect, constraint: ConstraintDefinition, rows: pa
         if why:
             return why
     return ""
+
+
+def lacking(
+    dialect: WriteDialect, source: TableDefinition, target: TableDefinition, *, is_full: bool
+) -> list[str]:
+    """What the target lacks of NOT NULL, the primary key and (`is_full`) indexes of the source, as statements.
+
+    An index is there if one of the target has its columns and is as unique, whatever its name is.
+    """
+    table = dialect.place(target.schema, target.name)
+    names = [column.name for column in target.columns]
+
+    def theirs(name: str) -> str | None:
+        return dialect.same_name(name, names)
+
+    said = []
+    for column in source.columns:
+        own = target.column(theirs(column.name) or "")
+        if own is not None and column.not_null and not own.not_null:
+            statement = dialect.not_null(table, own.name, own.declared)
+            said.append(statement or f"NOT NULL of {own.name}, which {dialect.product} cannot add")
+    keys = {
+        key.columns: key.is_unique for key in target.constraints if key.is_plain and key.is_unique
+    }
+    held = {**{key.columns: False for key in target.constraints if key.is_plain}, **keys}
+    texts = {key.text for key in target.constraints if key.text}
+    for constraint in source.constraints:
+        is_key = constraint.kind == "primary key"
+        columns = tuple(theirs(name) or "" for name in constraint.columns)
+        if not (is_key or is_full) or not all(columns):
+            continue
+        if is_key:
+            if target.primary is None and not held.get(columns):
+                said.append(dialect.keyed(table, columns, target.name))
+        elif constraint.is_plain and constraint.kind in ("index", "unique constraint"):
+            if columns in held and held[columns] >= constraint.is_unique:
+                continue
+            unique = "UNIQUE " if constraint.is_unique else ""
+            on = dialect.indexed_table(target.name).replace(TABLE, table)
+            listed = ", ".join(map(dialect.quoted, columns))
+            name = dialect.quoted(constraint.name)
+            said.append(f"CREATE {unique}INDEX {name} ON {on} ({listed})")
+        elif source.system == target.system and constraint.text and constraint.text not in texts:
+            said.append(f"{constraint.label}: {constraint.text}")
+    return said
 
 
 def free_name(name: str, taken: Collection[str], longest: int | None) -> str:

@@ -593,6 +593,14 @@ class WriteDialect(Dialect):
         """The same, to be run, of which nothing else of the column changes; None = it cannot be made."""
         return self.retyped(table, column, declared)
 
+    def not_null(self, table: str, column: str, declared: str) -> str:
+        """The statement that keeps NULL out of a column, for people; "" = there is none."""
+        return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column)} SET NOT NULL"
+
+    def keyed(self, table: str, columns: Sequence[str], name: str) -> str:
+        """The statement that makes a primary key of `columns`, which are never NULL, for people."""
+        return f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(map(self.quoted, columns))})"
+
     def nullable(self, table: str, column: Column) -> str:
         """The statement that lets a column be NULL, for people."""
         return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column.name)} DROP NOT NULL"

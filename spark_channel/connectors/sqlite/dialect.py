@@ -486,6 +486,14 @@ class SqliteWriteDialect(SqliteDialect, WriteDialect):
         """The database is named with the index, and the table has no name but its own."""
         return self.quoted(name)
 
+    def not_null(self, table: str, column: str, declared: str) -> str:
+        return ""
+
+    def keyed(self, table: str, columns: Sequence[str], name: str) -> str:
+        """A table that is there gets no primary key."""
+        listed = ", ".join(map(self.quoted, columns))
+        return f"CREATE UNIQUE INDEX {self.quoted(f'{name}_key')} ON {self.quoted(name)} ({listed})"
+
     def nullable(self, table: str, column: Column) -> str:
         return self.retyped(table, column, column.declared)
 
