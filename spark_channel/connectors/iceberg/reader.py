@@ -11,6 +11,7 @@ from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, F
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import reading
 from spark_channel.connectors.files.formats.base import batch_rows
+from spark_channel.connectors.iceberg.outside import check_inside
 from spark_channel.connectors.iceberg.table import (
     IcebergReadOptions,
     arrow_columns,
@@ -124,7 +125,10 @@ class IcebergReader(Reader):
         table, shown = self.load(), self.options.dbtable
         with reading(shown), explained(shown, SourceError):
             tasks = planned_files(
-                table.scan(snapshot_id=self.snapshot), shown, outside=self.options.external_access
+                table,
+                table.scan(snapshot_id=self.snapshot),
+                shown,
+                outside=self.options.external_access,
             )
         return self.split_files([task.file for task in tasks], advice)
 
@@ -332,7 +336,7 @@ class IcebergFeed(ChangeFeed):
             for token in upto:
                 if _snapshot(token) != _NOTHING:
                     scan = table.scan(snapshot_id=_snapshot(token))
-                    tasks = planned_files(scan, self._shown, outside=self._outside)
+                    tasks = planned_files(table, scan, self._shown, outside=self._outside)
                     files += [task.file for task in tasks]
         return self._reader.split_files(files, advice) if files else []
 
@@ -369,7 +373,10 @@ def _added(table: "Table", snapshot: Any, *, outside: bool) -> list[Any]:
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
     ]
     location = None if outside else table.location()
-    check_files([FileScanTask(file) for file in found], ".".join(table.name()), location)
+    shown = ".".join(table.name())
+    if location is not None:
+        check_inside([table.metadata_location], shown, location)
+    check_files([FileScanTask(file) for file in found], shown, location)
     return found
 
 

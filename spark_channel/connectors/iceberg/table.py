@@ -103,7 +103,7 @@ class TableOptions(Options):
     external_access: bool = Field(
         False,
         description="whether the table's metadata may name files in other buckets, or on a disk outside its "
-        "namespace's folder; set it for tables that you trust",
+        "folder; set it for tables that you trust",
     )
 
     def properties(self) -> dict[str, str]:

@@ -276,7 +276,7 @@ class IcebergState(TableState):
         shown = self._options.dbtable
         with explained(shown, TargetError):
             outside = self._options.external_access
-            tasks = planned_files(self._table.scan(), shown, outside=outside)
+            tasks = planned_files(self._table, self._table.scan(), shown, outside=outside)
             return [
                 TableFile(task.file.file_path, task.file.file_size_in_bytes, (), task.file)
                 for task in tasks
@@ -473,8 +473,8 @@ def _check_dropped(dropped: Any, schema: "Schema", shown: str) -> None:
     )
 
 
-def planned_files(scan: Any, shown: str, *, outside: bool) -> list[Any]:
-    """The data files of a scan. `outside`: option `externalAccess`.
+def planned_files(table: "Table", scan: Any, shown: str, *, outside: bool) -> list[Any]:
+    """The data files of a scan of the table. `outside`: option `externalAccess`.
 
     Raises:
         UnsupportedError: see `check_files`.
@@ -482,7 +482,8 @@ def planned_files(scan: Any, shown: str, *, outside: bool) -> list[Any]:
     location = scan.table_metadata.location
     snapshot = scan.snapshot()
     if snapshot is not None and not outside:
-        check_inside([snapshot.manifest_list], shown, location)
+        # The metadata says where the table is: the catalog says where the metadata is.
+        check_inside([table.metadata_location, snapshot.manifest_list], shown, location)
         manifests = (each.manifest_path for each in snapshot.manifests(scan.io))
         check_inside(manifests, shown, location)
     try:

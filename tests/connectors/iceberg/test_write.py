@@ -4,6 +4,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -299,7 +300,16 @@ def test_a_table_elsewhere_names_no_files_of_this_host() -> None:
         ("gs://bucket/a.parquet", "s3://bucket/shop/t", False),
         ("s3://bucket/a.parquet", "/w/s/t", False),
         ("file:/w/s/t/data/a.parquet", "file:///w/s/t", True),
-        ("/w/s/t_1/data/a.parquet", "file:///w/s/t/", True),
+        ("/w/s/t/data/a.parquet", "file:///w/s/t/", True),
+        (f"/w/s/t-{uuid4()}/data/a.parquet", f"file:///w/s/t_{uuid4().hex}", True),
+        ("/w/s/t/data/a.parquet", f"file:///w/s/t-{uuid4()}", True),
+        ("/w/s/t_1/data/a.parquet", "file:///w/s/t/", False),
+        ("/w/s/payroll/data/a.parquet", "file:///w/s/t", False),
+        (f"/w/s/{uuid4()}/data/a.parquet", f"file:///w/s/{uuid4()}", False),
+        ("/w/s/t", "/w/s/t", True),
+        ("/w/s/", "/w/s/t", False),
+        ("/w/s", "/w/s/t", False),
+        ("/etc/passwd", "/t", False),
         ("file:///w/s2/a.parquet", "file:///w/s/t", False),
         ("file:///w/s/t/../x/a.parquet", "file:///w/s/t", False),
         ("file:///w/s/t/%2e%2e/x/a.parquet", "file:///w/s/t", False),
@@ -329,6 +339,29 @@ def test_files_of_another_folder_are_read_where_the_user_trusts_the_table(
     reader = reader_of(tmp_path, externalAccess="true")
     rows = [batch for split in reader.split(1) for batch in reader.read(split)]
     assert sorted(n for batch in rows for n in batch.column("id").to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("through", ["file", "location"])
+def test_a_table_reaches_no_table_beside_it(tmp_path: Path, catalog: Catalog, through: str) -> None:
+    """By a file of the other table, or by metadata that say that the table is where the other one is."""
+    write(tmp_path, numbers(1))
+    write(tmp_path, numbers(42), dbtable="shop.payroll")
+    table, other = catalog.load_table("shop.t"), catalog.load_table("shop.payroll")
+    (task,) = other.scan().plan_files()
+    if through == "file":
+        table.add_files([task.file.file_path])
+    else:
+        mine = Path(table.metadata_location.removeprefix("file://")).with_name("mine.metadata.json")
+        theirs = other.metadata.model_copy(update={"table_uuid": uuid4()})
+        mine.write_text(theirs.model_dump_json(by_alias=True), encoding="utf-8")
+        catalog.drop_table("shop.t")
+        catalog.register_table("shop.t", mine.as_uri())
+    with pytest.raises(UnsupportedError, match=r"payroll.*'externalAccess'"):
+        read(tmp_path)
+    if through == "file":
+        with pytest.raises(UnsupportedError, match=r"payroll.*'externalAccess'"):
+            write(tmp_path, numbers(3), overwrite=True)
+    assert 42 in read(tmp_path, externalAccess="true")["id"].to_pylist()
 
 
 def test_a_stream_begins_at_zero_and_its_record_ends_with_its_rows(
