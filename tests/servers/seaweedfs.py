@@ -33,7 +33,8 @@ class SeaweedServer:
 
 
 @contextmanager
-def start_seaweedfs(bucket: str) -> Iterator[SeaweedServer]:
+def start_seaweedfs(bucket: str, *, versioned: bool = False) -> Iterator[SeaweedServer]:
+    """`versioned`: the bucket keeps what is replaced and removed."""
     program = installed("seaweedfs/weed")
     login = {"accessKey": _USER, "secretKey": _SECRET}
     user = {
@@ -50,6 +51,8 @@ def start_seaweedfs(bucket: str) -> Iterator[SeaweedServer]:
         try:
             with process_at_port(command, port, {"HOME": folder}):  # it looks for settings there
                 _make_bucket(port, bucket)
+                if versioned:
+                    _keep_versions(port, bucket)
                 yield SeaweedServer(
                     port,
                     {
@@ -116,3 +119,16 @@ def _make_bucket(port: int, bucket: str) -> None:
         else:
             fs.delete_file(f"{bucket}/started")
             return
+
+
+def _keep_versions(port: int, bucket: str) -> None:
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name="us-east-1",
+        aws_access_key_id=_USER,
+        aws_secret_access_key=_SECRET,
+    )
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})

@@ -26,6 +26,7 @@ __all__ = [
     "BUCKET",
     "KINDS",
     "STORES",
+    "VERSIONED",
     "ObjectServer",
     "TemporaryKeys",
     "azure_key",
@@ -38,7 +39,9 @@ __all__ = [
 
 KINDS = ("s3", "gcs", "azure")
 STORES = (*KINDS, pytest.param("hdfs", marks=pytest.mark.every_server))
-BUCKET = "box"
+VERSIONED = "versioned s3"
+"""A bucket of S3 that keeps what is replaced and removed."""
+BUCKET, _VERSIONED = "box", "versions"
 _AZURE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
@@ -139,15 +142,14 @@ class ObjectServer:
     kind: str
     port: int
     environment: Mapping[str, str]
+    bucket: str = BUCKET
 
     def uri(self, prefix: str) -> str:
         address = f"127.0.0.1%3A{self.port}"
         if self.kind == "hdfs":
             return f"hdfs://127.0.0.1:{self.port}/{prefix}"
         if self.kind == "s3":
-            return (
-                f"s3://{BUCKET}/{prefix}?scheme=http&region=us-east-1&endpoint_override={address}"
-            )
+            return f"s3://{self.bucket}/{prefix}?scheme=http&region=us-east-1&endpoint_override={address}"
         if self.kind == "gcs":
             return f"gs://anonymous@{BUCKET}/{prefix}?scheme=http&endpoint_override={address}&retry_limit_seconds=10"
         hosts = f"blob_storage_authority={address}&dfs_storage_authority={address}"
@@ -180,9 +182,15 @@ class TemporaryKeys:
 
 
 @contextmanager
-def start_s3() -> Iterator[ObjectServer]:
-    with start_seaweedfs(BUCKET) as server:
-        yield ObjectServer("s3", server.port, server.environment)
+def start_s3(bucket: str = BUCKET) -> Iterator[ObjectServer]:
+    with start_seaweedfs(bucket, versioned=bucket == _VERSIONED) as server:
+        yield ObjectServer("s3", server.port, server.environment, bucket)
+
+
+@contextmanager
+def _start_versioned() -> Iterator[ObjectServer]:
+    with start_s3(_VERSIONED) as server:
+        yield server
 
 
 @contextmanager
@@ -265,9 +273,14 @@ def _start_hdfs() -> Iterator[ObjectServer]:
 
 @contextmanager
 def object_server(kind: str) -> Iterator[ObjectServer]:
-    with {"s3": start_s3, "gcs": start_gcs, "azure": start_azure, "hdfs": _start_hdfs}[
-        kind
-    ]() as found:
+    start = {
+        "s3": start_s3,
+        VERSIONED: _start_versioned,
+        "gcs": start_gcs,
+        "azure": start_azure,
+        "hdfs": _start_hdfs,
+    }
+    with start[kind]() as found:
         yield found
 
 

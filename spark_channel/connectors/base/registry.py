@@ -185,6 +185,7 @@ def _other_catalog(options: Mapping[str, Any]) -> bool:
 
 
 _FILES = "spark_channel.connectors.files"
+_S3 = "SeaweedFS 4.48; Amazon's store was not run"
 _ONCE: Mapping[CommitMode, Delivery] = {"job": "once", "task": "once"}
 _ONCE_BY_JOB: Mapping[CommitMode, Delivery] = {"job": "once"}
 _AT_LEAST_ONCE: Mapping[CommitMode, Delivery] = {"task": "at least once"}
@@ -195,8 +196,9 @@ _OF_FILES: dict[str, Any] = {
     "tested": "files on a disk",
     "delivery": _ONCE,
     "also": (
-        AlsoReaches("files on S3, GCS, Azure", "preview", "emulators of the stores"),
-        AlsoReaches("files on HDFS", "preview", "Hadoop 2.7.4, without Kerberos"),
+        AlsoReaches("files on S3", "stable", _S3),
+        AlsoReaches("files on GCS, Azure", "preview", "emulators of the stores"),
+        AlsoReaches("files on HDFS", "stable", "Hadoop 3.4, with and without Kerberos"),
         AlsoReaches(
             "files over SFTP, FTP",
             "stable",
@@ -368,7 +370,10 @@ _BUILT_IN = (
         maturity="stable",
         tested="deltalake 1.6, tables on a disk",
         delivery=_ONCE_BY_JOB,
-        also=(AlsoReaches("Delta tables on S3, GCS, Azure", "preview", "emulators of the stores"),),
+        also=(
+            AlsoReaches("Delta tables on S3", "stable", _S3),
+            AlsoReaches("Delta tables on GCS, Azure", "preview", "emulators of the stores"),
+        ),
     ),
     Connector(
         "iceberg",
@@ -383,7 +388,8 @@ _BUILT_IN = (
         tested="pyiceberg 0.12, a SQL catalog, tables on a disk",
         delivery=_ONCE_BY_JOB,
         also=(
-            AlsoReaches("Iceberg tables on S3, GCS, Azure", "preview", "emulators of the stores"),
+            AlsoReaches("Iceberg tables on S3", "stable", _S3),
+            AlsoReaches("Iceberg tables on GCS, Azure", "preview", "emulators of the stores"),
             AlsoReaches(
                 "Iceberg's other catalogs",
                 "experimental",

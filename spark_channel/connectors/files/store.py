@@ -381,6 +381,8 @@ class ObjectStore(Store):
         self.remove_many([info.path for info in self.entries(path, recursive=True) if info.is_file])
         try:
             self.place.fs.delete_dir(path)
+        except FileNotFoundError:
+            pass  # another job was faster; what came since is for the next one
         except OSError:
             if self.exists(path):
                 raise

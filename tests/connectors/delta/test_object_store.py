@@ -16,7 +16,7 @@ from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.errors import ChannelError, SchemaError, SupersededError
 from tests.connectors.delta.helpers import numbers, read, reader_of, stage, write, writer_of
-from tests.servers.stores import KINDS, ObjectServer, object_server
+from tests.servers.stores import KINDS, VERSIONED, ObjectServer, object_server
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Shop:
         return sorted(self.read(uri, **more)["id"].to_pylist())
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=(*KINDS, VERSIONED))
 def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     with object_server(request.param) as found, pytest.MonkeyPatch.context() as patch:
         for name, value in found.environment.items():

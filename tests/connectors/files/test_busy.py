@@ -58,6 +58,11 @@ def test_processes_on_a_disk(tmp_path: Path) -> None:
     assert len(_seen(str(target))) == len(before) + ROWS
 
 
+@pytest.mark.timeout(300)
+def test_processes_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _work_on("s3", tmp_path, monkeypatch, seconds=8, every=1.5)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_processes_on_a_disk_for_a_minute(tmp_path: Path) -> None:
@@ -70,13 +75,19 @@ def test_processes_on_a_disk_for_a_minute(tmp_path: Path) -> None:
 def test_processes_on_a_store_for_a_minute(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _work_on(kind, tmp_path, monkeypatch, seconds=60, every=5)
+
+
+def _work_on(
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, every: float
+) -> None:
     with object_server(kind) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         work(
             server.uri("busy/out"),
-            tmp_path,
-            seconds=60,
-            every=5,
+            folder,
+            seconds=seconds,
+            every=every,
             environment=dict(server.environment),
         )

@@ -17,7 +17,7 @@ from spark_channel.connectors import hdfs, name_node
 from spark_channel.connectors.files.filesystem import LOG, locate
 from spark_channel.connectors.files.store import store_of
 from spark_channel.errors import SourceError, TargetError
-from tests.connectors.files.helpers import numbers, read, write
+from tests.connectors.files.helpers import FORMATS, numbers, read, write
 from tests.servers.hdfs import KerberosHdfs, start_kerberos_hdfs
 
 every_server = pytest.mark.every_server
@@ -59,9 +59,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_server
-@pytest.mark.real_server(
-    "Hadoop 3.4, with and without Kerberos", "parquet", "csv", "json", "arrow", "orc"
-)
+@pytest.mark.real_server("Hadoop 3.4", "parquet", "csv", "json", "arrow", "orc")
 def test_who_has_a_ticket_writes_and_reads(secured: KerberosHdfs, configure: Configure) -> None:
     """With each protection that the servers may ask of connections."""
     kerberos = secured.kerberos
@@ -74,6 +72,9 @@ def test_who_has_a_ticket_writes_and_reads(secured: KerberosHdfs, configure: Con
     assert sorted(read("parquet", target)["n"].to_pylist()) == [1, 2, 3, 4]
     write("parquet", target, numbers(5), job="c", context={"overwrite": True})
     assert read("parquet", target)["n"].to_pylist() == [5]
+    for form in FORMATS:
+        write(form, f"{target}-{form}", numbers(6))
+        assert read(form, f"{target}-{form}")["n"].to_pylist() == [6]
     store = store_of(locate(target))
     assert store.put_new(f"{store.place.path}/{LOG}/x", b"mine")
     assert not store.put_new(f"{store.place.path}/{LOG}/x", b"another's")

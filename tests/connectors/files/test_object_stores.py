@@ -24,10 +24,12 @@ from tests.connectors.files.helpers import (
     write,
     writer_of,
 )
-from tests.servers.stores import KINDS, STORES, ObjectServer, object_server, start_gcs
+from tests.servers.stores import KINDS, STORES, VERSIONED, ObjectServer, object_server, start_gcs
+
+BUCKETS = (*KINDS, VERSIONED)
 
 
-@pytest.fixture(scope="module", params=STORES)
+@pytest.fixture(scope="module", params=(*STORES, VERSIONED))
 def server(request: pytest.FixtureRequest) -> Iterator[ObjectServer]:
     with object_server(request.param) as found, pytest.MonkeyPatch.context() as patch:
         for name, value in found.environment.items():
@@ -138,7 +140,7 @@ def test_jobs_that_append_at_once_keep_all(target: str) -> None:
     assert seen(target) == list(range(6))
 
 
-@pytest.mark.parametrize("server", KINDS, indirect=True)
+@pytest.mark.parametrize("server", BUCKETS, indirect=True)
 def test_others_do_not_wait_while_replaced_objects_are_removed(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +208,7 @@ def test_a_directory_that_was_copied_with_its_log_into_such_a_store_is_refused(
         assert seen(target) == [1]
 
 
-@pytest.mark.parametrize("server", KINDS, indirect=True)
+@pytest.mark.parametrize("server", BUCKETS, indirect=True)
 def test_a_directory_that_was_copied_with_its_log_is_written_as_before(
     target: str, tmp_path: Path
 ) -> None:
@@ -220,7 +222,7 @@ def test_a_directory_that_was_copied_with_its_log_is_written_as_before(
     assert seen(target) == [3]
 
 
-@pytest.mark.parametrize("server", KINDS, indirect=True)
+@pytest.mark.parametrize("server", BUCKETS, indirect=True)
 def test_an_object_beside_a_folder_of_its_name_hides_no_rows(
     server: ObjectServer, target: str
 ) -> None:
@@ -234,11 +236,10 @@ def test_an_object_beside_a_folder_of_its_name_hides_no_rows(
         read("parquet", target)
     with pytest.raises(TargetError, match="is a file; a write needs a directory"):
         write("parquet", target, numbers(2), job="b")
-    below = server.uri(f"{store.place.path.removeprefix('box/')}/part-*")
-    assert seen(below) == [1]
+    _, folder, name = store.place.path.split("/")
+    assert seen(server.uri(f"{folder}/{name}/part-*")) == [1]
     if server.kind != "gcs":  # this emulator lists one of the two
-        both = server.uri(f"{store.place.path.removeprefix('box/').rpartition('/')[0]}/o*")
-        assert seen(both) == [1, 1]
+        assert seen(server.uri(f"{folder}/o*")) == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +270,7 @@ def test_only_the_stores_answer_says_that_it_has_no_conditional_puts(
         put_new(place, path, b"x")
 
 
-@pytest.mark.parametrize("server", KINDS, indirect=True)
+@pytest.mark.parametrize("server", BUCKETS, indirect=True)
 def test_an_object_that_is_removed_while_it_is_open(target: str) -> None:
     """What each store says of it: the file is gone, to whoever reads rows; no file, to whoever reads a note."""
     write(
@@ -290,7 +291,7 @@ def test_an_object_that_is_removed_while_it_is_open(target: str) -> None:
     assert read_file(place, f"{place.path}/{name}") is None
 
 
-@pytest.mark.parametrize("server", KINDS, indirect=True)
+@pytest.mark.parametrize("server", BUCKETS, indirect=True)
 def test_a_note_that_is_removed_while_it_is_read(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +311,26 @@ def test_a_note_that_is_removed_while_it_is_read(
 
     assert read_file(replace(place, fs=Removes()), f"{place.path}/note") is None
     assert len(opened) == 1
+
+
+@pytest.mark.parametrize("server", BUCKETS, indirect=True)
+def test_a_folder_that_two_jobs_remove_and_a_third_writes_to(target: str) -> None:
+    """A job that was stopped writes to it when it wakes up, after the other removed it and before this one does."""
+    place = locate(target)
+    store = store_of(place)
+    folder = f"{place.path}/gone"
+    store.put(f"{folder}/old", b"x")
+
+    class Meanwhile:
+        def get_file_info(self, selector: Any) -> Any:
+            return place.fs.get_file_info(selector)
+
+        def delete_dir(self, path: str) -> None:
+            store.put(f"{path}/late", b"x")
+            raise FileNotFoundError(path)
+
+    store_of(replace(place, fs=Meanwhile())).remove_tree(folder)
+    assert objects(place) == ["gone/late"]
 
 
 def test_a_reader_sees_the_old_content_or_the_new_one(target: str) -> None:

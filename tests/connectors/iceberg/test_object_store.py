@@ -17,13 +17,13 @@ from spark_channel.connectors import WriteContext
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import SupersededError
 from tests.connectors.iceberg.helpers import numbers, read, stage, write, writer_of
-from tests.servers.stores import BUCKET, ObjectServer, object_server
+from tests.servers.stores import BUCKET, VERSIONED, ObjectServer, object_server
 
 SLOW = pytest.param("azure", marks=pytest.mark.soak)
 """Azurite lets pyarrow's removal of an object wait for 7 to 15 s, which is most of these tests' two minutes."""
 
 
-@pytest.fixture(scope="module", params=["s3", "gcs", SLOW])
+@pytest.fixture(scope="module", params=["s3", VERSIONED, "gcs", SLOW])
 def server(request: pytest.FixtureRequest) -> Iterator[ObjectServer]:
     with object_server(request.param) as found:
         yield found
@@ -35,7 +35,7 @@ def _warehouse(server: ObjectServer, name: str) -> dict[str, str]:
     match server.kind:
         case "s3":
             return {
-                "warehouse": f"s3://{BUCKET}/{name}",
+                "warehouse": f"s3://{server.bucket}/{name}",
                 "s3.endpoint": f"http://{address}",
                 "s3.region": "us-east-1",
                 "s3.access-key-id": server.environment["AWS_ACCESS_KEY_ID"],

@@ -116,6 +116,12 @@ def test_processes_on_a_disk(tmp_path: Path, form: str) -> None:
     work(_options(form, tmp_path), tmp_path, seconds=8, every=1.3)
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("form", FORMATS)
+def test_processes_on_s3(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _work_on_s3(form, tmp_path, monkeypatch, seconds=10, every=2)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", FORMATS)
@@ -129,13 +135,19 @@ def test_processes_on_a_disk_for_a_minute(tmp_path: Path, form: str) -> None:
 def test_processes_on_s3_for_a_minute(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _work_on_s3(form, tmp_path, monkeypatch, seconds=60, every=5)
+
+
+def _work_on_s3(
+    form: str, folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, every: float
+) -> None:
     with object_server("s3") as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         work(
-            _options(form, tmp_path, server),
-            tmp_path,
-            seconds=60,
-            every=5,
+            _options(form, folder, server),
+            folder,
+            seconds=seconds,
+            every=every,
             environment=dict(server.environment),
         )
