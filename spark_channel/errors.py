@@ -30,7 +30,7 @@ ChannelError
         └── RejoinError              the service does not know this client: join again
 """
 
-from typing import Any, TypeVar
+from typing import Any
 
 from spark_channel.masking import mask_statement as _mask_statement
 from spark_channel.plain_text import one_line as _one_line
@@ -64,8 +64,6 @@ __all__ = [
     "TunnelError",
     "TunnelStoreError",
     "UnsupportedError",
-    "final",
-    "of_input",
 ]
 
 
@@ -90,21 +88,6 @@ class ChannelError(Exception):
             _one_line(_mask_statement(each)) if isinstance(each, str) else each for each in args
         )
         super().__init__(*shown, **named)
-
-
-_Error = TypeVar("_Error", bound=ChannelError)
-
-
-def final(error: _Error, *, is_final: bool = True) -> _Error:
-    """Return `error`, noted as one that the same work meets again."""
-    error.is_final = is_final or error.is_final
-    return error
-
-
-def of_input(error: _Error, *, is_of_input: bool = True) -> _Error:
-    """Return `error`, noted as one of what the caller named: an end that is not there, or a right that is missing."""
-    error.is_of_input = is_of_input or error.is_of_input
-    return final(error, is_final=is_of_input)
 
 
 class OptionError(ChannelError):

@@ -26,8 +26,8 @@ HEAD = """# Command line
 | exit code | meaning | what a scheduler should do |
 |---|---|---|
 | 0 | done | continue |
-| 1 | the source, the target or Spark failed, after all retries | retry |
-| 2 | an option, a job file, an argument or a column is wrong; `check` refuses a job | alert a person |
+| 1 | the source, the target or Spark failed, after all retries; a disk is full | retry |
+| 2 | an option, a job file or a column is wrong; an end or a right is missing; `check` refuses | alert a person |
 | 3 | more rows were refused than allowed; `verify`: rows differ; `replicate`: a table is parked | alert a person |
 | 130 | interrupted (Ctrl-C); staging is removed | retry |
 | 143 | ended by SIGTERM; staging is removed | retry |

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_channel.cli.arguments import (
+    OF_DATAX,
     AllContent,
     Conf,
     DirtyRowsPath,
@@ -18,11 +19,22 @@ from spark_channel.cli.arguments import (
     Output,
     Parameters,
     SharedLimit,
+    Verbose,
     choice,
     choices,
+    examples_of,
+    in_panels,
 )
 from spark_channel.cli.run import EngineName
-from spark_channel.cli.table_commands import convert, copy, replicate, verify
+from spark_channel.cli.table_commands import (
+    COPY_EXAMPLES,
+    REPLICATE_EXAMPLES,
+    VERIFY_EXAMPLES,
+    convert,
+    copy,
+    replicate,
+    verify,
+)
 from spark_channel.errors import OptionError
 from spark_channel.plain_text import log_in_lines
 
@@ -30,6 +42,12 @@ if TYPE_CHECKING:
     from spark_channel.connectors import Connector
 
 __all__ = ["app", "complete"]
+
+RUN_EXAMPLES = examples_of(
+    "datax",
+    "spark-channel run job.json -p '-Dday=2026-01-31' --txn orders",
+    "spark-channel run jobs/ --parallel 4 --rows-per-second 20k --report run.json",
+)
 
 
 app = typer.Typer(
@@ -87,7 +105,8 @@ def report(
     show_report(file, picture)
 
 
-@app.command()
+@app.command(epilog=RUN_EXAMPLES)
+@in_panels
 def run(
     jobs: Jobs,
     parameters: Parameters = None,
@@ -144,8 +163,9 @@ def run(
         ),
     ] = None,
     output: Output = "text",
+    _verbose: Verbose = False,
     datax_summary: Annotated[
-        bool, typer.Option("--datax-summary", help="Print the final table with DataX's labels.")
+        bool, typer.Option("--datax-summary", help="End with the table that DataX prints.")
     ] = False,
     jobid: Annotated[
         str | None, typer.Option("--jobid", help="As in DataX: the job's name.")
@@ -165,7 +185,10 @@ def run(
     mode: Annotated[
         str | None,
         typer.Option(
-            "-m", "--mode", help="As in DataX, without effect: see --engine and --master."
+            "-m",
+            "--mode",
+            help="As in DataX, without effect: see --engine and --master.",
+            rich_help_panel=OF_DATAX,
         ),
     ] = None,
 ) -> None:
@@ -207,8 +230,13 @@ def run(
         raise typer.Exit(code)
 
 
-for each in (copy, verify, replicate, convert):
-    app.command()(each)
+for each, examples in (
+    (copy, COPY_EXAMPLES),
+    (verify, VERIFY_EXAMPLES),
+    (replicate, REPLICATE_EXAMPLES),
+    (convert, ""),
+):
+    app.command(epilog=examples)(in_panels(each))
 
 
 @app.command()
@@ -373,6 +401,28 @@ def ui(
     typer.echo("the page is closed; jobs continue")
 
 
+@app.command("help")
+def help_page(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            help="A page, or PAGE#section; default: list the pages.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Show a page of the documentation, which is installed with the package."""
+    from spark_channel.cli.pages import show
+
+    show(topic)
+
+
+_ORDER = (
+    *("demo", "copy", "replicate", "verify", "run", "check", "plan", "convert", "ui", "report"),
+    *("replaced", "connectors", "help"),
+)
+"""The order of use."""
+
+
 def complete(arguments: Sequence[str]) -> typer.Typer:
     """The whole app; groups of commands that `arguments` do not name are left out, since importing them takes time."""
     named = arguments[0] if arguments else ""
@@ -390,6 +440,9 @@ def complete(arguments: Sequence[str]) -> typer.Typer:
 
 def _name_of(function: Callable[..., object] | None) -> str:
     return getattr(function, "__name__", "")
+
+
+app.registered_commands.sort(key=lambda each: _ORDER.index(each.name or _name_of(each.callback)))
 
 
 _LEVELS = {

@@ -1,14 +1,17 @@
 """Arguments and options that several commands of `spark-channel` take."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from spark_channel.cli.run import EngineName
 
 __all__ = [
+    "OF_DATAX",
     "AllContent",
     "Conf",
     "DirtyRowsPath",
@@ -23,9 +26,12 @@ __all__ = [
     "Protect",
     "SharedLimit",
     "Timezone",
+    "Verbose",
     "Windows",
     "choice",
     "choices",
+    "examples_of",
+    "in_panels",
 ]
 
 
@@ -44,6 +50,44 @@ def choice(values: Any) -> Callable[[str], str]:
 def choices(values: Any) -> str:
     """How the help shows the texts of a `Literal`."""
     return "|".join(get_args(values))
+
+
+def show_all(verbose: bool) -> bool:
+    """Have the displays of this process show all that is known of a job."""
+    if verbose:
+        from spark_channel.service.display import VERBOSE
+
+        os.environ[VERBOSE] = "1"
+    return verbose
+
+
+def examples_of(topic: str, *commands: str) -> str:
+    """The end of a command's help: examples, and where its page is."""
+    return "\n\n".join(
+        [*(f"Example: {each}" for each in commands), f"More: spark-channel help {topic}"]
+    )
+
+
+OF_DATAX = "Of DataX"
+_PANELS = {
+    "Rows": "where columns mode options key exclude json text select parameters all_content",
+    "Limit": "rows_per_second bytes_per_second window timezone shared_limit protect",
+    "Safety": "commit txn max_dirty_rows dirty_rows_path dry_run plans full_refresh once confirm repair max_repairs "
+    "delete",
+    "Engine": "engine master conf channels parallel",
+    "Output": "report output _verbose datax_summary",
+    OF_DATAX: "jobid loglevel jvm",
+}
+
+
+def in_panels(function: Callable[..., None]) -> Callable[..., None]:
+    """Let the help of a command show its options in groups."""
+    panels = {name: panel for panel, names in _PANELS.items() for name in names.split()}
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        for each in getattr(hint, "__metadata__", ()):
+            if isinstance(each, OptionInfo):
+                each.rich_help_panel = each.rich_help_panel or panels.get(name)
+    return function
 
 
 _Format = Literal["text", "json"]
@@ -70,6 +114,14 @@ Conf = Annotated[
     list[str] | None,
     typer.Option(
         "--conf", metavar="name=value", help="A Spark setting; may be given several times."
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        callback=show_all,
+        help="Also show how the work is split and tried, what each side waited for, and how the limit was used.",
     ),
 ]
 DryRun = Annotated[

@@ -203,15 +203,6 @@ class RunOutcome(_Counted):
         }
 
 
-_ENGLISH = (
-    "Job started at",
-    "Job ended at",
-    "Total time",
-    "Average bytes",
-    "Average records",
-    "Records read",
-    "Records refused",
-)
 _DATAX = (
     "任务启动时刻",
     "任务结束时刻",
@@ -224,13 +215,12 @@ _DATAX = (
 _UNITS = ((1 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 
-def closing_table(run: RunOutcome, *, as_datax: bool = False) -> str:
-    """Seven lines, laid out as DataX does. Times are local ones, bytes are Arrow bytes."""
-    labels = _DATAX if as_datax else _ENGLISH
+def closing_table(run: RunOutcome) -> str:
+    """Seven lines, as DataX prints them. Times are local ones, bytes are Arrow bytes."""
     values = (
         f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}",
         f"{run.ended_at.astimezone():%Y-%m-%d %H:%M:%S}",
-        f"{run.seconds:.0f}s" if as_datax else f"{run.seconds:.1f}s",
+        f"{run.seconds:.0f}s",
         f"{_bytes(int(run.bytes_per_second))}/s",
         f"{int(run.rows_per_second)}rec/s",
         f"{run.rows_read}",
@@ -238,7 +228,7 @@ def closing_table(run: RunOutcome, *, as_datax: bool = False) -> str:
     )
     lines = [
         f"{label:<26}: {value:<18}" if place < 2 else f"{label:<26}: {value:>19}"
-        for place, (label, value) in enumerate(zip(labels, values, strict=True))
+        for place, (label, value) in enumerate(zip(_DATAX, values, strict=True))
     ]
     return "\n".join(lines)
 

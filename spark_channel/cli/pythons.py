@@ -30,6 +30,6 @@ def check_pythons(master: str | None, conf: Sequence[str], *, as_json: bool) -> 
     if wrong:
         say(
             f"This process has spark-channel {__version__}. Install it where Spark's executors run, or ship it: "
-            "docs/deploy.md#spark-submit"
+            "see `spark-channel help deploy#spark-submit`"
         )
     return not wrong

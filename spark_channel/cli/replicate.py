@@ -54,6 +54,7 @@ class ReplicateOptions:
     select: Sequence[str] = ()
     full_refresh: bool = False
     dry_run: bool = False
+    plans: bool = False
     once: bool = False
     shared_limit: str | None = None
     engine: EngineName = "auto"
@@ -189,6 +190,8 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
     if options.json_output:
         typer.echo(json_line({"version": 1, "exit_code": code, **asdict(made)}))
         return code
+    for line in _decision(made):
+        say(line)
     table = _table(
         ("table", "object", "mode", "rows", "bytes", "connections", "target"),
         {"rows", "bytes", "connections"},
@@ -201,21 +204,31 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
             str(each.connections or ""),
             "[red]parked[/]" if each.fault else cell(each.does),
         )
+    if options.plans:
+        _print(table, *(line for each in made.tables for line in _plan_lines(each)))
+    else:
+        faults = {
+            each.stream: f"would be parked: {each.fault}" for each in made.tables if each.fault
+        }
+        _print(table, *every_reason(faults))
+    return code
+
+
+def _decision(made: RunPlan) -> list[str]:
+    """What decides whether a run may begin: rows, time, connections, and what the servers keep for it."""
     unknown = sum(1 for each in made.tables if each.rows is None and not each.fault)
     without = f", without {unknown} tables that it knows no number of" if unknown else ""
-    _print(
-        table,
-        *(line for each in made.tables for line in _plan_lines(each)),
-        *(f"note: {note}" for note in made.notes),
-        *(f"missing: {each}" for each in made.missing),
+    staging = f"at most about {short(made.staging)}B at a time" if made.staging else "none"
+    return [
         f"rows: about {short(made.rows)}, {short(made.nbytes)}B{without}; from {made.numbers}",
         f"limit: {made.limit}",
         f"duration: {_lasts(made)}",
         f"connections: at most {made.connections} at a time at each end",
-        f"staging in the target: {f'at most about {short(made.staging)}B at a time' if made.staging else 'none'}",
         f"log of the source: {made.log}",
-    )
-    return code
+        f"staging in the target: {staging}",
+        *(f"note: {note}" for note in made.notes),
+        *(f"missing: {each}" for each in made.missing),
+    ]
 
 
 def _rows(plan: TablePlan) -> str:
@@ -284,6 +297,7 @@ def _run(file: Path, options: ReplicateOptions) -> int:
         once=options.once,
         shared_limit=options.shared_limit,
         ended=progress.table_ended,
+        planned=progress.planned,
     )
     with progress, open_engine(engine, (), options.master, settings, progress) as (move, _, cancel):
         made = replicate_on(found, move, cancel, given)

@@ -460,5 +460,5 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
         from spark_channel.cli.outcome import print_summary
 
         print_summary(run)
-    if options.datax_summary or any(each.reports for each in run.jobs):
-        typer.echo(closing_table(run, as_datax=options.datax_summary))
+    if options.datax_summary:
+        typer.echo(closing_table(run))

@@ -18,14 +18,31 @@ from spark_channel.cli.arguments import (
     Protect,
     SharedLimit,
     Timezone,
+    Verbose,
     Windows,
     choice,
     choices,
+    examples_of,
 )
 from spark_channel.errors import OptionError
 
 __all__ = ["convert", "copy", "replicate", "verify"]
 
+COPY_EXAMPLES = examples_of(
+    "copy",
+    "spark-channel copy 'postgresql://db/shop?dbtable=crm.orders' parquet:/lake/orders --rows-per-second 20k",
+    "spark-channel copy flights.csv 'sqlite:ap.db?dbtable=flights' --mode overwrite",
+)
+VERIFY_EXAMPLES = examples_of(
+    "verify",
+    "spark-channel verify shop.yml --select crm.orders",
+    "spark-channel verify --source 'sqlite:a.db?dbtable=t' --target 'sqlite:b.db?dbtable=t' --repair --dry-run",
+)
+REPLICATE_EXAMPLES = examples_of(
+    "replicate",
+    "spark-channel replicate shop.yml --dry-run",
+    "spark-channel replicate status shop.yml",
+)
 _TextForm = Literal["exact", "nfc"]
 
 
@@ -113,11 +130,13 @@ def copy(
         ),
     ] = None,
     output: Output = "text",
+    _verbose: Verbose = False,
 ) -> None:
     """Copy one table, folder or file from a source to a target.
 
-    A parameter behind the '?' of SOURCE or TARGET is an option of its connector. Values are percent-encoded: write
-    %26 for & and %25 for %. Exit codes are those of `run`.
+    A parameter behind the '?' of SOURCE or TARGET is an option of its connector.
+
+    Its value is percent-encoded: %26 is &, and %25 is %. Exit codes are those of `run`.
     """
     from spark_channel.cli.places import CopyOptions
     from spark_channel.cli.places import copy as copy_places
@@ -261,6 +280,7 @@ def verify(
         ),
     ] = None,
     output: Output = "text",
+    _verbose: Verbose = False,
 ) -> None:
     """Show whether two tables hold the same rows, and repair those that differ.
 
@@ -339,6 +359,13 @@ def replicate(
         ),
     ] = False,
     dry_run: DryRun = False,
+    plans: Annotated[
+        bool,
+        typer.Option(
+            "--plans",
+            help="With --dry-run: also show each table's statement, its plan and its locks.",
+        ),
+    ] = False,
     shared_limit: SharedLimit = None,
     engine: Engine = "auto",
     master: Master = None,
@@ -350,6 +377,7 @@ def replicate(
         ),
     ] = None,
     output: Output = "text",
+    _verbose: Verbose = False,
 ) -> None:
     """Copy many tables, as a YAML file describes them, under one limit.
 
@@ -362,7 +390,8 @@ def replicate(
         select=_selected(select),
         full_refresh=full_refresh,
         once=once,
-        dry_run=dry_run,
+        dry_run=dry_run or plans,
+        plans=plans,
         shared_limit=shared_limit,
         engine=engine,
         master=master,

@@ -21,7 +21,8 @@ from spark_channel.connectors import (
     load_writer,
 )
 from spark_channel.connectors.base.contract import DirtyRow
-from spark_channel.errors import DirtyRowsError, OptionError, TargetError, final
+from spark_channel.errors import DirtyRowsError, OptionError, TargetError
+from spark_channel.final_errors import final
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.progress import DirtyLimit

@@ -14,6 +14,7 @@ from spark_channel.progress.report import (
     grouped,
     many,
     over,
+    plain_end,
     shares,
     short,
 )
@@ -62,16 +63,20 @@ def progress_line(status: JobStatus) -> str:
         parts.append("waits: " + shares(status.wait_shares))
     if status.note:
         parts.append(status.note)
-    parts.append(f"dirty {short(status.dirty_rows)}")
+    if status.dirty_rows:
+        parts.append(f"dirty {short(status.dirty_rows)}")
     if status.eta_seconds is not None and status.phase is Phase.RUNNING and not all_read:
         parts.append(f"ETA {clock_time(status.eta_seconds)}")
     return one_line(" - ".join(parts))
 
 
-def before_lines(job: str, spec: JobSpec) -> list[str]:
-    """Three lines before a job: source and target; splits and commit mode; the limit and its scope."""
+def before_lines(job: str, spec: JobSpec, *, verbose: bool = True) -> list[str]:
+    """Three lines before a job: source and target; splits and commit mode; the limit and its scope.
+
+    Without `verbose` the limit and the commit mode share a line, and how the rows are split is not said.
+    """
     without = "the program" if spec.kind == "stream" and spec.batch is None else "Spark"
-    ends = " -> ".join(end.strip() or without for end in (spec.source, spec.target))
+    ends = " -> ".join(plain_end(end.strip()) or without for end in (spec.source, spec.target))
     cut = []
     if spec.channels is not None:
         cut.append(many(spec.channels, "channel"))
@@ -92,11 +97,10 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
         if spec.batch is not None
         else f"{spec.kind} {spec.name or job}"
     )
-    lines = (
-        f"{name}: {ends}",
-        ", ".join(plan) or "size unknown before it runs",
-        _protected(_limit_line(limit, spec.limit_scope), spec),
-    )
+    limited = _protected(_limit_line(limit, spec.limit_scope), spec)
+    lines = [f"{name}: {ends}", ", ".join(plan) or "size unknown before it runs", limited]
+    if not verbose:
+        lines = [lines[0], ", ".join([limited, *(plan[1:] if cut else plan)])]
     return [one_line(line) for line in lines]
 
 
@@ -223,7 +227,8 @@ class StreamLog:
     Times are seconds of one clock, the caller's. Used by one thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, verbose: bool = True) -> None:
+        self._verbose = verbose
         self._streams: dict[_Key, _Stream] = {}
 
     def opened(self, progress: JobProgress, now: float) -> list[str]:
@@ -235,7 +240,7 @@ class StreamLog:
         while len(self._streams) >= _MOST_STREAMS:
             del self._streams[next(iter(self._streams))]
         self._streams[_key(progress.spec)] = _Stream(progress.spec, now)
-        return before_lines(progress.job, progress.spec)
+        return before_lines(progress.job, progress.spec, verbose=self._verbose)
 
     def closed(self, progress: JobProgress, now: float) -> None:
         """Close a batch, or a part of one."""

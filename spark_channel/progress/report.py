@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -29,6 +30,7 @@ __all__ = [
     "grouped",
     "many",
     "over",
+    "plain_end",
     "shares",
     "short",
     "summary_lines",
@@ -280,13 +282,48 @@ _VERBS = {
     "verify": "compared",
 }
 _WORTH_A_LINE = 0.02
+_ENOUGH_USED = 0.8
+"""Above it only a verbose summary says what was not used of the limit."""
 """The share of a limit below which it counts as used."""
 _WORTH_NAMING = 0.01
 """Seconds."""
 
 
-def summary_lines(report: TransferReport) -> list[str]:
-    """Return the summary of a job in three to five lines."""
+_SERVERS = {
+    "clickhouse": "ClickHouse",
+    "mongodb": "MongoDB",
+    "mysql": "MySQL",
+    "postgresql": "PostgreSQL",
+}
+_OF_SERVER = re.compile(r"(?:jdbc:)?[\w+.-]+://(?P<host>[^/?#@\s]+)/(?P<database>[^/?#\s]+)")
+
+
+def plain_end(text: str) -> str:
+    """A source or target in plain words: `shop.crm.orders (PostgreSQL db:5432)`, `ap.db orders`, `/data/x.csv`.
+
+    `text` is the connector's name and the place; anything else is returned as it is.
+    """
+    name, _, place = text.partition(" ")
+    place, _, table = place.partition("#")
+    if not place or " " in place or ";" in table:
+        return text
+    table = table if re.search(r'"[^"]*\W[^"]*"', table) else table.replace('"', "")
+    server = _OF_SERVER.fullmatch(place)
+    if server is not None and name in _SERVERS and table:
+        return f"{server['database']}.{table} ({_SERVERS[name]} {server['host']})"
+    if name in ("sqlite", "duckdb"):
+        file = place.removeprefix("jdbc:").removeprefix(f"{name}:")
+        return f"{file} {table}".rstrip()
+    if table or "://" in place:
+        return text
+    return place if place.startswith(name) or f".{name}" in place else f"{place} ({name})"
+
+
+def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
+    """Return the summary of a job in three to five lines; without `verbose` what a user acts on: its result.
+
+    The work of tasks is in the report either way, and said where something went wrong.
+    """
     verb = _VERBS.get(report.kind, "copied")
     seconds = duration(report.seconds)
     if report.phase == Phase.FAILED:
@@ -305,30 +342,34 @@ def summary_lines(report: TransferReport) -> list[str]:
         )
         lines = [f"{verb} {size} in {seconds}{achieved}{enough}"]
     if report.phase != Phase.FAILED and (report.where or report.publish_seconds):
-        parts = [f"the rows are in {report.where}"] if report.where else []
-        if report.publish_seconds:
+        parts = [f"the rows are in {plain_end(report.where)}"] if report.where else []
+        if report.publish_seconds and verbose:
             published = f"published in {duration(report.publish_seconds)}"
             parts.append(f"{published} (commit={report.commit or 'job'})")
         lines.append(", ".join(parts))
-    details = [
-        f"{many(report.tasks, 'task')}, {many(report.attempts, 'attempt')} ({report.retries} retried)"
-    ]
+    details = []
+    if verbose or report.retries:
+        details.append(
+            f"{many(report.tasks, 'task')}, {many(report.attempts, 'attempt')} ({report.retries} retried)"
+        )
     waited = report.waits_by_side
     total = sum(waited.get(side, 0.0) for side in SIDES)
-    if total > 0:
+    if total > 0 and verbose:
         details.append("waits: " + shares({side: waited.get(side, 0.0) / total for side in SIDES}))
     kept = (
         f", kept in {report.dirty_rows_path}"
         if report.dirty_rows_path and report.rows_dirty
         else ""
     )
-    details.append(f"dirty {grouped(report.rows_dirty)}{kept}")
-    lines.append("; ".join(details))
-    if unused := _unused(report):
+    if verbose or report.rows_dirty:
+        details.append(f"dirty {grouped(report.rows_dirty)}{kept}")
+    if details:
+        lines.append("; ".join(details))
+    if (unused := _unused(report)) and (verbose or _share(report) < _ENOUGH_USED):
         lines.append(unused)
     if report.retries and report.rows_moved > report.rows:
         lines.append(f"{grouped(report.rows_moved)} rows moved, retries and speculation included")
-    if report.aim:
+    if report.aim and verbose:
         lines.append(report.aim)
     if report.held:
         held = ", ".join(f"{name} for {duration(seconds)}" for name, seconds in report.held.items())
@@ -359,13 +400,11 @@ def _in_force(report: TransferReport, which: str) -> set[int | None]:
 
 def _unused(report: TransferReport) -> str:
     """Return when the limit was not used, and what the tasks waited for; empty where it was, or where it changed."""
-    moving, limit = report.moving_seconds, report.rows_per_second_limit
-    used = report.rows_per_second
-    if limit is None:
-        limit, used = report.bytes_per_second_limit, report.bytes_per_second
+    moving = report.moving_seconds
+    limit = report.rows_per_second_limit or report.bytes_per_second_limit
     if limit is None or report.changes or report.phase == Phase.FAILED or not report.rows_moved:
         return ""
-    share = 1 - used / limit
+    share = 1 - _share(report)
     if share < _WORTH_A_LINE or not report.samples:
         return ""
     begin, end = report.last_row_seconds - moving, report.last_row_seconds
@@ -383,6 +422,13 @@ def _unused(report: TransferReport) -> str:
         if seconds >= _WORTH_NAMING
     ]
     return f"{100 * share:.1f} % of the limit was not used: {', '.join(parts)}" if parts else ""
+
+
+def _share(report: TransferReport) -> float:
+    """The used part of the limit, of that in rows if there are two."""
+    if report.rows_per_second_limit is not None:
+        return report.rows_per_second / report.rows_per_second_limit
+    return report.bytes_per_second / (report.bytes_per_second_limit or math.inf)
 
 
 def _lost_seconds(

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, TransferReport
-from spark_channel.progress.report import short
+from spark_channel.progress.report import clock_time, short
 
 __all__ = ["PARKED", "ReplicationReport", "State", "TableOutcome", "TablesProgress"]
 
@@ -129,6 +129,8 @@ class TablesProgress:
         self._ended = 0
         self._tables = 0
         self._rows = 0
+        self._rows_expected: int | None = None
+        self._began = clock.now()
         self._over = False
         self._thread: threading.Thread | None = None
 
@@ -149,17 +151,30 @@ class TablesProgress:
         place = f" -> {outcome.object}" if outcome.object else ""
         self._say(f"{number}/{tables} {outcome.stream}{place}: {what} in {outcome.seconds:.1f} s")
 
+    def planned(self, tables: int, rows: int | None) -> None:
+        """For `RunSettings.planned`."""
+        with self._wake:
+            self._tables, self._rows_expected, self._began = tables, rows, self._clock.now()
+
     def line(self) -> str:
         """The run at this moment; "" when no table is copied."""
         with self._wake:
             running = [each.status() for each in self._running.values()]
             ended, tables, rows = self._ended, self._tables, self._rows
+            expected, seconds = self._rows_expected, self._clock.now() - self._began
         if not running:
             return ""
         speed = sum(each.rows_per_second for each in running)
         all_rows = rows + sum(each.rows for each in running)
         of = f" of {tables}" if tables else ""
-        return f"{ended}{of} tables done, {len(running)} running: {short(all_rows)} rows, {short(speed)} rows/s"
+        of_rows = f" of about {short(expected)}" if expected and expected >= all_rows else ""
+        left = ""
+        if of_rows and all_rows and seconds > 0:
+            left = f", ETA {clock_time((expected or 0) / all_rows * seconds - seconds)}"
+        return (
+            f"{ended}{of} tables done, {len(running)} running: {short(all_rows)} rows{of_rows}, "
+            f"{short(speed)} rows/s{left}"
+        )
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._run, name="spark-channel-tables", daemon=True)

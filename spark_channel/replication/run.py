@@ -24,10 +24,7 @@ from spark_channel.replication.groups import JoinedMove, copy_group, groups_of
 from spark_channel.replication.reasons import park
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.table_run import Move, RunSettings, TableRun, why_of
-from spark_channel.replication.tables import (
-    FoundTables,
-    find_tables,
-)
+from spark_channel.replication.tables import FoundTables, TableCopy, find_tables
 from spark_channel.service.shared_limit import MOST_JOBS
 from spark_channel.service.windows import (
     Speeds,
@@ -110,6 +107,16 @@ def limited(
         yield {"sharedLimit": shared.name}, keeper
 
 
+def _rows_of(copies: Collection[TableCopy]) -> int | None:
+    """About how many rows a run of these tables has; None = a run of some has fewer than their catalog says."""
+    rows = [
+        each.table.rows if each.table is not None else None for each in copies if not each.fault
+    ]
+    known = [each for each in rows if each is not None]
+    is_known = len(known) == len(rows) and all(each.mode == "full" for each in copies)
+    return sum(known) if is_known else None
+
+
 class _Run:
     """The tables as they go. The first error that is not a table's, such as Ctrl-C, ends all of them."""
 
@@ -147,6 +154,8 @@ class _Run:
         batch = {
             place: each for place, each in enumerate(self._copies) if place not in self.followed
         }
+        if self._settings.planned is not None:
+            self._settings.planned(len(batch), _rows_of(batch.values()))
         join: JoinedMove | None = getattr(self._move, "together", None)
         units = groups_of(self._replication.parallel, batch) if join else [[each] for each in batch]
         left: queue.SimpleQueue[list[int]] = queue.SimpleQueue()

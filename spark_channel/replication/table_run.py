@@ -70,7 +70,10 @@ class Pace(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What a caller gives beside the file. `ended`: a table ended, for a display."""
+    """What a caller gives beside the file.
+
+    For a display: `ended`, a table ended; `planned`, how many tables are copied, and about how many rows, if known.
+    """
 
     select: Sequence[str] = ()
     full_refresh: bool = False
@@ -78,6 +81,7 @@ class RunSettings:
     once: bool = False
     shared_limit: str | None = None
     ended: Callable[[TableOutcome, int, int], None] | None = None
+    planned: Callable[[int, int | None], None] | None = None
 
 
 def writer_of(copy: TableCopy) -> Writer:

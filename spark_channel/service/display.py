@@ -1,6 +1,7 @@
 """Shows running jobs: a live line on a terminal, an output in a notebook, or log lines."""
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 __all__ = [
+    "VERBOSE",
     "LiveLine",
     "ProgressDisplay",
     "TerminalView",
     "choose_mode",
+    "is_verbose",
     "live_line",
 ]
 
@@ -69,6 +72,15 @@ def choose_mode(stream: TextIO) -> Literal["terminal", "notebook", "log"]:
         return "terminal" if stream.isatty() else "log"
     except ValueError:  # closed
         return "log"
+
+
+VERBOSE = "SPARK_CHANNEL_VERBOSE"
+"""Set, displays are verbose."""
+
+
+def is_verbose() -> bool:
+    """Whether displays show the work of each job beside its result: the command line's `--verbose`."""
+    return os.environ.get(VERBOSE, "") not in ("", "0")
 
 
 class _DisplayTarget(Protocol):
@@ -116,7 +128,7 @@ class ProgressDisplay:
         self._wake = threading.Condition()
         self._running: dict[str, JobProgress] = {}
         self._news: list[tuple[str, JobProgress]] = []
-        self._streams = StreamLog()
+        self._streams = StreamLog(verbose=is_verbose())
         self._thread: threading.Thread | None = None
         self._showing = False
         self._closed = mode == "off"
@@ -231,7 +243,7 @@ class ProgressDisplay:
         if link:
             view.say([f"watch and control: {_NO_LINK if view.keeps else link}"])
         if not is_batch(progress):
-            view.say(before_lines(progress.job, progress.spec))
+            view.say(before_lines(progress.job, progress.spec, verbose=is_verbose()))
         elif lines := self._streams.opened(progress, self._clock.now()):
             view.say(lines)
 
@@ -346,7 +358,7 @@ class _LogLines:
             self.say([line.text for line in lines])
 
     def finish(self, report: TransferReport) -> None:
-        self.say(summary_lines(report))
+        self.say(summary_lines(report, verbose=is_verbose()))
 
     def close(self) -> None:
         """Do nothing: log lines stay."""
@@ -411,7 +423,7 @@ class TerminalView:
     def finish(self, report: TransferReport) -> None:
         from rich.text import Text
 
-        first, *rest = summary_lines(report)
+        first, *rest = summary_lines(report, verbose=is_verbose())
         self._console.print(Text(first, style="red" if report.phase == "failed" else "green"))
         self.say(rest)
 

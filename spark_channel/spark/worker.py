@@ -56,18 +56,18 @@ _NO_CLASS = re.compile(
     r"|java\.sql\.SQLException: No suitable driver"
 )
 _PAGES = {
-    errors.OptionError: "docs/options.md",
-    errors.JobFileError: "docs/datax.md",
-    errors.SupersededError: "docs/commits.md#errors",
-    errors.CommitError: "docs/commits.md#errors",
-    errors.DirtyRowsError: "docs/transfer.md#dirty-rows",
-    errors.TunnelError: "docs/tunnel.md#what-is-refused-and-what-to-do",
-    errors.ServiceUnavailableError: "docs/deploy.md#ports-and-firewalls",
-    errors.LimitError: "docs/limits.md#what-goes-wrong",
+    errors.OptionError: "spark-channel help options",
+    errors.JobFileError: "spark-channel help datax",
+    errors.SupersededError: "spark-channel help commits#errors",
+    errors.CommitError: "spark-channel help commits#errors",
+    errors.DirtyRowsError: "spark-channel help transfer#dirty-rows",
+    errors.TunnelError: "spark-channel help tunnel#what-is-refused-and-what-to-do",
+    errors.ServiceUnavailableError: "spark-channel help deploy#ports-and-firewalls",
+    errors.LimitError: "spark-channel help limits#what-goes-wrong",
 }
 """Where a class of errors is explained; the first that fits counts."""
-_ANY_PAGE = "docs/operations.md#errors-and-symptoms"
-_SEE = re.compile(r"\nSee docs/\S+.*\Z", re.DOTALL)
+_ANY_PAGE = "spark-channel help operations#errors-and-symptoms"
+_SEE = re.compile(r"\nSee `spark-channel help .*\Z", re.DOTALL)
 _CANCELLED = re.compile(r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*")
 
 
@@ -97,7 +97,7 @@ def without_traceback() -> Iterator[None]:
             _log.debug("the error was raised here", exc_info=True)
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             if not getattr(error, "__notes__", None):  # blocks of this kind may be nested
-                error.add_note(f"See {docs_link_of(error)}")
+                error.add_note(f"See `{docs_link_of(error)}`")
         raise
 
 

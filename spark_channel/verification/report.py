@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError
 from spark_channel.plain_text import one_line
+from spark_channel.progress.report import grouped
 
 __all__ = [
     "Difference",
@@ -330,8 +331,15 @@ class TablesReport:
         return pa.concat_tables(parts)
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, verbose: bool = True) -> str:
+        """All tables; without `verbose` one line for each that is equal."""
         parts = []
         for each in self.tables:
+            if each.outcome == "equal" and each.report is not None and not verbose:
+                parts.append(_equal_line(each.name, each.report))
+                continue
             said = (
                 f"  not compared: {one_line(each.why)}"
                 if each.report is None
@@ -341,6 +349,14 @@ class TablesReport:
         counts = Counter(each.outcome for each in self.tables)
         said = ", ".join(f"{counts[name]} {what}" for name, what in _OUTCOMES if counts[name])
         return "\n".join([*parts, f"{len(self.tables)} tables: {said}"])
+
+
+def _equal_line(name: str, report: VerifyReport) -> str:
+    """A table whose rows are equal in one line, with what limits that."""
+    by = f", by {', '.join(report.key)}" if report.key else ""
+    left_out = [f"without {', '.join(report.excluded)}"] if report.excluded else []
+    rows = f"{grouped(report.equal)} rows are equal{by}"
+    return one_line("; ".join([f"{name}: {rows}", *left_out, *report.notes]))
 
 
 def _indented(report: VerifyReport) -> str:

@@ -65,7 +65,7 @@ REPORT = TransferReport(
 
 def test_the_progress_line() -> None:
     assert progress_line(STATUS) == (
-        "37 % 12.4M rows 99.8k/s of 100k/s - waits: limit 71 % source 3 % target 26 % - dirty 0 - ETA 3:20"
+        "37 % 12.4M rows 99.8k/s of 100k/s - waits: limit 71 % source 3 % target 26 % - ETA 3:20"
     )
 
 
@@ -74,26 +74,26 @@ def test_the_progress_line() -> None:
     [
         (
             {"percent": None, "eta_seconds": None, "wait_shares": {}},
-            "12.4M rows 99.8k/s of 100k/s - dirty 0",
+            "12.4M rows 99.8k/s of 100k/s",
         ),
         (
             {"phase": Phase.PUBLISHING, "wait_shares": {}},
-            "publishing - 12.4M rows 99.8k/s of 100k/s - dirty 0",
+            "publishing - 12.4M rows 99.8k/s of 100k/s",
         ),
         (
             {"note": "paused", "wait_shares": {}, "rows_per_second": 0.0, "eta_seconds": None},
-            "37 % 12.4M rows 0/s of 100k/s - paused - dirty 0",
+            "37 % 12.4M rows 0/s of 100k/s - paused",
         ),
         (
             {"spec": replace(SPEC, rows_per_second=None), "wait_shares": {}},
-            "37 % 12.4M rows 99.8k/s - dirty 0 - ETA 3:20",
+            "37 % 12.4M rows 99.8k/s - ETA 3:20",
         ),
         (
             {
                 "spec": replace(SPEC, rows_per_second=None, bytes_per_second=8_000_000),
                 "wait_shares": {},
             },
-            "37 % 12.4M rows 7.98MB/s of 8MB/s - dirty 0 - ETA 3:20",
+            "37 % 12.4M rows 7.98MB/s of 8MB/s - ETA 3:20",
         ),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_read_that_has_all_rows_gives_no_time_left() -> None:
     read = replace(
         STATUS, spec=replace(SPEC, kind="read"), percent=100.0, eta_seconds=0.0, wait_shares={}
     )
-    assert progress_line(read) == "all read, 12.4M rows 99.8k/s of 100k/s - dirty 0"
+    assert progress_line(read) == "all read, 12.4M rows 99.8k/s of 100k/s"
 
 
 def test_the_speed_of_the_summary_names_the_time_it_is_of() -> None:
@@ -244,7 +244,7 @@ def _seconds(text: str) -> float:
 
 def test_three_lines_before() -> None:
     assert before_lines("j", SPEC) == [
-        "transfer flights: csv /data/flights.csv -> sqlite flights.db#flights",
+        "transfer flights: /data/flights.csv -> flights.db flights",
         "4 channels over 20 splits, about 33.5M rows, commit=job: all rows or none, visible in one step",
         "limit 100k rows/s for the whole job",
     ]

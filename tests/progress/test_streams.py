@@ -90,7 +90,7 @@ def test_the_speed_of_a_batch_names_the_time_it_is_of() -> None:
 def test_the_lines_before_come_once_per_stream() -> None:
     clock, board = VirtualClock(), StreamLog()
     first = board.opened(batch(clock, 0), 0.0)
-    assert first[0] == "stream orders: sqlite shop.db#orders -> Spark"
+    assert first[0] == "stream orders: shop.db orders -> Spark"
     assert first[-1] == "limit 1k rows/s for the whole job"
     assert board.opened(batch(clock, 1), 1.0) == []
     other = board.opened(batch(clock, 0, name="items"), 1.0)

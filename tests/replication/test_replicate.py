@@ -532,13 +532,21 @@ def test_status_and_reset(shop: Shop) -> None:
 
 def test_one_progress_adds_up_all_tables() -> None:
     said: list[str] = []
-    progress = TablesProgress(said.append)
+    clock = VirtualClock()
+    progress = TablesProgress(said.append, clock)
     assert progress.line() == ""
     running = [JobProgress(name, JobSpec("transfer")) for name in ("a", "b")]
     for each in running:
         progress.job_opened(each)
     progress.table_ended(TableOutcome("shop.x", "x", "full", "done", rows=7, seconds=1), 1, 3)
     assert progress.line() == "1 of 3 tables done, 2 running: 7 rows, 0 rows/s"
+    clock.advance(20)
+    assert progress.line() == "1 of 3 tables done, 2 running: 7 rows, 0 rows/s"
+    progress.planned(3, 28)
+    clock.advance(10)
+    assert (
+        progress.line() == "1 of 3 tables done, 2 running: 7 rows of about 28, 0 rows/s, ETA 0:30"
+    )
     progress.job_closed(running[0])
     progress.table_ended(TableOutcome("shop.y", "", "full", "parked"), 2, 3)
     assert progress.line().startswith("2 of 3 tables done, 1 running")

@@ -506,7 +506,9 @@ def test_a_plan_of_tables_that_are_followed_is_a_sheet_for_their_dba(
     }
     (tmp_path / "sheet.yml").write_text(yaml.safe_dump(file))
     try:
-        said = run("replicate", str(tmp_path / "sheet.yml"), "--dry-run", code=3, COLUMNS="200")
+        said = run(
+            "replicate", str(tmp_path / "sheet.yml"), "--dry-run", "--plans", code=3, COLUMNS="200"
+        )
         said = " ".join(said.split())
         for text in (
             "270 to 330",

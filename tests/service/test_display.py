@@ -53,12 +53,22 @@ def test_a_log_has_the_lines_before_and_the_summary(logged: pytest.LogCaptureFix
     with ProgressDisplay("log") as display:
         run_job(display)
     lines = [each.getMessage() for each in logged.records]
-    assert lines[:3] == [
-        "read flights: csv x -> Spark",
-        "1 split, about 1k rows",
-        "limit 500 rows/s for the whole job",
+    assert lines[:2] == [
+        "read flights: x (csv) -> Spark",
+        "limit 500 rows/s for the whole job, about 1k rows",
     ]
-    assert lines[3].startswith("read 1 000 rows (8kB) in ")
+    assert lines[2].startswith("read 1 000 rows (8kB) in ")
+
+
+def test_a_verbose_log_says_how_the_work_was_done(
+    logged: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CHANNEL_VERBOSE", "1")
+    with ProgressDisplay("log") as display:
+        run_job(display)
+    lines = [each.getMessage() for each in logged.records]
+    assert lines[1] == "1 split, about 1k rows"
+    assert lines[4].startswith("1 task, 1 attempt (0 retried)")
 
 
 def test_a_log_has_a_line_each_half_minute_and_no_more(
@@ -80,7 +90,7 @@ def test_without_logging_set_up_the_lines_go_to_the_stream(monkeypatch: pytest.M
     stream = io.StringIO()
     with ProgressDisplay("log", stream=stream) as display:
         run_job(display)
-    assert stream.getvalue().splitlines()[0] == "read flights: csv x -> Spark"
+    assert stream.getvalue().splitlines()[0] == "read flights: x (csv) -> Spark"
     assert "1 000 rows" in stream.getvalue()
 
 
@@ -104,8 +114,8 @@ def test_a_terminal_has_a_live_line_and_keeps_what_stays() -> None:
     display.job_closed(progress)
     display.close()
     text = stream.getvalue()
-    assert "read flights: csv x -> Spark" in text
-    assert "1 task, 1 attempt" in text
+    assert "read flights: x (csv) -> Spark" in text
+    assert "1 task, 1 attempt" not in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h")
 
 
@@ -123,7 +133,7 @@ def test_several_jobs_are_told_apart(logged: pytest.LogCaptureFixture) -> None:
     display.close()
     for number in range(2):
         assert f"read table {number}: Spark -> Spark" in stream.getvalue()
-    assert stream.getvalue().count("0 tasks, 0 attempts") == 2
+    assert stream.getvalue().count("read 0 rows (0B)") == 2
 
 
 def test_the_thread_ends_with_the_last_job_and_starts_with_the_next(

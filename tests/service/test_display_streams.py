@@ -30,11 +30,11 @@ def test_a_log_has_the_first_batch_and_the_last(caplog: pytest.LogCaptureFixture
         for number in range(20):
             run_batch(display, number)
     lines = [each.getMessage() for each in caplog.records]
-    assert lines[:3] == ["stream orders: sqlite shop.db#orders -> Spark", "1 split", "no limit"]
-    assert len(lines) == 5
-    assert "batch 0: 100 rows (800B)" in lines[3]
-    assert "batch 19: 100 rows (800B)" in lines[4]
-    assert lines[4].endswith("2 000 rows in 20 batches")
+    assert lines[:2] == ["stream orders: shop.db orders -> Spark", "no limit"]
+    assert len(lines) == 4
+    assert "batch 0: 100 rows (800B)" in lines[2]
+    assert "batch 19: 100 rows (800B)" in lines[3]
+    assert lines[3].endswith("2 000 rows in 20 batches")
 
 
 def test_a_terminal_keeps_the_last_batch_of_a_stream() -> None:
@@ -43,7 +43,7 @@ def test_a_terminal_keeps_the_last_batch_of_a_stream() -> None:
         for number in range(20):
             run_batch(display, number)
     shown = " ".join(stream.getvalue().split())  # a narrow terminal folds the line
-    assert shown.startswith("stream orders: sqlite shop.db#orders -> Spark 1 split no limit")
+    assert shown.startswith("stream orders: shop.db orders -> Spark no limit")
     assert shown.count("2 000 rows in 20 batches") == 1
     assert shown.count("read ") == 0
 
@@ -59,7 +59,7 @@ def test_jobs_beside_a_stream_are_shown_as_ever(caplog: pytest.LogCaptureFixture
         job.enter(Phase.DONE)
         display.job_closed(job)
     lines = [each.getMessage() for each in caplog.records]
-    assert "write copy: Spark -> csv x" in lines
+    assert "write copy: Spark -> x (csv)" in lines
     assert sum(line.startswith("wrote 0 rows") for line in lines) == 1
     assert sum(line.startswith("orders - batch 0") for line in lines) == 1
 

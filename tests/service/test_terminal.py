@@ -9,7 +9,7 @@ from spark_channel.progress import Counters, JobProgress, JobSpec, Phase
 from spark_channel.service import ProgressDisplay
 from spark_channel.service.display import LiveLine, TerminalView, live_line
 
-LINE = "25 % 250 rows 99.8k/s of 100k/s - waits: limit 71 % source 3 % target 26 % - dirty 0 - ETA 3:20"
+LINE = "25 % 250 rows 99.8k/s of 100k/s - waits: limit 71 % source 3 % target 26 % - ETA 3:20"
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -67,7 +67,7 @@ def test_a_read_that_is_all_read_has_none_since_its_rows_are_still_on_their_way(
 
 
 def test_refused_rows_stand_out() -> None:
-    text = shown(LiveLine(LINE.replace("dirty 0", "dirty 12")))
+    text = shown(LiveLine(LINE.replace("ETA", "dirty 12 - ETA")))
     assert "\x1b[1;31mdirty 12\x1b[0m" in text
     assert "\x1b[1;31m" not in shown(LiveLine(LINE))
 

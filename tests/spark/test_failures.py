@@ -101,7 +101,7 @@ def test_a_typo_is_answered_by_its_message_and_the_page_of_options(database: Pat
     text = sent(lambda: source(database, rowPerSecond="20k").schema())
     assert text.splitlines() == [
         f"spark_channel.errors.OptionError: {message}",
-        "See docs/options.md",
+        "See `spark-channel help options`",
     ]
     own = worker.own_error(
         RuntimeError(f"[PYTHON_DATA_SOURCE_ERROR] failed: {text} SQLSTATE: 38000\n\tat java.lang")

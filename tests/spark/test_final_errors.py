@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_channel import transfer
-from spark_channel.errors import ChannelError, TargetError, final
+from spark_channel.errors import ChannelError, TargetError
+from spark_channel.final_errors import final
 from spark_channel.pipeline import DirtyBudget
 from spark_channel.progress import Counters, JobProgress, JobSpec, Phase
 from spark_channel.progress.spec import DirtyLimit

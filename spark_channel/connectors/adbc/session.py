@@ -26,7 +26,8 @@ from spark_channel.connectors.sql.postgresql import (
 )
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession, session_script
 from spark_channel.connectors.sql.statements import only_name
-from spark_channel.errors import ChannelError, OptionError, TargetError, of_input
+from spark_channel.errors import ChannelError, OptionError, TargetError
+from spark_channel.final_errors import of_input
 from spark_channel.masking import hide
 from spark_channel.options import Secret, Trait
 from spark_channel.working_directory import absolute_path, absolute_url

@@ -32,7 +32,8 @@ from spark_channel.connectors.sql.options import (
     SqlWriteOptions,
 )
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, DriverSession, session_script
-from spark_channel.errors import ChannelError, OptionError, final, of_input
+from spark_channel.errors import ChannelError, OptionError
+from spark_channel.final_errors import final, of_input
 from spark_channel.options import Amount
 
 __all__ = [

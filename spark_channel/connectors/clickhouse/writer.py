@@ -26,7 +26,8 @@ from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.session import split_script
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.stored import stored_table
-from spark_channel.errors import SchemaError, TargetError, of_input
+from spark_channel.errors import SchemaError, TargetError
+from spark_channel.final_errors import of_input
 from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions
 

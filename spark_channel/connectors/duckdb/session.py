@@ -11,14 +11,8 @@ from pydantic import Field
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.options import FileReadOptions, FileUrl, FileWriteOptions
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession
-from spark_channel.errors import (
-    ChannelError,
-    OptionError,
-    SourceError,
-    TargetError,
-    final,
-    of_input,
-)
+from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.final_errors import final, of_input
 from spark_channel.options import CommitMode, Trait
 from spark_channel.retry import Retry
 

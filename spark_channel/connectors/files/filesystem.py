@@ -28,14 +28,8 @@ from spark_channel.connectors.base.network import is_of_this_machine
 from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
 from spark_channel.connectors.remote import filesystem
 from spark_channel.connectors.remote.client import SETTINGS, Address, is_remote
-from spark_channel.errors import (
-    ChannelError,
-    OptionError,
-    SourceError,
-    TargetError,
-    final,
-    of_input,
-)
+from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.final_errors import final, of_input
 from spark_channel.masking import hide_in_error, is_secret_name, mask_url, secrets_in
 from spark_channel.options import resolve_secret
 from spark_channel.plain_text import log_of

@@ -36,7 +36,8 @@ from spark_channel.connectors.files.log import (
     newest_entry,
 )
 from spark_channel.connectors.files.parts import DataFile, FileList
-from spark_channel.errors import SourceError, TargetError, of_input
+from spark_channel.errors import SourceError, TargetError
+from spark_channel.final_errors import of_input
 from spark_channel.plain_text import log_of
 
 __all__ = [

@@ -30,8 +30,8 @@ from spark_channel.errors import (
     SourceError,
     TargetError,
     UnsupportedError,
-    of_input,
 )
+from spark_channel.final_errors import of_input
 from spark_channel.lazy import compute as pc
 from spark_channel.masking import without_login
 from spark_channel.option_types import Instant

@@ -28,7 +28,8 @@ from spark_channel.connectors.kafka.options import (
     KafkaWriteOptions,
     Offsets,
 )
-from spark_channel.errors import ChannelError, OptionError, SourceError, of_input
+from spark_channel.errors import ChannelError, OptionError, SourceError
+from spark_channel.final_errors import of_input
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 

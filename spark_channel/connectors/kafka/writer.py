@@ -21,7 +21,8 @@ from spark_channel.connectors.kafka.client import BrokerStatus, ended, error_of,
 from spark_channel.connectors.kafka.options import KafkaWriteOptions
 from spark_channel.connectors.kafka.serialization import Record, record_maker
 from spark_channel.connectors.records.direct_writer import DirectTask, DirectWriter, Rejected, Sink
-from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError, of_input
+from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError
+from spark_channel.final_errors import of_input
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 

@@ -26,7 +26,8 @@ from spark_channel.connectors.mysql.options import (
     settings_to_change,
 )
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession, session_script
-from spark_channel.errors import ChannelError, final, of_input
+from spark_channel.errors import ChannelError
+from spark_channel.final_errors import final, of_input
 from spark_channel.masking import without_frames
 from spark_channel.retry import Retry
 

@@ -48,7 +48,8 @@ from spark_channel.connectors.sql.publish import check_stored
 from spark_channel.connectors.sql.session import BatchSize, BoundSession, DriverSession, committed
 from spark_channel.connectors.sql.session_pool import AnswerCache, sessions
 from spark_channel.connectors.sql.statements import quoted_name
-from spark_channel.errors import ChannelError, final, of_input
+from spark_channel.errors import ChannelError
+from spark_channel.final_errors import final, of_input
 
 if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.dialect import PostgresPlan

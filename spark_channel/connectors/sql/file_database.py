@@ -35,7 +35,8 @@ from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
-from spark_channel.errors import CommitError, SupersededError, TargetError, of_input
+from spark_channel.errors import CommitError, SupersededError, TargetError
+from spark_channel.final_errors import of_input
 from spark_channel.plain_text import log_of
 
 __all__ = [

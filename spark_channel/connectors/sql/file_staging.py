@@ -21,7 +21,8 @@ import pyarrow as pa
 from spark_channel.clock import utc_text
 from spark_channel.connectors.base.claims import Claim, Identity, is_alive, own_process
 from spark_channel.connectors.sql.write_protocol import HeartbeatThread
-from spark_channel.errors import TargetError, final, of_input
+from spark_channel.errors import TargetError
+from spark_channel.final_errors import final, of_input
 
 __all__ = [
     "StagedFile",

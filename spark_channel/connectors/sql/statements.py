@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from spark_channel.connectors.base.types import Node, arrow_columns, exp, sqlglot, tokens
-from spark_channel.errors import OptionError, SourceError, of_input
+from spark_channel.errors import OptionError, SourceError
+from spark_channel.final_errors import of_input
 
 __all__ = [
     "Node",

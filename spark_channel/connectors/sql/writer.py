@@ -64,8 +64,8 @@ from spark_channel.errors import (
     SchemaError,
     SupersededError,
     TargetError,
-    of_input,
 )
+from spark_channel.final_errors import of_input
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 

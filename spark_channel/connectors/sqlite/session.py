@@ -19,14 +19,8 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.options import FileReadOptions, FileUrl, FileWriteOptions
 from spark_channel.connectors.sql.session import IN_SESSION, IN_TRANSACTION, BatchSize, BoundSession
-from spark_channel.errors import (
-    ChannelError,
-    OptionError,
-    SourceError,
-    TargetError,
-    final,
-    of_input,
-)
+from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.final_errors import final, of_input
 
 __all__ = [
     "SqliteReadOptions",
