@@ -71,6 +71,13 @@ JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
 JOIN pg_catalog.pg_am m ON m.oid = x.relam
 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND m.amname = 'btree'
 """
+_PERIOD_KEY = """
+SELECT json_agg(a.attname::text ORDER BY k.n)
+FROM pg_catalog.pg_index i CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
+JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisexclusion AND k.n <= i.indnkeyatts
+"""
+"""The columns of a primary key WITHOUT OVERLAPS (PostgreSQL 18), which is an exclusion constraint."""
 _HOLDS_NULL = """
 WITH RECURSIVE tree (oid) AS (
   SELECT c.oid UNION SELECT h.inhrelid FROM tree t JOIN pg_catalog.pg_inherits h ON h.inhparent = t.oid
@@ -128,7 +135,8 @@ SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND
   CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({_SIZE}) END,
   c.relkind = 'r' AND c.relhassubclass AND EXISTS (SELECT FROM pg_catalog.pg_trigger g
     WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgtype & 7 = 7),
-  ({_HOLDS_NULL})::text, ({_STATE}), c.relkind IN ('r', 'p') AND row_security_active(c.oid)
+  ({_HOLDS_NULL})::text, ({_STATE}), c.relkind IN ('r', 'p') AND row_security_active(c.oid),
+  CASE WHEN c.relkind IN ('r', 'p') THEN ({_PERIOD_KEY})::text END
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND ({_FIRST} OR c.relname = $3 AND pg_catalog.pg_table_is_visible(c.oid))
@@ -218,6 +226,17 @@ class PgTable(catalog.Table):
     """The file of its rows (0: it has none), its last column, and a hash of its columns."""
     is_filtered: bool = False
     """The policies of its row security choose the rows that the session's role sees."""
+    period_key: tuple[str, ...] = ()
+    """Its primary key, if that is WITHOUT OVERLAPS: two rows conflict where their ranges touch."""
+
+    @property
+    def no_key(self) -> str:
+        if not self.period_key:
+            return super(PgTable, self).no_key
+        return (
+            f"has the key ({', '.join(self.period_key)} WITHOUT OVERLAPS), which says that ranges do not touch, and "
+            "which ON CONFLICT cannot use"
+        )
 
     @property
     def only(self) -> str:
@@ -284,6 +303,7 @@ def described(
     nulls_json: str | None,
     state: str,
     is_filtered: bool,
+    period_key: str | None,
 ) -> PgTable:
     """The table of a row of the catalog."""
     nulls = frozenset(json.loads(nulls_json or "[]"))
@@ -330,6 +350,7 @@ def described(
         bool(is_divided) or (bool(is_parent) and bool(is_ruled)),
         str(state),
         bool(is_filtered),
+        tuple(json.loads(period_key or "[]")),
     )
 
 

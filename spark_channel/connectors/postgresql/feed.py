@@ -597,7 +597,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             )
         check_operations(self._publication, published)
         self._check_identity(session, source)
-        check_decodable(source)
+        check_decodable(source, published.parts.get(table.oid, Part()))
         return self._shape_of(session, source)
 
     def _check_identity(self, session: PgReadSession, source: ReadSource) -> None:
@@ -619,19 +619,19 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
 
     def _shape_of(self, session: PgReadSession, source: ReadSource) -> TableShape:
         table = cast(PgTable, source.table)
-        listed = self._published(session, [table.oid]).parts.get(table.oid, Part()).columns
+        part = self._published(session, [table.oid]).parts.get(table.oid, Part())
         rows = session.rows(
-            "SELECT attname, atttypid::bigint, atttypmod FROM pg_attribute "  # noqa: S608 - a number
-            f"WHERE attrelid = {table.oid} AND attnum > 0 AND NOT attisdropped AND attgenerated = '' "
-            "ORDER BY attnum"
+            "SELECT attname, atttypid::bigint, atttypmod, attgenerated <> '' FROM pg_attribute "  # noqa: S608 - a number
+            f"WHERE attrelid = {table.oid} AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
         )
         return TableShape(
             table.oid,
             source.label,
             tuple(
                 LogColumn(str(name), int(oid), int(mod))
-                for name, oid, mod in rows
-                if listed is None or name in listed
+                for name, oid, mod, is_generated in rows
+                if (name in part.generated if is_generated else part.columns is None)
+                or name in (part.columns or ())
             ),
         )
 

@@ -51,7 +51,7 @@ _SCHEMAS = """
   SELECT 's' || s.oid FROM pg_catalog.pg_publication_namespace s
   JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid WHERE s.pnpubid = p.oid AND c.oid = a.relid"""
 _ENTRIES = """
-SELECT t.oid::bigint, e.entry || '@' || p.xmin, {operations}, t.columns, t.filter
+SELECT t.oid::bigint, e.entry || '@' || p.xmin, {operations}, t.columns, t.filter, t.generated
 FROM (
   SELECT c.oid, {part} FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -73,6 +73,14 @@ _PART = """CASE WHEN NOT v.attnames @> (
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
   ) THEN v.attnames::text[] END AS columns, v.rowfilter AS filter"""
 """A table without a column list has all its columns there."""
+_GENERATED_SINCE = 180_000
+_GENERATED = """ARRAY(
+    SELECT a.attname::text FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attgenerated <> '' AND a.attname = ANY (v.attnames)
+  ) AS generated"""
+"""Generated columns whose values are in the log: those of a column list, or all stored ones where the publication has
+publish_generated_columns = stored.
+"""
 
 
 class Followed(NamedTuple):
@@ -84,10 +92,14 @@ class Followed(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The part of a table that a publication has: its `columns`, and the rows that `condition` keeps. None: all."""
+    """The part of a table that a publication has: its `columns`, and the rows that `condition` keeps. None: all.
+
+    `generated`: its generated columns of which the publication has the values.
+    """
 
     columns: tuple[str, ...] | None = None
     condition: str | None = None
+    generated: tuple[str, ...] = ()
 
 
 class Published(NamedTuple):
@@ -104,18 +116,24 @@ def read_published(session: PgSession, publication: str, oids: Iterable[int]) ->
         publication=literal_sql(publication),
         oids=", ".join(map(str, oids)),
         operations=", ".join(f"p.pub{name}" for name in _OPERATIONS),
-        part=_PART if has_parts else "NULL AS columns, NULL AS filter",
+        part=", ".join(
+            (
+                _PART if has_parts else "NULL AS columns, NULL AS filter",
+                _GENERATED if session.version >= _GENERATED_SINCE else "'{}'::text[] AS generated",
+            )
+        ),
         schemas=_SCHEMAS if has_parts else "",
     )
     found: dict[int, set[str]] = {}
     parts: dict[int, Part] = {}
     lacks: tuple[str, ...] = ()
-    for oid, entry, *has, columns, condition in session.rows(query):
+    for oid, entry, *has, columns, condition, generated in session.rows(query):
         lacks = tuple(name for name, there in zip(_OPERATIONS, has, strict=True) if not there)
         found.setdefault(int(oid), set()).update(() if entry is None else (str(entry),))
         parts[int(oid)] = Part(
             None if columns is None else tuple(map(str, columns)),
             None if condition is None else str(condition),
+            tuple(map(str, generated)),
         )
     return Published({oid: tuple(sorted(entries)) for oid, entries in found.items()}, parts, lacks)
 
@@ -176,7 +194,8 @@ SELECT current_setting('max_slot_wal_keep_size', true), current_user::text,
     OR EXISTS (SELECT FROM pg_catalog.pg_roles r
                WHERE r.rolname = 'rds_replication' AND pg_has_role(current_user, r.oid, 'MEMBER')),
   EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}),
-  (SELECT count(*) FROM pg_catalog.pg_replication_slots)::int, current_setting('max_replication_slots')::int
+  (SELECT count(*) FROM pg_catalog.pg_replication_slots)::int, current_setting('max_replication_slots')::int,
+  current_setting('idle_replication_slot_timeout', true)
 """
 _RATE = """
 SELECT (wal_bytes / greatest(extract(epoch FROM now() - stats_reset), 1))::float8 FROM pg_catalog.pg_stat_wal
@@ -185,7 +204,7 @@ _RATES_SINCE = 140_000
 
 
 def log_facts(session: PgReadSession, slot: str) -> LogFacts:
-    most, role, may_use_slots, is_there, used, slots = session.rows(
+    most, role, may_use_slots, is_there, used, slots, idle = session.rows(
         _FACTS.format(slot=_quoted(slot))
     )[0]
     missing = []
@@ -203,6 +222,8 @@ def log_facts(session: PgReadSession, slot: str) -> LogFacts:
         if str(most) in ("-1", "None")
         else f"at most {most} (max_slot_wal_keep_size), after which the slot is lost and all rows are read again"
     )
+    if idle not in (None, "0"):  # since PostgreSQL 18
+        bound += f", and at most {idle} without a reader (idle_replication_slot_timeout), after which it is lost, too"
     rate = session.value(_RATE) if session.version >= _RATES_SINCE else None
     state = "keeps" if is_there else "will be made, and keeps"
     return LogFacts(
@@ -428,7 +449,7 @@ def row_columns(source: ReadSource) -> tuple[str, ...]:
 
 
 def check_decodable(
-    source: ReadSource, left_out: Callable[[str], bool] = lambda _name: False
+    source: ReadSource, part: Part, left_out: Callable[[str], bool] = lambda _name: False
 ) -> None:
     """
     Raises:
@@ -438,10 +459,11 @@ def check_decodable(
         about = cast(PgColumn, source.about(column.name))
         if left_out(column.name):
             continue
-        if about.generated:
+        if about.generated and column.name not in part.generated:
             raise SchemaError(
                 f"column {column.name!r} of {source.label} is generated, and its values are not in the log: leave "
-                "it out with option 'columns'"
+                "it out with option 'columns' (from PostgreSQL 18 on, a publication with publish_generated_columns = "
+                "stored has those of stored columns)"
             )
         if why := not_decoded(about.base):
             raise SchemaError(

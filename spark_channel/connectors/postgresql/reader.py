@@ -347,7 +347,7 @@ class PostgresReader(SqlReader):
 
     def _published(self, source: ReadSource) -> ReadSource:
         """`source` without the rows and columns that the publication leaves out."""
-        listed, condition = self.part
+        listed, condition = self.part.columns, self.part.condition
         if listed is not None:
             out = [each.name for each in source.columns if each.name not in listed]
             if out and self.options.columns is not None:

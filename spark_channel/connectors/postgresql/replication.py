@@ -107,6 +107,16 @@ SELECT (SELECT count(*) FROM shown s JOIN first f ON s.n > f.n WHERE get_byte(s.
 """The changes of transactions whose commit is at a position or behind it; and how many messages were shown."""
 
 
+_INVALIDATED = {
+    "wal_removed": "it kept more WAL than the setting max_slot_wal_keep_size allows, so raise that, or read more often",
+    "idle_timeout": "no client read it for the time of the setting idle_replication_slot_timeout, so raise that, or "
+    "read more often",
+    "rows_removed": "the server removed rows that it needs",
+    "wal_level_insufficient": "the setting wal_level is not logical any more",
+}
+"""By pg_replication_slots.invalidation_reason, which is there since PostgreSQL 17."""
+
+
 class ReplicationSlot:
     """The slot of a feed, which decodes the changes of a publication."""
 
@@ -114,9 +124,15 @@ class ReplicationSlot:
     _publication: str
 
     def _made(self, session: PgReadSession) -> int | None:
-        """The consistent point of the slot when it had to be made; None when it is there."""
-        if session.rows(self._slot_query()):
+        """The consistent point of the slot when it had to be made; None when it is there.
+
+        One that the server has invalidated keeps nothing, and is made again.
+        """
+        rows = session.rows(self._slot_query())
+        if rows and rows[0][2] is None:
             return None
+        if rows:
+            session.rows(f"SELECT pg_drop_replication_slot({quoted(self._slot)})::text")
         return create_slot(session, self._slot, temporary=False)
 
     def _confirmed(self, session: PgReadSession) -> int:
@@ -127,11 +143,17 @@ class ReplicationSlot:
                 "changes since it was dropped are lost to the stream. "
                 "Reset the tunnel, or begin with a new checkpoint directory"
             )
-        plugin, confirmed = rows[0]
+        plugin, confirmed, lost = rows[0]
         if plugin != "pgoutput":
             raise SourceError(
                 f"replication slot {self._slot!r} decodes with {plugin}, and the stream reads "
                 "pgoutput: name another slot, which the stream creates"
+            )
+        if lost is not None:
+            raise SourceError(
+                f"replication slot {self._slot!r} in {session.place} was invalidated: "
+                f"{_INVALIDATED.get(str(lost), str(lost))}. The changes since are lost to the stream. "
+                "Reset the tunnel, or begin with a new checkpoint directory"
             )
         return int(confirmed)
 
@@ -152,8 +174,9 @@ class ReplicationSlot:
 
     def _slot_query(self) -> str:
         return (
-            "SELECT plugin::text, (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint "  # noqa: S608 - quoted
-            f"FROM pg_replication_slots WHERE slot_name = {quoted(self._slot)} AND database = current_database()"
+            "SELECT plugin::text, (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, "  # noqa: S608 - quoted
+            "CASE WHEN wal_status = 'lost' THEN coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed') END "
+            f"FROM pg_replication_slots s WHERE slot_name = {quoted(self._slot)} AND database = current_database()"
         )
 
     def _counted(self, session: PgReadSession, start: int, most: int) -> tuple[int | None, int]:

@@ -16,7 +16,7 @@ from spark_channel.connectors.base.feed import (
     Token,
     change_schema,
 )
-from spark_channel.connectors.postgresql.catalog import find_table, oldest_of
+from spark_channel.connectors.postgresql.catalog import PgTable, find_table, oldest_of
 from spark_channel.connectors.postgresql.feed import FollowedTable, ReplicationFeed
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
@@ -350,7 +350,9 @@ class TablesFeed(ReplicationFeed):
     ) -> TableShape:
         check_names(source, only)
         if only is not None:
-            check_decodable(source, lambda name: name not in only)
+            oid = cast(PgTable, source.table).oid
+            part = self._published(session, [oid]).parts.get(oid, Part())
+            check_decodable(source, part, lambda name: name not in only)
             return self._shape_of(session, source)
         try:
             return self._check(session, source)

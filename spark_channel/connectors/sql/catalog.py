@@ -59,6 +59,11 @@ class Table:
         return f"{self.schema}.{self.name}" if self.schema else self.name
 
     @property
+    def no_key(self) -> str:
+        """Why it has no `primary`, after its name."""
+        return "has no primary key"
+
+    @property
     def held(self) -> tuple[tuple[str, ...], ...]:
         """The column sets by which a write can identify rows."""
         return self.unique

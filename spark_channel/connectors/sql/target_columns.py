@@ -44,10 +44,12 @@ def merge_key(
     same_name: SameName,
     label: str,
     primary: Sequence[str] | None = None,
+    no_key: str = "has no primary key",
 ) -> tuple[str, ...]:
     """The key as the rows' `columns` spell it; () for a plain insert.
 
-    `primary` is the primary key of the table `label`, () where it has none; None = the table is to be made.
+    `primary` is the primary key of the table `label`, () where it has none, for the reason `no_key`; None = the table
+    is to be made.
 
     Raises:
         OptionError: a key that the rows do not have, or nothing that says which it is.
@@ -56,7 +58,7 @@ def merge_key(
         return ()
     wanted = options.key_columns or primary
     if not wanted:
-        why = "is to be made" if primary is None else "has no primary key"
+        why = "is to be made" if primary is None else no_key
         more = "" if primary is None else ", with a unique index on them"
         raise OptionError(
             f"option 'writeMode' {options.write_mode} needs 'keyColumns', since table {label!r} {why}: "
@@ -385,11 +387,14 @@ def _old_key(
 ) -> tuple[str, ...]:
     targets = {column.name: column.target for column in columns}
     primary = table.primary if made_as is None else None
-    found = merge_key(options, list(targets), dialect.same_name, made_as or table.label, primary)
+    found = merge_key(
+        options, list(targets), dialect.same_name, made_as or table.label, primary, table.no_key
+    )
     key = tuple(targets[name] for name in found)
     if key and made_as is None and not holds_unique(dialect, table, key):
+        why = "" if table.primary else f" It {table.no_key}."
         raise TargetError(
             f"table {table.label!r} does not hold ({', '.join(key)}) unique, so writeMode {options.write_mode} "
-            "cannot match rows by them: create a unique index on these columns"
+            f"cannot match rows by them: create a unique index on these columns.{why}"
         )
     return key
