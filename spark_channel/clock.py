@@ -13,6 +13,7 @@ from typing import Protocol
 __all__ = [
     "SYSTEM_CLOCK",
     "Clock",
+    "FixedSeconds",
     "SystemClock",
     "connecting",
     "seconds_connecting",
@@ -65,6 +66,31 @@ def utc_now() -> datetime:
 def utc_text(at: datetime | None = None) -> str:
     """`at`, or the time now, as targets keep it: 2026-01-31T12:00:00Z. Such texts compare as their times do."""
     return (at or utc_now()).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+class FixedSeconds:
+    """The part of a step's time that its size does not change, such as a search, by the last steps of two sizes.
+
+    A loop that sizes its steps by their time leaves it out: where it alone is longer than the aim, smaller steps would
+    only be more.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._before: tuple[int, float] | None = None
+
+    def took(self, size: int, seconds: float) -> float:
+        """Note a step; the part of its time that depends on its size."""
+        before, self._before = self._before, (size, seconds)
+        if before is not None and abs(size - before[0]) * _APART >= max(size, before[0]) > 0:
+            slope = (seconds - before[1]) / (size - before[0])
+            fixed = seconds - slope * size
+            self.seconds = min(max(0.0, fixed), seconds, before[1])
+        return max(0.0, seconds - self.seconds)
+
+
+_APART = 5
+"""Two sizes of which the larger has a fifth more, at least."""
 
 
 class _Thread(threading.local):

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.clock import SYSTEM_CLOCK, Clock, FixedSeconds
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, has_base
 from spark_channel.errors import ChannelError
@@ -147,11 +147,16 @@ _MOST_ROWS = 10_000_000
 
 
 class RangeSize:
-    """Grows or shrinks a range, at most twofold a time, towards `seconds`; never above `most`."""
+    """Grows or shrinks a range, at most twofold a time, towards `seconds`; never above `most`.
+
+    What a range takes whatever it has, as the search of its first change, is left out. Where that alone is longer than
+    `seconds`, the rows may take as long.
+    """
 
     def __init__(self, most: FeedLimit, seconds: float) -> None:
         self._most = most
         self._seconds = seconds
+        self._fixed = FixedSeconds()
         self._rows = min(_FIRST_ROWS, most.rows or _FIRST_ROWS)
 
     def limit(self) -> FeedLimit:
@@ -164,9 +169,11 @@ class RangeSize:
 
     def took(self, seconds: float, rows: int) -> None:
         """A range of `rows` took `seconds` to be read and processed."""
-        if rows < self._rows / 2 and seconds <= self._seconds:
+        of_rows = self._fixed.took(rows, seconds)
+        aim = max(self._seconds, self._fixed.seconds)
+        if rows < self._rows / 2 and of_rows <= aim:
             return  # there was no more to read
-        factor = 2.0 if seconds <= 0 else min(2.0, max(0.5, self._seconds / seconds))
+        factor = 2.0 if of_rows <= 0 else min(2.0, max(0.5, aim / of_rows))
         self._rows = int(min(self._most.rows or _MOST_ROWS, max(_LEAST_ROWS, self._rows * factor)))
 
 

@@ -16,6 +16,7 @@ from typing import Literal, cast
 import numpy as np
 import pyarrow as pa
 
+from spark_channel.clock import FixedSeconds
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.connectors.sql.keyset import SessionHolder
@@ -97,7 +98,7 @@ class DatabaseSums:
         most = min(_MOST_ROWS, reader.fetch_size.rows or _MOST_ROWS)
         with attempt.cancelling(cancel), SessionHolder(reader.connected) as line:
             source = reader.known(line.session())
-            count = max(1, most // 1_000)
+            count, fixed = max(1, most // 1_000), FixedSeconds()
             for begin, last in (run for split in splits for run in split.params["runs"]):
                 first = begin
                 while first <= last and not cancelled:
@@ -106,7 +107,7 @@ class DatabaseSums:
                     began = time.perf_counter()
                     found = _rows(reader, line, sql)
                     rows = _add(sums, found, first if self.by_bucket else begin)
-                    seconds = time.perf_counter() - began
+                    seconds = fixed.took(part - first + 1, time.perf_counter() - began)
                     _pay(pace, counters, rows)
                     count = _next_count(count, part - first + 1, rows, most, seconds)
                     first = part + 1
@@ -169,7 +170,10 @@ def _pay(pace: BatchRateLimiter | None, counters: Counters, rows: int) -> None:
 
 
 def _next_count(count: int, asked: int, rows: int, most: int, seconds: float) -> int:
-    """How many buckets the next statement may have, of which the last one had `asked`."""
+    """How many buckets the next statement may have, of which the last one had `asked`.
+
+    `seconds` are those of its buckets: a statement that scans its table takes as long for one of them.
+    """
     if seconds > _STATEMENT_SECONDS or rows > most:
         return max(1, asked // 2)
     if asked == count and rows < most // 2 and seconds < _STATEMENT_SECONDS / 4:

@@ -4,6 +4,7 @@ It is a session as every other of this connector: the same login, TLS and timeou
 registers as no replica (server id 0), so it displaces none.
 """
 
+import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from struct import pack
@@ -11,15 +12,15 @@ from typing import Any, cast
 from uuid import UUID
 
 from spark_channel.connectors.base.feed import LogFacts
-from spark_channel.connectors.mysql.binlog_events import Event, events
+from spark_channel.connectors.mysql.binlog_events import Event, Kind, events
 from spark_channel.connectors.mysql.binlog_position import GtidSet, MysqlGtids
 from spark_channel.connectors.mysql.binlog_table import RESET
 from spark_channel.connectors.mysql.options import MysqlReadOptions
-from spark_channel.connectors.mysql.session import MysqlSession, code_of
+from spark_channel.connectors.mysql.session import MysqlSession, code_of, is_away
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import SourceError
 
-__all__ = ["dumped", "log_facts", "rights"]
+__all__ = ["KeptLogs", "OpenLog", "dumped", "log_facts", "rights"]
 
 _COM_BINLOG_DUMP, _COM_BINLOG_DUMP_GTID = 0x12, 0x1E
 _NON_BLOCK, _THROUGH_GTID = 1, 4
@@ -27,22 +28,128 @@ _FIRST = 4
 """Where a file's first event begins."""
 _EOF, _EOF_SIZE = 0xFE, 9
 _CAPABLE_OF_GTIDS = 4
+_MOST_IDLE = 2
 _FATAL, _DENIED = 1236, (1045, 1227)
 
 
+class OpenLog:
+    """The events of all transactions after `after`, by one connection. `position` is behind those it has returned."""
+
+    def __init__(self, options: MysqlReadOptions, after: GtidSet) -> None:
+        """
+        Raises:
+            SourceError: missing rights; a lost connection.
+        """
+        self.position = after.copy()
+        self.is_kept = self._is_continued = False
+        self._options = options
+        self._session = MysqlSession(options, SourceError)
+        try:
+            self._events = self._opened()
+        except BaseException:
+            self._session.abandon()
+            raise
+
+    def _opened(self) -> Iterator[Event]:
+        checksums = _prepare(self._session, self.position)
+        return events(_packets(self._session, self.position.copy()), checksums=checksums)
+
+    def __iter__(self) -> "OpenLog":
+        return self
+
+    def __next__(self) -> Event:
+        """
+        Raises:
+            SourceError: the server no longer has the transaction, or never had; a lost connection.
+        """
+        was_kept, self.is_kept = self.is_kept, False
+        self._is_continued = self._is_continued or was_kept
+        try:
+            event = next(self._events, None)
+        except SourceError as error:
+            if not was_kept or not is_away(error):
+                raise
+            event = None  # the server, or the network, has ended a connection that was idle
+        if event is None and self._is_continued:
+            # Where the log had its end when the server came there, and there may be more by now.
+            self._is_continued = False
+            self._session.abandon()
+            self._session = MysqlSession(self._options, SourceError)
+            self._events = self._opened()
+            event = next(self._events, None)
+        if event is None:
+            raise StopIteration
+        if event.kind in (Kind.MARIADB_GTID, Kind.MYSQL_GTID):
+            self.position.add(event.gtid())
+        return event
+
+    def keep(self) -> None:
+        """Let the next range continue here. Between two transactions only."""
+        self.is_kept = True
+
+    def close(self) -> None:
+        self._session.abandon()
+
+
 @contextmanager
-def dumped(options: MysqlReadOptions, after: GtidSet) -> Iterator[Iterator[Event]]:
-    """The events of all transactions after `after`.
+def dumped(options: MysqlReadOptions, after: GtidSet) -> Iterator[OpenLog]:
+    """The log after `after`, by a new connection.
 
     Raises:
-        SourceError: the server no longer has them, or never had; missing rights; a lost connection.
+        SourceError: the server no longer has it, or never had; missing rights; a lost connection.
     """
-    session = MysqlSession(options, SourceError)
+    log = OpenLog(options, after)
     try:
-        has_checksums = _prepare(session, after)
-        yield events(_packets(session, after), checksums=has_checksums)
+        yield log
     finally:
-        session.abandon()
+        log.close()
+
+
+class KeptLogs:
+    """Connections that stay open from one range to the next: a server searches a position from its file's beginning.
+
+    One finds the ends of ranges, and one reads their rows. Used by any thread.
+    """
+
+    def __init__(self, options: MysqlReadOptions) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._idle: list[OpenLog] = []
+
+    def __reduce__(self) -> tuple[type["KeptLogs"], tuple[MysqlReadOptions]]:
+        return KeptLogs, (self._options,)
+
+    def __del__(self) -> None:
+        for log in self._idle:
+            log.close()
+
+    @contextmanager
+    def after(self, position: GtidSet) -> Iterator[OpenLog]:
+        """As `dumped`; a log that its user keeps is continued by the range that begins where it is."""
+        log = self._taken(position) or OpenLog(self._options, position)
+        try:
+            yield log
+        finally:
+            if log.is_kept:
+                self._give(log)
+            else:
+                log.close()
+
+    def _taken(self, position: GtidSet) -> OpenLog | None:
+        with self._lock:
+            for log in self._idle:
+                if log.position == position:
+                    self._idle.remove(log)
+                    return log
+        return None
+
+    def _give(self, log: OpenLog) -> None:
+        with self._lock:
+            self._idle.append(log)
+            old = self._idle[:-_MOST_IDLE]
+            self._idle = self._idle[-_MOST_IDLE:]
+        for other in old:
+            other.close()
 
 
 def _prepare(session: MysqlSession, after: GtidSet) -> bool:

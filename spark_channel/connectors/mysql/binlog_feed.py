@@ -26,7 +26,7 @@ from spark_channel.connectors.base.feed import (
     change_schema,
 )
 from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
-from spark_channel.connectors.mysql.binlog_dump import dumped, rights
+from spark_channel.connectors.mysql.binlog_dump import KeptLogs, dumped, rights
 from spark_channel.connectors.mysql.binlog_events import Event, Kind
 from spark_channel.connectors.mysql.binlog_position import GtidSet, Remaining, TaggedGtidError
 from spark_channel.connectors.mysql.binlog_snapshot import (
@@ -109,6 +109,7 @@ class BinlogFeed(ChangeFeed):
         self._range_rule = self._rule
         """That of ranges that were handed out."""
         self._idle_look: _EmptyRead | None = None
+        self._logs = KeptLogs(self._options)
         with self._session() as session:
             self._server = LogServer.of(session)
             self._gtids = self._server.gtids
@@ -334,7 +335,7 @@ class BinlogFeed(ChangeFeed):
             return token, 0, False
         made, first = token, 0.0
         try:
-            with dumped(self._options, start) as log:
+            with self._logs.after(start) as log:
                 for event in _named_by(log, decoder):
                     looked += len(event.data)
                     if not decoder.take(event):
@@ -347,6 +348,7 @@ class BinlogFeed(ChangeFeed):
                         count += decoder.found
                         decoder.found = 0
                         if changed != made:
+                            log.keep()
                             return replace(changed, position=position), max(1, count), True
                         if count and most is None and not self._cuts_at_alter:
                             return self._all(session, token, upto), count, False
@@ -355,6 +357,7 @@ class BinlogFeed(ChangeFeed):
                         or (most is not None and count >= most)
                         or looked >= _MOST_LOOKED
                     ):
+                        log.keep()
                         return replace(made, position=position), count, not decoder.done
         except ChannelError as error:
             if is_away(error):
@@ -504,9 +507,11 @@ class BinlogFeed(ChangeFeed):
     ) -> Iterator[pa.RecordBatch]:
         if decoder.done:
             return
-        with dumped(self._options, begin) as log:
+        with self._logs.after(begin) as log:
             try:
                 yield from decoder.batches(_named_by(log, decoder))
+                if not decoder.lacks and log.position == end:
+                    log.keep()
             except MisfitError as error:
                 refused = self._refused(decoder, error)
                 _name_table(refused, decoder.at)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
-from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.clock import SYSTEM_CLOCK, Clock, FixedSeconds
 from spark_channel.connectors.base.health import seconds_per_row
 from spark_channel.connectors.sql.session import BatchSize
 
@@ -250,6 +250,7 @@ class ReadPacer(_Pacer):
         """The most rows of the next statement, by the speed at which they are paid."""
         self._most = BatchSize(_MOST_ROWS, 1 << 62)
         self._ceiling = self._fitting = 1 << 62
+        self._fixed = FixedSeconds()
         self._hurry = 1.0
         """The part of the usual spread that the next statement has."""
         self._starting = _STARTING if speed else 0
@@ -290,7 +291,7 @@ class ReadPacer(_Pacer):
 
     def answered(self, asked: int, came: int, nbytes: int, seconds: float) -> None:
         """A statement for `asked` rows returned `came` in so many seconds, without rests."""
-        rows = self._fitting
+        rows, seconds = self._fitting, self._fixed.took(came, seconds)
         if seconds > self._seconds / 2:
             rows = min(rows, max(came, 1), int(asked * self._seconds / 2 / seconds))
         elif came == asked >= rows and seconds < self._seconds / 8:
