@@ -5,8 +5,10 @@ registers as no replica (server id 0), so it displaces none.
 """
 
 import threading
+from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from struct import pack
 from typing import Any, cast
 from uuid import UUID
@@ -42,6 +44,7 @@ class OpenLog:
         """
         self.position = after.copy()
         self.is_kept = self._is_continued = False
+        self._ahead: deque[Event] = deque()
         self._options = options
         self._session = MysqlSession(options, SourceError)
         try:
@@ -62,20 +65,18 @@ class OpenLog:
         Raises:
             SourceError: the server no longer has the transaction, or never had; a lost connection.
         """
-        was_kept, self.is_kept = self.is_kept, False
-        self._is_continued = self._is_continued or was_kept
-        try:
-            event = next(self._events, None)
-        except SourceError as error:
-            if not was_kept or not is_away(error):
-                raise
-            event = None  # the server, or the network, has ended a connection that was idle
+        if self.is_kept:
+            self.is_kept, self._is_continued = False, True
+            try:
+                self._ahead.extend(self._more())
+            except SourceError as error:
+                if not is_away(error):
+                    raise
+                self._reopen()  # the server, or the network, has ended a connection that was idle
+        event = self._ahead.popleft() if self._ahead else next(self._events, None)
         if event is None and self._is_continued:
-            # Where the log had its end when the server came there, and there may be more by now.
-            self._is_continued = False
-            self._session.abandon()
-            self._session = MysqlSession(self._options, SourceError)
-            self._events = self._opened()
+            # The log had its end here when the server came to it, and there may be more by now.
+            self._reopen()
             event = next(self._events, None)
         if event is None:
             raise StopIteration
@@ -84,8 +85,21 @@ class OpenLog:
         return event
 
     def keep(self) -> None:
-        """Let the next range continue here. Between two transactions only."""
-        self.is_kept = True
+        """Let the next range continue here, where the log has more. Between two transactions only."""
+        with suppress(SourceError):
+            self._ahead.extend(self._more())
+        self.is_kept = bool(self._ahead)
+
+    def _more(self) -> list[Event]:
+        return list(islice(self._events, 1))
+
+    def _reopen(self) -> None:
+        """At `position`. What is ahead was not returned, so that the server sends it again."""
+        self._ahead.clear()
+        self._is_continued = False
+        self._session.abandon()
+        self._session = MysqlSession(self._options, SourceError)
+        self._events = self._opened()
 
     def close(self) -> None:
         self._session.abandon()
