@@ -123,6 +123,8 @@ def first_reachable(urls: Sequence[str]) -> str:
 
 _log = log_of(__name__)
 
+_FEW_ROWS, _FEW_BYTES = 1_000_000, 64 << 20
+"""Rows and bytes of a job that become one file for each partition value."""
 _MOST_SPLITS = 2_000
 """However long the job: the driver plans them, and the target notes each."""
 _SLOW = 7
@@ -415,12 +417,31 @@ def _cut(
         if targets == 1 and spec.splits_per_channel == SPLITS_PER_CHANNEL:
             finer = finer_splits(source.reader, writers[0], own)
             own = own if finer is None else source.reader.split(finer)
+            if is_one_file(spec, writers[0], own) and len(sources) == 1:
+                own = source.reader.split(1)
         for remark in source.reader.remarks(own):
             _log.warning(remark)
         splits.extend(TransferSource.wrap(number, split) for split in own)
     return _marked(
         merge_tasks(splits, None if targets == 1 else list(range(targets))), sources, writers
     )
+
+
+def is_one_file(spec: TransferSpec, writer: Writer, splits: Sequence[Split]) -> bool:
+    """Whether the rows of all splits are so few that they go into one file for each partition value.
+
+    Files of a few rows cost each later reader more than a second channel saves here. Channels that the user asked for
+    are opened all the same.
+    """
+    if not writer.makes_files or spec.channels is not None or len(splits) < 2:
+        return False
+    rows, nbytes = [split.rows for split in splits], [split.nbytes for split in splits]
+    known = (
+        (most, sum(amount or 0 for amount in amounts))
+        for most, amounts in ((_FEW_ROWS, rows), (_FEW_BYTES, nbytes))
+        if None not in amounts
+    )
+    return bool(sums := list(known)) and all(0 < amount <= most for most, amount in sums)
 
 
 def finer_splits(reader: Reader, writer: Writer, splits: Sequence[Split]) -> int | None:

@@ -509,6 +509,9 @@ class Writer(ABC):
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
 
+    makes_files: ClassVar[bool] = False
+    """Whether each task makes files of its own, so that few rows by many tasks are many small files."""
+
     @property
     def task_seconds(self) -> float | None:
         """Driver, only in a transfer. How long a task should last at most under a limit; None = it does not matter.

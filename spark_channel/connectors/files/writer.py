@@ -95,6 +95,7 @@ class FilesWriter(Writer):
     """Writes files of one format into a directory."""
 
     Options: ClassVar[type[WriteOptions]] = FileWriteOptions
+    makes_files = True
     options: FileWriteOptions
     format: ClassVar[str]
 

@@ -43,6 +43,7 @@ _log = log_of(__name__)
 class LakeWriter(LakePublisher):
     """One subclass per table format."""
 
+    makes_files = True
     partitions_outside: ClassVar[bool]
     """Whether data files leave partition columns out."""
     empty_text_is_null: ClassVar[bool] = False
