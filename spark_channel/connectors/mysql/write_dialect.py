@@ -125,6 +125,7 @@ def check_one_zone(target: TargetTable) -> None:
 class MysqlWriteDialect(MysqlDialect, WriteDialect):
     """See `WriteDialect`."""
 
+    most_columns = 1017  # InnoDB's
     begin = "START TRANSACTION"
     ddl_commits = True
 

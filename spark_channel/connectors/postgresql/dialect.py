@@ -359,6 +359,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
     """See `WriteDialect`."""
 
     folds_names = False
+    most_columns = 1600
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     """Whatever the role's default is: a row that another transaction held is read as that one left it."""
 

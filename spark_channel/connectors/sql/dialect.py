@@ -424,6 +424,8 @@ class WriteDialect(Dialect):
     """Whether DDL commits, or a new table can be used only after that. Then a table is made before the transaction that
     fills it, and never dropped: a write that fails leaves it, empty.
     """
+    most_columns: ClassVar[int | None] = None
+    """The columns that a table can have; None = any number, or not known."""
     tick = 1
     """The microseconds that the database's times are multiples of."""
 

@@ -339,6 +339,12 @@ def _new_columns(
     dialect: WriteDialect, schema: pa.Schema, options: SqlWriteOptions, key: Sequence[str]
 ) -> list[Column]:
     fields = _row_fields(dialect, schema, options)
+    most = dialect.most_columns
+    if most is not None and len(fields) > most:
+        raise SchemaError(
+            f"a table of {dialect.product} has at most {most} columns, and the rows have {len(fields)}: select fewer "
+            "with option 'columns', or write them into several tables"
+        )
     if not fields:
         raise SchemaError(
             f"the rows have no columns, so table {options.dbtable!r} cannot be created: "
