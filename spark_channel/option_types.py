@@ -144,15 +144,23 @@ def resolve_secret(value: object) -> SecretStr:
             raise ValueError(f"a text in UTF-8; the environment variable {name} is not one")
         return SecretStr(os.environ[name])
     try:
-        with Path(absolute_path(name, uri=False)).open(encoding="utf-8") as file:
-            found = file.read(_LONGEST_SECRET + 1)
-        if len(found) > _LONGEST_SECRET:
-            raise ValueError(f"a value of at most {_LONGEST_SECRET >> 20} MiB; {name} is longer")
-        return SecretStr(found.rstrip("\r\n"))
+        return SecretStr(_text_of(name))
     except OSError as error:
         raise ValueError(f"a readable file; {name}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"a text file in UTF-8; {name} is not one") from None
+
+
+def _text_of(name: str) -> str:
+    """
+    Raises:
+        OSError, UnicodeDecodeError: the file cannot be read. ValueError: it is too long; says what is taken.
+    """
+    with Path(absolute_path(name, uri=False)).open(encoding="utf-8") as file:
+        found = file.read(_LONGEST_SECRET + 1)
+    if len(found) > _LONGEST_SECRET:
+        raise ValueError(f"a value of at most {_LONGEST_SECRET >> 20} MiB; {name} is longer")
+    return found.rstrip("\r\n")
 
 
 def secret_text(text: str) -> str:
@@ -413,9 +421,10 @@ def resolve_references(options: Mapping[str, Any]) -> dict[str, Any]:
     references. The result holds secrets: it belongs in no plan, message or log.
 
     Raises:
-        OptionError: a variable that is not set or a file that cannot be read; names it, shows no value.
+        OptionError: a variable that is not set, a file that cannot be read, or more text than an option has; names
+            it, shows no value.
     """
-    return {key: _resolved(key, value) for key, value in options.items()}
+    return {key: _References(key).resolved(value) for key, value in options.items()}
 
 
 def is_reference(text: str) -> bool:
@@ -435,17 +444,6 @@ def without_references(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _resolved(option: str, value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    if _REFERENCE.search(value) is None:
-        return value
-    found = _json_in(value)
-    if found is not None:  # a value with a quote or a backslash must not end its text
-        return written(_inside(option, found))
-    return _REFERENCE.sub(lambda match: _value(option, match.group(1), match.group(2)), value)
-
-
 def _json_in(text: str) -> object:
     if text.lstrip()[:1] not in ("{", "["):
         return None
@@ -455,12 +453,42 @@ def _json_in(text: str) -> object:
         return None
 
 
-def _inside(option: str, value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _inside(option, each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_inside(option, each) for each in value]
-    return _resolved(option, value)
+_LONGEST_VALUE = 16 << 20
+
+
+class _References:
+    """Replaces the references in one option's value, whose text is counted before it is made."""
+
+    def __init__(self, option: str) -> None:
+        self._option, self._length = option, 0
+
+    def resolved(self, value: object) -> object:
+        if not isinstance(value, str) or _REFERENCE.search(value) is None:
+            return value
+        found = _json_in(value)
+        if found is not None:  # a value with a quote or a backslash must not end its text
+            return written(self._inside(found))
+        return _REFERENCE.sub(lambda match: self._counted(match.group(1), match.group(2)), value)
+
+    def _inside(self, value: object) -> object:
+        if isinstance(value, dict):
+            return {key: self._inside(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._inside(each) for each in value]
+        return self.resolved(value)
+
+    def _counted(self, kind: str, name: str) -> str:
+        text = _value(self._option, kind, name)
+        self._length += len(text)
+        if self._length > _LONGEST_VALUE:
+            takes = f"at most {_LONGEST_VALUE >> 20} MiB of text"
+            raise OptionError(
+                f"option {self._option!r} has references to more than {_LONGEST_VALUE >> 20} MiB of text: shorten "
+                "what they name, or name it once",
+                option=self._option,
+                takes=takes,
+            )
+        return text
 
 
 def _value(option: str, kind: str, name: str) -> str:
@@ -473,11 +501,11 @@ def _value(option: str, kind: str, name: str) -> str:
             )
         return os.environ[name]
     try:
-        return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise OptionError(
-            f"option {option!r}: {name} cannot be read: {reason}",
-            option=option,
-            takes="a readable file",
-        ) from None
+        return _text_of(name)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        reason = "cannot be read: it is not UTF-8 text"
+    except ValueError:
+        reason = f"has more than {_LONGEST_SECRET >> 20} MiB"
+    raise OptionError(f"option {option!r}: {name} {reason}", option=option, takes="a readable file")

@@ -303,7 +303,7 @@ def expand_data(data: object, variables: Mapping[str, str]) -> object:
 
     def expanded(inside: object, path: str) -> object:
         if isinstance(inside, str):
-            return _expand(inside, variables, lambda _match: path, length)
+            return _expand(inside, variables, lambda _match: path, length, lambda: path)
         if isinstance(inside, dict):
             return {
                 key: expanded(value, f"{path}.{key}" if path else str(key))
@@ -322,15 +322,16 @@ class _Length:
     def __init__(self, source: str) -> None:
         self._source, self._count = source, 0
 
-    def add(self, count: int) -> None:
+    def add(self, count: int, place: Callable[[], str] | None = None) -> None:
         """
         Raises:
-            JobFileError: there are too many.
+            JobFileError: there are too many; names the place of the text that is one too much.
         """
         self._count += count
         if self._count > _MOST_TEXT:
+            where = self._source if place is None else place()
             raise JobFileError(
-                f"{self._source}: the job has more than {_MOST_TEXT >> 20} MiB of text with its variables put in; "
+                f"{where}: the job has more than {_MOST_TEXT >> 20} MiB of text with its variables put in; "
                 "shorten their values ('-p'), or split the job"
             )
 
@@ -340,26 +341,26 @@ def _expand(
     variables: Mapping[str, str],
     place: Callable[[re.Match[str]], str],
     length: _Length,
+    whole: Callable[[], str] | None = None,
 ) -> str:
-    length.add(len(text))
-    unset = [
-        match
-        for match in _BRACED_OR_BARE.finditer(text)
-        if match.group(1) and match.group(1) not in variables
-    ]
+    length.add(len(text), whole)
+    unset: dict[str, re.Match[str]] = {}
+    for match in _BRACED_OR_BARE.finditer(text):
+        if match.group(1) and match.group(1) not in variables:
+            unset.setdefault(match.group(1), match)
     if unset:
-        names = list(dict.fromkeys(match.group(1) for match in unset))
+        names = list(unset)
         shown = ", ".join(f"${{{name}}}" for name in names[:_MOST_NAMES])
         shown += f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         verb = "is" if len(names) == 1 else "are"
         raise JobFileError(
-            f'{place(unset[0])}: {shown} {verb} not set; give -p "-D{names[0]}=..." or '
+            f'{place(unset[names[0]])}: {shown} {verb} not set; give -p "-D{names[0]}=..." or '
             f"variables={{{names[0]!r}: ...}}. A secret may be given as ${{env:NAME}} or ${{file:PATH}}"
         )
 
     def value(match: re.Match[str]) -> str:
         found = variables.get(match.group(1) or match.group(2), match.group())
-        length.add(len(found))
+        length.add(len(found), lambda: place(match))
         return found
 
     return _BRACED_OR_BARE.sub(value, text)

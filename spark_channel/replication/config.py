@@ -346,6 +346,8 @@ class _Loader(yaml.BaseLoader):
 
 
 _MOST_NODES = 1_000_000
+_MOST_TEXT = 1 << 20
+"""Characters of a file: some 20 000 tables. They take 4 CPU seconds, and shorter values up to 20."""
 
 
 def _bounded(text: str) -> Any:
@@ -396,7 +398,8 @@ def load_replication(source: str | Path | Mapping[str, Any]) -> Replication:
         return _validated(source, "")
     path = Path(source)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_TEXT + 1)
     except OSError as error:
         raise JobFileError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -406,6 +409,11 @@ def load_replication(source: str | Path | Mapping[str, Any]) -> Replication:
 
 def parse_replication(text: str, where: str = "") -> Replication:
     """As `load_replication`, for the file's text; `where` begins each message."""
+    if len(text) > _MOST_TEXT:
+        raise JobFileError(
+            f"{where}the file has more than {_MOST_TEXT >> 20} MiB of text: name tables by a pattern such as "
+            "shop.*, or split the file"
+        )
     try:
         found = _bounded(text)
     except yaml.MarkedYAMLError as error:

@@ -17,9 +17,9 @@ import pytest
 from spark_channel.connectors.sql import claim_tables
 from spark_channel.datax import document, load_job
 from spark_channel.datax.document import parse_text
-from spark_channel.errors import JobFileError, ServiceUnavailableError, TargetError
-from spark_channel.options import resolve_secret
-from spark_channel.replication.config import parse_replication
+from spark_channel.errors import JobFileError, OptionError, ServiceUnavailableError, TargetError
+from spark_channel.option_types import resolve_references, resolve_secret
+from spark_channel.replication.config import load_replication, parse_replication
 from spark_channel.service import discovery, http_server
 from spark_channel.service.protocol import SERVICE_SCOPE, ServiceAddress, Tokens
 
@@ -68,8 +68,20 @@ def test_variables_expand_to_a_bounded_text(source: str) -> None:
     given: Any = {"job": {"content": [value]}}
     if source == "text":
         given = '{"job": "' + value + '"}'
-    with pytest.raises(JobFileError, match="more than 16 MiB of text with its variables"):
+    place = "job: line 1, column" if source == "text" else r"job.content\[0\]: "
+    with pytest.raises(JobFileError, match=f"{place}.*more than 16 MiB of text with its variables"):
         load_job(given, variables)
+
+
+def test_a_long_value_is_refused_by_its_key() -> None:
+    long = "x" * (60 << 20)
+    given: Any = {"job": {"content": [{"reader": {"name": "csv", "parameter": {"path": long}}}]}}
+    with pytest.raises(JobFileError) as refused:
+        load_job(given)
+    assert "job.content[0].reader.parameter.path: the job has more than 16 MiB" in str(
+        refused.value
+    )
+    assert len(str(refused.value)) < 300
 
 
 def test_a_long_job_file_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +93,24 @@ def test_a_long_job_file_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.M
 def test_a_secret_of_a_file_is_bounded() -> None:
     with pytest.raises(ValueError, match="at most 1 MiB; /dev/zero is longer"):
         resolve_secret("${file:/dev/zero}")
+
+
+@pytest.mark.parametrize("form", ["{}", '{{"a": ["{}"]}}', "jdbc:x://${{file:/dev/zero}}/{}"])
+def test_references_of_an_option_are_bounded_together(form: str, tmp_path: Path) -> None:
+    long = tmp_path / "long"
+    long.write_text("y" * MANY)
+    value = form.format(f"${{file:{long}}}" * 20_000)
+    with pytest.raises(OptionError, match=r"option 'url'.*more than (16|1) MiB"):
+        resolve_references({"url": value})
+    long.write_text("y")
+    assert "y" * 20_000 in resolve_references({"url": f"${{file:{long}}}" * 20_000})["url"]
+
+
+def test_a_file_of_tables_is_bounded(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError, match="/dev/zero: the file has more than 1 MiB"):
+        load_replication("/dev/zero")
+    with pytest.raises(JobFileError, match="the file has more than 1 MiB"):
+        parse_replication("a: [" + "a," * MANY)
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]\n", "nine times"])
