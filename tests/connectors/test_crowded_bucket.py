@@ -117,7 +117,7 @@ def test_three_appends_and_three_overwrites_at_once(
 def test_ten_thousand_objects(server: ObjectServer, tmp_path: Path, form: str) -> None:
     """Each listing has eleven pages. They are read, appended to, replaced and removed."""
     rows = pa.table({"n": pa.array(range(10_000), pa.int64())})
-    each = {"maxRecordsPerFile": "1"} if form == "parquet" else {"partitionBy": "n"}
+    each: dict[str, Any] = {"maxRecordsPerFile": "1"} if form == "parquet" else {"partitionBy": "n"}
     options = target(form, server, tmp_path)
     write(options, "many", *(rows.slice(at, 1_000) for at in range(0, 10_000, 1_000)), **each)
     assert sorted(rows_in(options)["n"].to_pylist()) == list(range(10_000))

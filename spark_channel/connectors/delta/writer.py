@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import os
 import posixpath
 import re
 import sys
+import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -30,9 +32,9 @@ from spark_channel.connectors.delta.table import (
     written_columns,
 )
 from spark_channel.connectors.files.conditions import ValueRange, exact
-from spark_channel.connectors.files.filesystem import Location
+from spark_channel.connectors.files.filesystem import LOG, Location
 from spark_channel.connectors.files.listing import partition_value
-from spark_channel.connectors.files.store import store_of
+from spark_channel.connectors.files.store import UNFINISHED, ObjectStore, store_of
 from spark_channel.connectors.lake.replace import file_rows
 from spark_channel.connectors.lake.table import (
     Change,
@@ -213,6 +215,10 @@ _EXISTS = "already exists"
 _PLAIN = re.compile(r"[\w/=. %-]+")
 
 
+_CONDITIONAL: set[tuple[str, str]] = set()
+"""Stores and buckets that this process has seen refuse the second of two conditional puts."""
+
+
 class DeltaLake(LakeTable):
     """The table that the options name."""
 
@@ -235,6 +241,14 @@ class DeltaLake(LakeTable):
                 return None
             check_readable(table, self.shown)
             return DeltaState(table, self.base, self.shown)
+
+    def check_commits(self) -> None:
+        """deltalake relies on conditional puts, and does not try whether the store has them."""
+        bucket = (self._place.root, self.base.partition("/")[0])
+        if isinstance(self.store, ObjectStore) and bucket not in _CONDITIONAL:
+            name = f"{UNFINISHED}{os.getpid()}-{uuid.uuid4().hex}"
+            self.store.check_put_new(posixpath.join(self.base, LOG, name))
+            _CONDITIONAL.add(bucket)
 
     def check_replaces(self) -> None:
         from importlib.metadata import version

@@ -165,6 +165,12 @@ class LakeTable(ABC):
         `columns` are those of a table that does not exist.
         """
 
+    def check_commits(self) -> None:  # noqa: B027 - most commits are those of a catalog
+        """
+        Raises:
+            UnsupportedError: the store lets two jobs commit one version, and one would lose its rows.
+        """
+
     def check_replaces(self) -> None:  # noqa: B027 - most libraries can
         """
         Raises:

@@ -116,6 +116,7 @@ class LakeWriter(LakePublisher):
         if options.write_mode == "upsert" or options.replace_where is not None:
             lake.check_replaces()
         with writing(lake.shown):
+            lake.check_commits()
             table = lake.open()
             plan = self._planned(lake, table, context, schema)
             identity = Identity.of(lake.shown, context)

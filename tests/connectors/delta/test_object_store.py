@@ -4,9 +4,11 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pytest
 
 pytest.importorskip("deltalake")
@@ -14,9 +16,10 @@ pytest.importorskip("obstore")
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
-from spark_channel.errors import ChannelError, SchemaError, SupersededError
+from spark_channel.connectors.files.filesystem import locate
+from spark_channel.errors import ChannelError, SchemaError, SupersededError, UnsupportedError
 from tests.connectors.delta.helpers import numbers, read, reader_of, stage, write, writer_of
-from tests.servers.stores import KINDS, VERSIONED, ObjectServer, object_server
+from tests.servers.stores import KINDS, VERSIONED, ObjectServer, object_server, start_gcs
 
 
 @dataclass
@@ -158,6 +161,20 @@ def test_credentials_of_an_option(shop: Shop, monkeypatch: pytest.MonkeyPatch) -
         return  # Azurite's key is known to object_store
     with pytest.raises(ChannelError):
         shop.write(shop.uri("login-of-the-environment"), numbers(1))
+
+
+def test_a_store_that_ignores_the_condition_is_refused(tmp_path: Path) -> None:
+    """Of two jobs that commit one version, the first would lose its rows."""
+    write(tmp_path / "t", numbers(1))
+    with start_gcs(conditional=False) as server:
+        place = locate(server.uri("plain/t"))
+        pafs.copy_files(str(tmp_path / "t"), place.path, destination_filesystem=place.fs)
+        assert read(server.uri("plain/t"))["id"].to_pylist() == [1]
+        for uri in (server.uri("plain/t"), server.uri("plain/new")):
+            for overwrite in (True, False):
+                with pytest.raises(UnsupportedError, match="ignores the condition"):
+                    write(uri, numbers(2), overwrite=overwrite)
+        assert read(server.uri("plain/t"))["id"].to_pylist() == [1]
 
 
 def test_the_uris_secrets_are_not_shown(shop: Shop) -> None:
