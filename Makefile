@@ -82,13 +82,14 @@ test-all: archive servers
 	@$(TESTS) $(PYTHON_BIN)/python -n $(PROCESSES) --begin-with-spark 2 $(SPREAD) -m 'full and not soak and not every_server'
 
 # The lowest version that pyproject.toml allows of each library: the Spark-facing tests, and of the others the quick ones
-# and those marked `lowest`. That pyspark leaves sockets to the garbage collector, which is no fault of a test.
+# and those marked `lowest`; then three jobs over the image of a platform. That pyspark leaves sockets to the garbage collector, which is no fault of a test.
 ready-oldest:
 	@LOCK=.ci/requirements-oldest.lock .ci/bootstrap $(OLDEST)
 
 test-oldest: ready-oldest servers
 	@$(ON_OLDEST) -m 'spark and not newest and not soak'
 	@$(ON_OLDEST) -m '(lowest or not full) and not spark and not soak and not every_server' $(OF_LIBRARIES)
+	@.ci/platform $(OLDEST)
 
 OF_LIBRARIES = tests/connectors tests/cli tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/test_cast_exactly.py
 ON_OLDEST = OLDEST_VERSIONS=1 PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \

@@ -14,6 +14,12 @@ def main() -> None:
     Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted,
     143 ended by SIGTERM.
     """
+    from spark_channel.requirements import check_versions
+
+    try:
+        check_versions()  # before a library of the command line is used
+    except ImportError as error:
+        _end(error, 1)
     from spark_channel.cli.app import complete
     from spark_channel.cli.outcome import INTERRUPTED, TERMINATED, exit_code
     from spark_channel.errors import ChannelError

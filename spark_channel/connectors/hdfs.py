@@ -21,6 +21,7 @@ from pyarrow import fs as pafs
 from spark_channel.connectors import name_node
 from spark_channel.connectors.remote.client import Download, Entry, Remote, filesystem_of
 from spark_channel.errors import MissingPackageError
+from spark_channel.requirements import check_versions
 
 __all__ = ["HdfsClient", "connect", "filesystem", "is_hdfs", "is_installed"]
 
@@ -334,6 +335,7 @@ def connect(root: str) -> HdfsClient:
             "on the driver's host and on the workers",
             name="hdfs_native",
         )
+    check_versions("hdfs")
     return _opened(root, os.getpid())  # a forked process has none of its parent's threads
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from spark_channel import version
 from spark_channel.errors import ChannelError, UnsupportedError
 from spark_channel.plain_text import log_of
+from spark_channel.requirements import check_versions
 from spark_channel.signals import TERMINATED, wake_on_signals
 from spark_channel.spark.other_side import check_server, ship_archive
 from spark_channel.spark.source import ChannelDataSource
@@ -277,7 +278,9 @@ def register(spark: SparkSession, *, progress: bool = True, ui: bool = False) ->
 
     Raises:
         UnsupportedError: the server of Spark Connect has no spark-channel, or another version of it.
+        MissingPackageError: a library of this process is older than the package works with.
     """
+    check_versions()
     context = context_of(spark)
     if context is not None:
         _activate(spark)

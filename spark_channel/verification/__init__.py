@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spark_channel.errors import MissingPackageError, UnsupportedError
+from spark_channel.requirements import check_versions
 
 if TYPE_CHECKING:
     from spark_channel.planning import TransferSpec
@@ -32,6 +33,7 @@ def verify_with(
         raise MissingPackageError(
             "verify needs numpy: pip install 'spark-channel[verify]'", name="numpy"
         ) from error
+    check_versions("verify")
     from spark_channel.transfers.options import job_options
     from spark_channel.verification.repair import refuse_impossible, repair
     from spark_channel.verification.run import Verification

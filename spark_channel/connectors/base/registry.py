@@ -20,6 +20,7 @@ from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.errors import MissingPackageError, OptionError
 from spark_channel.masking import mask_text, mask_url, scheme_of, without_login
 from spark_channel.options import CommitMode, Options
+from spark_channel.requirements import check_versions
 from spark_channel.working_directory import shorten
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Connector:
                 f"pip install 'spark-channel[{self.name}]', on the driver's host and on the workers",
                 name=missing,
             )
+        check_versions(self.name)
         module, _, name = target.partition(":")
         return getattr(lazy.load(module), name)
 

@@ -19,6 +19,7 @@ from spark_channel.connectors.files.filesystem import (
     azure_key,
 )
 from spark_channel.errors import MissingPackageError, UnsupportedError
+from spark_channel.requirements import check_versions
 from spark_channel.retry import Retry
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def _store_of(place: Location) -> "S3Store | GCSStore | AzureStore | None":
             f"writing to {scheme}:// needs obstore: pip install 'spark-channel[objects]'",
             name="obstore",
         ) from error
+    check_versions("objects")
     region = str(getattr(place.fs, "region", "") or "") if scheme == "s3" else ""
     return _opened(place.root, place.path.split("/", 1)[0], region, place.login)
 

@@ -12,6 +12,7 @@ from spark_channel.connectors.remote.client import (
     is_remote,
 )
 from spark_channel.errors import MissingPackageError
+from spark_channel.requirements import check_versions
 
 __all__ = ["Address", "Entry", "Remote", "connect", "filesystem", "is_remote"]
 
@@ -31,6 +32,7 @@ def connect(address: Address) -> Remote:
             "sftp:// needs paramiko: pip install 'spark-channel[sftp]', on the driver's host and on the workers",
             name="paramiko",
         )
+    check_versions("sftp")
     from spark_channel.connectors.remote.sftp import SftpRemote
 
     return SftpRemote(address)

@@ -79,6 +79,7 @@ def test_the_reader_keeps_its_promises(server: ClickhouseServer) -> None:
     assert len(reader(server).split(4)) == 4
 
 
+@pytest.mark.lowest
 def test_values_of_every_type(server: ClickhouseServer) -> None:
     server.sql(
         "CREATE TABLE t (d Date, m DateTime('Asia/Shanghai'), f DateTime64(3), n Nullable(Int8), x Decimal(10, 2), "
@@ -155,6 +156,7 @@ def test_an_answer_that_is_cut_is_an_error(
         list(found.read(split))
 
 
+@pytest.mark.lowest
 def test_rows_are_inserted_and_replaced(server: ClickhouseServer) -> None:
     server.sql(
         "CREATE TABLE t (id UInt8, name Nullable(String), at DateTime64(6, 'UTC'), x Decimal(10, 2), d UInt8 DEFAULT 9"

@@ -73,6 +73,7 @@ def test_a_table_is_written_and_read(shop: Shop) -> None:
     assert [each.path for each in notes if each.is_file] == []
 
 
+@pytest.mark.lowest
 def test_new_columns(shop: Shop) -> None:
     uri = shop.uri("columns")
     shop.write(uri, numbers(1))

@@ -58,6 +58,7 @@ def objects(place: Location, inside: str = "") -> list[str]:
     return sorted(info.path.removeprefix(f"{top}/") for info in found if info.is_file)
 
 
+@pytest.mark.lowest
 def test_append_and_overwrite(target: str) -> None:
     write("parquet", target, numbers(1, 2), numbers(3), job="a")
     write("parquet", target, numbers(4), job="b")

@@ -61,6 +61,7 @@ def test_rows_with_kafkas_own_columns(server: KafkaServer) -> None:
     assert (third["key"], third["value"]) == (None, None)
 
 
+@pytest.mark.lowest
 def test_rows_as_json_and_back(server: KafkaServer) -> None:
     server.create("orders", 2)
     at = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
@@ -214,6 +215,7 @@ def test_rows_that_are_no_records(server: KafkaServer) -> None:
     assert values(server) == []
 
 
+@pytest.mark.lowest
 def test_a_task_is_one_transaction(server: KafkaServer, job: str) -> None:
     server.create("orders")
     found = writer(server, transactional="true", batchSize=1)

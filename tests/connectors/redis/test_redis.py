@@ -53,6 +53,7 @@ def test_the_reader_keeps_its_promises(server: RedisServer) -> None:
     )
 
 
+@pytest.mark.lowest
 def test_values_of_every_type(server: RedisServer) -> None:
     client = server.client
     client.set("a", "text", px=3_600_000)
@@ -208,6 +209,7 @@ def test_no_two_rows_have_one_key(
         write(server, rows, **{**options, "keyDelimiter": ""})
 
 
+@pytest.mark.lowest
 def test_hashes_and_texts(server: RedisServer) -> None:
     rows = pa.table(
         {
@@ -239,6 +241,7 @@ def test_hashes_and_texts(server: RedisServer) -> None:
     assert not server.client.exists("1")
 
 
+@pytest.mark.lowest
 def test_lists_sets_and_sorted_sets(server: RedisServer) -> None:
     rows = pa.table({"k": ["a", "a"], "v": ["1,2", "3"], "s": [1.5, 2.0]})
     for _ in range(2):

@@ -103,6 +103,7 @@ def numbers(*values: int) -> pa.RecordBatch:
     )
 
 
+@pytest.mark.lowest
 @pytest.mark.parametrize("form", ["csv", "json", "parquet", "orc", "arrow"])
 def test_every_format_goes_there_and_back(server: Server, home: Path, form: str) -> None:
     if server.kind == "sftp" and form not in ("csv", "parquet"):

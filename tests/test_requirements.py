@@ -1,0 +1,70 @@
+"""Libraries that are older than the package works with are named before a job begins."""
+
+import importlib.metadata
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_channel
+from spark_channel import requirements
+from spark_channel.connectors import load_reader
+from spark_channel.errors import MissingPackageError
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+BOUND = re.compile(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:,<[\d.]+)?")
+
+
+def bounds(requirements: list[str]) -> dict[str, str]:
+    found = [BOUND.fullmatch(requirement) for requirement in requirements]
+    return {match[1]: match[2] for match in found if match is not None}
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Versions that a platform's image has, by name."""
+    image: dict[str, str] = {}
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: image.get(name) or real(name))
+    requirements.check_versions.cache_clear()
+    yield image
+    requirements.check_versions.cache_clear()
+
+
+def test_the_bounds_are_those_of_pyproject() -> None:
+    assert bounds(PROJECT["dependencies"]) == requirements.CORE
+    extras = PROJECT["optional-dependencies"]
+    assert {name: bounds(extras[name]) for name in requirements.EXTRAS} == requirements.EXTRAS
+
+
+def test_what_is_installed_here_is_enough() -> None:
+    for extra in requirements.EXTRAS:
+        requirements.check_versions(extra)
+
+
+@pytest.mark.parametrize("version", ["18", "18.0.0", "18.0rc1", "18.1", "19.0.dev3+git", "100.0"])
+def test_a_version_that_is_new_enough(installed: dict[str, str], version: str) -> None:
+    installed["pyarrow"] = version
+    requirements.check_versions()
+
+
+def test_every_older_library_is_named_with_the_version_it_needs(installed: dict[str, str]) -> None:
+    installed |= {"pyarrow": "15.0.2", "pydantic": "2.6.4", "duckdb": "1.3.2"}
+    with pytest.raises(MissingPackageError) as raised:
+        load_reader({"reader": "duckdb", "path": "a.duckdb", "dbtable": "t"})
+    assert str(raised.value) == (
+        "spark-channel needs pyarrow 18.0 or newer, pydantic 2.7 or newer, duckdb 1.4 or newer, and "
+        f"{sys.executable} has pyarrow 15.0.2, pydantic 2.6.4, duckdb 1.3.2: pip install 'pyarrow>=18.0' "
+        "'pydantic>=2.7' 'duckdb>=1.4', on the driver's host and on the workers"
+    )
+
+
+def test_a_job_ends_before_spark_starts(installed: dict[str, str]) -> None:
+    installed["pyarrow"] = "15.0.2"
+    with pytest.raises(MissingPackageError, match=r"needs pyarrow 18\.0 or newer"):
+        spark_channel.transfer(
+            None, reader={"name": "generator", "rows": "1"}, writer={"name": "discard"}
+        )
