@@ -120,11 +120,11 @@ def _jvm(folder: Path, *options: str) -> Iterator[Any]:
 
 
 @contextmanager
-def start_hdfs() -> Iterator[int]:
+def start_hdfs(settings: Mapping[str, str] | None = None) -> Iterator[int]:
     """The port of the NameNode."""
     with (
         tempfile.TemporaryDirectory(prefix="spark-channel-hdfs-") as folder,
-        _servers(Path(folder), {}) as port,
+        _servers(Path(folder), settings or {}) as port,
     ):
         yield port
 

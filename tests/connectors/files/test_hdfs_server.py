@@ -18,7 +18,8 @@ from spark_channel.connectors.files.filesystem import LOG, locate
 from spark_channel.connectors.files.store import store_of
 from spark_channel.errors import SourceError, TargetError
 from tests.connectors.files.helpers import FORMATS, numbers, read, write
-from tests.servers.hdfs import KerberosHdfs, start_kerberos_hdfs
+from tests.servers.hdfs import KerberosHdfs, start_hdfs, start_kerberos_hdfs
+from tests.servers.postgres import free_port
 
 every_server = pytest.mark.every_server
 PROTECTIONS = ("authentication", "integrity", "privacy")
@@ -132,6 +133,26 @@ def test_a_name_node_that_says_nothing_ends_the_first_call(
         write("parquet", f"hdfs://127.0.0.1:{silent}/out", numbers(1))
     with pytest.raises(SourceError, match=rf"127.0.0.1:{silent} says nothing"):
         read("parquet", f"hdfs://127.0.0.1:{silent}/out")
+
+
+@every_server
+def test_a_data_node_that_says_nothing_ends_the_first_call(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The NameNode is reached, and names a DataNode by an address that this host does not reach."""
+    port = free_port()
+    settings = {"dfs.datanode.address": f"127.0.0.1:{port}", "dfs.datanode.hostname": "127.0.0.2"}
+    with start_hdfs(settings) as names, socket.create_server(("127.0.0.2", port)):
+        target = f"hdfs://127.0.0.1:{names}/out"
+        configure({"dfs.replication": "1"})
+        write("csv", target, numbers(1))
+        configure({"dfs.replication": "1", "dfs.client.use.datanode.hostname": "true"})
+        monkeypatch.setattr(hdfs, "_ASK_SECONDS", 0.5)
+        monkeypatch.setattr(hdfs, "_SECONDS", 2.0)
+        with pytest.raises(SourceError, match=r"no answer within 2 s: .*DataNode"):
+            read("csv", target)
+        with pytest.raises(TargetError, match=r"no answer within 2 s: .*DataNode"):
+            write("csv", f"{target}-2", numbers(1))
 
 
 def test_a_port_where_nobody_listens_ends_the_first_call(
