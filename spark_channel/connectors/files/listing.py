@@ -238,6 +238,7 @@ def list_files(
         found, literal = _found(place, manifests, is_internal if hidden else is_hidden)
         start = base or (place.path if literal else _fixed_part(place.path))
         files = []
+        # Stores list in orders of their own (findings/seaweedfs-lists-in-its-own-order.sh).
         for info, listed, manifest in sorted(found, key=lambda item: item[0].path):
             if keep(info):
                 partition = _partition(info.path, start) if partitions else ()
