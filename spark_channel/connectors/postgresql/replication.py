@@ -4,8 +4,10 @@ A position T means: all transactions whose commit record begins before T are don
 transactions behind a slot, and what the consistent point of a new slot says about a copy that begins after it.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from spark_channel.connectors.postgresql.pgoutput import (
@@ -16,7 +18,8 @@ from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.keyset import SessionHolder
 from spark_channel.connectors.sql.log_tables import TableWaiting
 from spark_channel.connectors.sql.statements import quoted_text
-from spark_channel.errors import SourceError
+from spark_channel.errors import ChannelError, SourceError
+from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -35,6 +38,8 @@ __all__ = [
     "waiting_changes",
     "waiting_query",
 ]
+
+_log = log_of(__name__)
 
 MOST_COUNTED = 100_000
 """Messages of the log that one look goes through."""
@@ -133,7 +138,8 @@ class ReplicationSlot:
             return None
         if rows:
             session.rows(f"SELECT pg_drop_replication_slot({quoted(self._slot)})::text")
-        return create_slot(session, self._slot, temporary=False)
+        with session.transaction():
+            return create_slot(session, self._slot, temporary=False)
 
     def _confirmed(self, session: PgReadSession) -> int:
         rows = session.rows(self._slot_query())
@@ -229,6 +235,19 @@ def lent(line: SessionHolder) -> Iterator[PgReadSession]:
         raise
 
 
+_TOLD_SECONDS, _TOLD_AGAIN = 2.0, 30
+"""A wait for a slot is told after 2 s, and again each minute."""
+_WRITERS = """
+SELECT text FROM (
+  SELECT xact_start AS began, pg_catalog.format('process %s of user %s (%s, %s for %s s)', pid, usename,
+    coalesce(nullif(application_name, ''), 'no application_name'), state,
+    extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int) AS text
+  FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> {process}
+  UNION ALL SELECT prepared, pg_catalog.format('prepared transaction %s', gid) FROM pg_catalog.pg_prepared_xacts
+) writers ORDER BY began LIMIT 3
+"""
+
+
 def lsn_literal(lsn: int) -> str:
     return f"'{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}'::pg_lsn"
 
@@ -242,11 +261,49 @@ def identifier(name: str) -> str:
 
 
 def create_slot(session: PgReadSession, name: str, *, temporary: bool) -> int:
-    made = session.value(
+    """Return the consistent point of a new slot. In a transaction, in which the session has written nothing.
+
+    The server waits for all transactions that have written by now. It is told which, and a signal ends the wait: the
+    session is not left waiting on the server.
+    """
+    made = (
         "SELECT (lsn - '0/0'::pg_lsn)::bigint FROM pg_create_logical_replication_slot("  # noqa: S608 - quoted
         f"{quoted(name)}, 'pgoutput', {str(temporary).lower()})"
     )
-    return int(made)
+    process = int(session.value("SELECT pg_backend_pid()"))
+    call: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            call.set_result(session.value(made))
+        except BaseException as error:
+            call.set_exception(error)
+
+    thread = threading.Thread(target=run, name="spark-channel-slot", daemon=True)
+    thread.start()
+    told = 0
+    try:
+        while not wait([call], _TOLD_SECONDS).done:
+            if told % _TOLD_AGAIN == 0:
+                _tell_writers(session, name, process)
+            told += 1
+    except BaseException:
+        with suppress(ChannelError), session.beside() as other:
+            other.rows(f"SELECT pg_cancel_backend({process})")
+        thread.join(_TOLD_SECONDS)
+        raise
+    return int(call.result())
+
+
+def _tell_writers(session: PgReadSession, name: str, process: int) -> None:
+    with suppress(ChannelError), session.beside() as other:
+        writers = [text for (text,) in other.rows(_WRITERS.format(process=process))]
+        if writers:
+            _log.warning(
+                "replication slot %r is made when the transactions that write now have ended; the server waits for %s",
+                name,
+                "; ".join(map(str, writers)),
+            )
 
 
 def flushed_lsn(session: PgReadSession) -> int:

@@ -374,10 +374,15 @@ class PgReadSession(PgSession):
         fresh: bool = False,
     ) -> None:
         super().__init__(options, failure=failure, purpose=purpose, settings=settings)
+        self._options = options
         with self.closed_on_failure(), self.explained():
             database, self._is_behind = shared_database(options, failure=failure, fresh=fresh)
             self._connection = database.connect(autocommit=True)
             self._set_up()
+
+    def beside(self) -> "PgReadSession":
+        """Another session with the same login, while this one waits."""
+        return PgReadSession(self._options, failure=self._failure, purpose="look")
 
     def schema_of(self, sql: str) -> pa.Schema:
         """The Arrow schema of a query's result, with the driver's notes on PostgreSQL's types."""
