@@ -27,6 +27,7 @@ from spark_channel.connectors.iceberg.table import (
 )
 from spark_channel.connectors.lake.table import (
     Change,
+    CreatedMeanwhileError,
     LakeTable,
     NewFile,
     TableFile,
@@ -171,12 +172,23 @@ class IcebergLake(LakeTable):
     def _created(
         self, catalog: Any, columns: pa.Schema, partition_by: Sequence[str]
     ) -> "Transaction":
-        """The creation, not committed."""
+        """The creation, not committed.
+
+        Raises:
+            CreatedMeanwhileError: the table exists now.
+        """
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
         bare = planned(columns)
         location = None if self.place is None else self.place[0]
-        made: Transaction = catalog.create_table_transaction(
-            self._options.dbtable, schema=bare, location=location
-        )
+        try:
+            made: Transaction = catalog.create_table_transaction(
+                self._options.dbtable, schema=bare, location=location
+            )
+        except TableAlreadyExistsError as error:
+            raise CreatedMeanwhileError(
+                f"{self.shown} was created by another job while this one planned to; run it again"
+            ) from error
         for name in partition_by:
             check_partition_column(bare.field(name), self.shown)
         if partition_by:
@@ -199,7 +211,10 @@ class IcebergLake(LakeTable):
             _answered(self.shown),
             open_catalog(self._options) as catalog,
         ):
-            made = self._created(catalog, columns, partition_by)
+            try:
+                made = self._created(catalog, columns, partition_by)
+            except CreatedMeanwhileError:
+                return False
             if not arrow_columns(made.table_metadata.schema(), self.shown).equals(
                 columns, check_metadata=True
             ):

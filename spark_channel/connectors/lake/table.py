@@ -21,6 +21,7 @@ from spark_channel.options import Amount, ByteAmount, ColumnList, WriteOptions
 __all__ = [
     "LENGTH_NOTE",
     "Change",
+    "CreatedMeanwhileError",
     "LakeTable",
     "LakeWriteOptions",
     "NewFile",
@@ -45,6 +46,10 @@ __all__ = [
 
 Partition = tuple[tuple[str, str | None], ...]
 """(column, value as text) of each partition column; None = NULL."""
+
+
+class CreatedMeanwhileError(TargetError):
+    """Another job created the table while this one planned to: a write opens it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +187,7 @@ class LakeTable(ABC):
         """The columns of a table that `create` makes for rows of `schema`.
 
         Raises:
-            SchemaError: a type that the format cannot hold exactly.
+            SchemaError: a type that the format cannot hold exactly. CreatedMeanwhileError: the table exists now.
         """
 
     @abstractmethod

@@ -20,6 +20,7 @@ from spark_channel.connectors.files.filesystem import writing
 from spark_channel.connectors.lake.publish import LakePlan, LakePublisher
 from spark_channel.connectors.lake.table import (
     Change,
+    CreatedMeanwhileError,
     LakeTable,
     LakeWriteOptions,
     TableState,
@@ -117,8 +118,13 @@ class LakeWriter(LakePublisher):
             lake.check_replaces()
         with writing(lake.shown):
             lake.check_commits()
-            table = lake.open()
-            plan = self._planned(lake, table, context, schema)
+            try:
+                table = lake.open()
+                plan = self._planned(lake, table, context, schema)
+            except CreatedMeanwhileError:
+                lake = self.lake()
+                table = lake.open()
+                plan = self._planned(lake, table, context, schema)
             identity = Identity.of(lake.shown, context)
             position = context.stream[1] if context.stream else None
             process = "" if context.stream is not None else own_process()

@@ -2,8 +2,9 @@
 
 import json
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, StringType
@@ -171,6 +173,37 @@ def test_a_catalog_that_chooses_the_folder_of_each_creation(
     assert sorted(read(tmp_path, **given)["id"].to_pylist()) == [1, 2, 3]
     write(tmp_path, numbers(9), overwrite=True, **given)
     assert ids(catalog, "shop.t") == [9]
+
+
+class ChecksStaging(SqlCatalog):
+    """Refuses to stage the creation of a table that exists, as Iceberg's REST catalog does."""
+
+    meanwhile: ClassVar[list[Callable[[], None]]] = []
+
+    def create_table_transaction(self, identifier: Any, *rest: Any, **more: Any) -> Any:
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        if self.table_exists(identifier):
+            raise TableAlreadyExistsError(f"Table already exists: {identifier}")
+        return super().create_table_transaction(identifier, *rest, **more)
+
+
+@pytest.mark.parametrize("when", ["before it plans", "before it commits"])
+def test_a_table_that_another_job_creates_first(
+    tmp_path: Path, catalog: Catalog, when: str
+) -> None:
+    properties = {**catalog.properties, "py-catalog-impl": f"{__name__}.ChecksStaging"}
+    del properties["type"]
+    given: dict[str, Any] = {"catalogProperties": json.dumps(properties)}
+    out = writer_of(tmp_path, **given)
+    if when == "before it plans":
+        ChecksStaging.meanwhile.append(lambda: write(tmp_path, numbers(1)))
+    staged = stage(out, [numbers(2)], WriteContext("later"))
+    if when == "before it commits":
+        write(tmp_path, numbers(1))
+    out.commit(*staged)
+    assert sorted(ids(catalog, "shop.t")) == [1, 2]
+    assert leftovers(catalog, "shop.t") == []
 
 
 @pytest.mark.parametrize(
