@@ -177,13 +177,13 @@ def _other_driver(options: Mapping[str, Any]) -> bool:
 
 
 def _other_catalog(options: Mapping[str, Any]) -> bool:
-    """Whether Iceberg's catalog is not in SQL, as far as the options say it."""
+    """Whether Iceberg's catalog is none of those that the tests run, as far as the options say it."""
     try:
         given = dict(json.loads(options.get("catalogproperties") or "{}"))
     except (TypeError, ValueError):
         return False
     by_address = "rest" if str(given.get("uri", "")).startswith("http") else "sql"
-    return "py-catalog-impl" in given or given.get("type", by_address) != "sql"
+    return "py-catalog-impl" in given or given.get("type", by_address) not in ("sql", "rest")
 
 
 _FILES = "spark_channel.connectors.files"
@@ -370,7 +370,7 @@ _BUILT_IN = (
         secrets=("storageOptions",),
         feed=("new versions",),
         maturity="stable",
-        tested="deltalake 1.6, tables on a disk",
+        tested="deltalake 1.6, and Delta Lake 4.4 in Spark 4.1, tables on a disk",
         delivery=_ONCE_BY_JOB,
         also=(
             AlsoReaches("Delta tables on S3", "stable", _S3),
@@ -387,15 +387,13 @@ _BUILT_IN = (
         secrets=("catalogProperties",),
         feed=("new snapshots",),
         maturity="stable",
-        tested="pyiceberg 0.12, a SQL catalog, tables on a disk",
+        tested="pyiceberg 0.12, and Iceberg 1.12 in Spark 4.1, a SQL catalog, tables on a disk",
         delivery=_ONCE_BY_JOB,
         also=(
             AlsoReaches("Iceberg tables on S3", "stable", _S3),
             AlsoReaches("Iceberg tables on GCS, Azure", "preview", "emulators of the stores"),
             AlsoReaches(
-                "Iceberg's other catalogs",
-                "experimental",
-                "a REST server written for the tests; Glue and Hive were not run",
+                "Iceberg tables in a REST catalog", "stable", "Iceberg's REST catalog 1.11"
             ),
         ),
         untested=_other_catalog,

@@ -12,12 +12,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import Claim, Identity, unless_replaced
+from spark_channel.connectors.delta.entry import entry, is_kept
 from spark_channel.connectors.delta.table import (
     DeltaWriteOptions,
     Table,
@@ -34,7 +35,7 @@ from spark_channel.connectors.delta.table import (
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import LOG, Location
 from spark_channel.connectors.files.listing import partition_value
-from spark_channel.connectors.files.store import UNFINISHED, ObjectStore, store_of
+from spark_channel.connectors.files.store import UNFINISHED, ObjectStore, Store, store_of
 from spark_channel.connectors.lake.replace import file_rows
 from spark_channel.connectors.lake.table import (
     Change,
@@ -58,7 +59,7 @@ from spark_channel.errors import (
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
-    from deltalake.transaction import AddAction
+    from deltalake.transaction import AddAction, RemoveAction
 
 __all__ = [
     "OURS",
@@ -212,7 +213,6 @@ _REMOVES = "1.6.6"
 """The first deltalake that can say which files a commit removes."""
 _LOST_RACE = re.compile(r"Failed to commit transaction: \d+\s*\Z")
 _EXISTS = "already exists"
-_PLAIN = re.compile(r"[\w/=. %-]+")
 
 
 _CONDITIONAL: set[tuple[str, str]] = set()
@@ -240,7 +240,7 @@ class DeltaLake(LakeTable):
             except TableNotFoundError:
                 return None
             check_readable(table, self.shown)
-            return DeltaState(table, self.base, self.shown)
+            return DeltaState(table, self.store, self.base, self.shown)
 
     def check_commits(self) -> None:
         """deltalake relies on conditional puts, and does not try whether the store has them."""
@@ -301,8 +301,8 @@ class DeltaLake(LakeTable):
 class DeltaState(TableState):
     """One version. It is loaded once, and not refreshed: a commit is of the next version, or not written."""
 
-    def __init__(self, table: "DeltaTable", base: str, shown: str) -> None:
-        self._table, self._base, self._shown = table, base, shown
+    def __init__(self, table: "DeltaTable", store: Store, base: str, shown: str) -> None:
+        self._table, self._store, self._base, self._shown = table, store, base, shown
         self.columns = written_columns(table)
         self.partition_columns = tuple(table.metadata().partition_columns)
         self._history: list[dict[str, Any]] | None = None
@@ -362,7 +362,6 @@ class DeltaState(TableState):
         check_writable(self._table, self._shown, removes=removes)
         if removes:
             check_deletion_vectors(self._table, self._shown)
-            _check_spelling(self._table, self._shown)
 
     def files(self) -> list[TableFile]:
         check_deletion_vectors(self._table, self._shown)
@@ -381,17 +380,26 @@ class DeltaState(TableState):
         return found
 
     def commit(self, change: Change) -> bool:
-        # An overwrite lists nothing: deltalake removes every file of this version, by the names that its log has.
+        added, properties = (
+            [_add(file) for file in change.added],
+            _commit_properties(change, self._table),
+        )
+        if not all(is_kept(file.handle) for file in change.removed):
+            version = self._table.version() + 1
+            path = posixpath.join(self._base, "_delta_log", f"{version:020d}.json")
+            return self._store.put_new(
+                path, entry(change, added, properties, self.partition_columns)
+            )
+        # An overwrite lists nothing: deltalake removes every file of this version.
         whole = change.operation == "overwrite"
-        removed = [] if whole else [_remove(file, self._shown) for file in change.removed]
-        actions = [*map(_add, change.added), *removed]
+        removed = [] if whole else [_remove(file) for file in change.removed]
         with _committing(self._shown) as outcome:
             self._table.create_write_transaction(
-                actions,
+                [*added, *removed],
                 "overwrite" if whole else "append",
                 self._table.schema(),  # with the notes of its columns, such as comments
                 list(self.partition_columns),
-                commit_properties=_commit_properties(change, self._table),
+                commit_properties=properties,
             )
         return outcome == []
 
@@ -483,41 +491,16 @@ def _add(file: NewFile) -> "AddAction":
     )
 
 
-def _remove(file: TableFile, shown: str) -> Any:
-    """deltalake writes the path encoded, in its own way: another spelling than the log's would remove nothing.
-
-    Raises:
-        UnsupportedError: the file's name has such a spelling.
-    """
+def _remove(file: TableFile) -> "RemoveAction":
     from deltalake.transaction import RemoveAction
 
-    path = unquote(file.handle)
-    if not _PLAIN.fullmatch(path) or quote(path, safe="/=-_.") != file.handle:
-        raise UnsupportedError(
-            f"{shown} has the file {file.handle!r}, whose name deltalake would encode differently, "
-            "so that its rows would stay; overwrite the whole table, or use Delta Lake in Spark"
-        )
     return RemoveAction(
-        path,
+        unquote(file.handle),
         True,
         int(utc_now().timestamp() * 1000),
         size=file.size,
         partition_values=dict(file.partition),
     )
-
-
-def _check_spelling(table: "DeltaTable", shown: str) -> None:
-    """deltalake spells a path anew where it removes a file: one that the log has in letters outside ASCII would stay.
-
-    Raises:
-        UnsupportedError: the log has such a path.
-    """
-    for path in pa.table(table.get_add_actions()).column("path").to_pylist():
-        if not path.isascii():
-            raise UnsupportedError(
-                f"{shown} has the file {path!r}, whose name deltalake would encode differently, so that its rows would "
-                "stay beside the new ones; use Delta Lake in Spark to replace them"
-            )
 
 
 def table_files(

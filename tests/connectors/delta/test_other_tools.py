@@ -18,6 +18,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from spark_channel.connectors import WriteContext
+from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.delta.writer import DeltaLake
+from spark_channel.connectors.lake.table import Change
 from spark_channel.errors import CommitError, SourceError, TargetError, UnsupportedError
 from tests.connectors.delta.helpers import (
     leftovers,
@@ -226,22 +229,69 @@ def _spark_log(path: Path, column: dict[str, Any], partition_by: list[str], *add
     (path / "_delta_log" / f"{0:020d}.json").write_text("\n".join(lines), encoding="utf-8")
 
 
-def test_an_overwrite_of_paths_outside_ascii_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "t" / "s=ü" / "part-0.parquet"
-    file.parent.mkdir(parents=True)
-    pq.write_table(pa.table({"id": [1]}), file)
-    add = {
-        "path": "s=ü/part-0.parquet",
-        "partitionValues": {"s": "ü"},
-        "size": file.stat().st_size,
-        "modificationTime": 1,
-        "dataChange": True,
-    }
+_ODD = ["ü", "日本", "a+b", "#?", "100%"]
+
+
+def _written_by_spark(path: Path) -> pa.Table:
+    """A row of each of the partitions `_ODD`, whose paths Spark does not encode as deltalake does."""
+    adds = []
+    for number, value in enumerate(_ODD):
+        escaped = value.replace("%", "%25").replace("#", "%23").replace("?", "%3F")
+        file = path / f"s={escaped}" / f"part-{number}.parquet"
+        file.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [number]}), file)
+        add = {
+            "path": f"{file.parent.name.replace('%', '%25')}/{file.name}",
+            "partitionValues": {"s": value},
+            "size": file.stat().st_size,
+            "modificationTime": 1,
+            "dataChange": True,
+        }
+        adds.append({"add": add})
     column = {"name": "s", "type": "string", "nullable": True, "metadata": {}}
-    _spark_log(tmp_path / "t", column, ["s"], {"add": add})
-    rows = pa.table({"id": [2], "s": ["x"]})
-    with pytest.raises(UnsupportedError, match="s=ü/part-0"):
-        write(tmp_path / "t", rows, overwrite=True)
+    _spark_log(path, column, ["s"], *adds)
+    return pa.table({"id": range(len(_ODD)), "s": _ODD})
+
+
+def _both(path: Path) -> list[dict[str, Any]]:
+    """The rows that the connector reads, which are those that deltalake reads."""
+    rows = read(path).sort_by("id").to_pylist()
+    found = rows_by_deltalake(path).to_pylist()
+    assert sorted(found, key=lambda row: row["id"]) == rows
+    return rows
+
+
+def test_rows_of_partitions_outside_ascii_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    rows = _written_by_spark(path)
+    assert _both(path) == rows.to_pylist()
+
+    row = pa.table({"id": [10], "s": ["ü"]})
+    write(path, row, overwrite=True, replaceWhere="s = 'ü'")
+    assert _both(path) == [*rows.to_pylist()[1:], *row.to_pylist()]
+    row = pa.table({"id": [11], "s": ["日本"]})
+    write(path, row, writeMode="upsert", keyColumns="s")
+    assert _both(path)[-2:] == [{"id": 10, "s": "ü"}, {"id": 11, "s": "日本"}]
+    out = writer_of(path)
+    for number in (20, 21):
+        context = WriteContext(f"run-{number}", overwrite=True, txn=("nightly", 1))
+        plan, receipts = stage(out, [pa.table({"id": [number], "s": ["x"]})], context)
+        out.commit(plan, receipts)
+        assert _both(path) == [{"id": 20, "s": "x"}]
+    assert leftovers(path) == []
+
+
+def test_an_overwrite_of_partitions_outside_ascii_that_meets_another_commit(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    rows = _written_by_spark(path)
+    lake = DeltaLake(writer_of(path).options)
+    state = lake.open()
+    assert state is not None
+    write_deltalake(str(path), pa.table({"id": [9], "s": ["new"]}), mode="append")
+    claim = Claim(Identity("t", "job", "j"), "j", 1)
+    (path / "_spark_channel").mkdir()  # which a run has
+    assert not state.commit(Change("j", claim, (), removed=state.files(), operation="overwrite"))
+    assert _both(path) == [*rows.to_pylist(), {"id": 9, "s": "new"}]
 
 
 def _of_length(kind: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ DELTAS = (
             **_VECTORS,
         ),
         read="deletion vectors",
-        write="",
+        replace="deletion vectors",
     ),
     Made("deletion_vectors_unused", _table(_TWO, _ROWS, **_VECTORS)),
     Made(
@@ -280,7 +280,6 @@ DELTAS = (
             + ", '', NULL)))",
             more="PARTITIONED BY (p)",
         ),
-        replace="encode differently",
     ),
     Made(
         "ascii_partitions",
@@ -445,18 +444,21 @@ DELTAS = (
             "INSERT INTO {t} VALUES (1, INTERVAL '1-2' YEAR TO MONTH, INTERVAL '1 2:3:4.5' DAY TO SECOND)",
         ),
         read="interval",
+        write="interval",
         query="SELECT id, string(y), string(d) FROM {t}",
     ),
     Made(
         "times",
         _table("id BIGINT, t TIME", "INSERT INTO {t} VALUES (1, TIME'12:34:56.789')"),
         read="time",
+        write="time",
         query="SELECT id, string(t) FROM {t}",
     ),
     Made(
         "geometry",
         _table("id BIGINT, g GEOMETRY(4326)"),
         read="geometry",
+        write="geometry",
         query="SELECT id FROM {t}",
     ),
 )
