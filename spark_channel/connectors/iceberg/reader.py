@@ -289,6 +289,12 @@ class IcebergFeed(ChangeFeed):
                 if at.parent_snapshot_id is None
                 else table.snapshot_by_id(at.parent_snapshot_id)
             )
+        if at is None and len(table.metadata.snapshots) == 1:
+            raise SourceError(
+                f"the checkpoint is at snapshot {start}, and the catalog shows one snapshot of {self._shown}, {end}: "
+                "the older ones have expired, or the catalog shows no others, as Project Nessie does. Such a table "
+                f"cannot be streamed: read it whole at each run. Where snapshots have expired: {_AGAIN}"
+            )
         if at is None:
             raise SourceError(
                 f"the checkpoint is at snapshot {start}, which is not among those before {end} of {self._shown}: "

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.delta.table import DeltaWriteOptions
 from spark_channel.connectors.delta.writer import DeltaLake
 from spark_channel.connectors.lake.table import Change
 from spark_channel.errors import CommitError, SourceError, TargetError, UnsupportedError
@@ -255,7 +256,7 @@ def _written_by_spark(path: Path) -> pa.Table:
 
 def _both(path: Path) -> list[dict[str, Any]]:
     """The rows that the connector reads, which are those that deltalake reads."""
-    rows = read(path).sort_by("id").to_pylist()
+    rows: list[dict[str, Any]] = read(path).sort_by("id").to_pylist()
     found = rows_by_deltalake(path).to_pylist()
     assert sorted(found, key=lambda row: row["id"]) == rows
     return rows
@@ -284,7 +285,7 @@ def test_rows_of_partitions_outside_ascii_are_replaced(tmp_path: Path) -> None:
 def test_an_overwrite_of_partitions_outside_ascii_that_meets_another_commit(tmp_path: Path) -> None:
     path = tmp_path / "t"
     rows = _written_by_spark(path)
-    lake = DeltaLake(writer_of(path).options)
+    lake = DeltaLake(DeltaWriteOptions(path=str(path)))
     state = lake.open()
     assert state is not None
     write_deltalake(str(path), pa.table({"id": [9], "s": ["new"]}), mode="append")
@@ -367,7 +368,8 @@ def _stored_without_blanks(path: Path, *, partitioned: bool) -> None:
 def test_a_char_is_read_with_its_blanks(tmp_path: Path, *, partitioned: bool) -> None:
     path = tmp_path / "t"
     _stored_without_blanks(path, partitioned=partitioned)
-    before = [{"id": 1, "v": "a   "}, {"id": 2, "v": None}][: 1 if partitioned else 2]
+    both: list[dict[str, Any]] = [{"id": 1, "v": "a   "}, {"id": 2, "v": None}]
+    before = both[: 1 if partitioned else 2]
 
     assert read(path).to_pylist() == before
     assert read(path, columns="v").to_pylist() == [{"v": row["v"]} for row in before]

@@ -244,11 +244,10 @@ def test_a_file_whose_name_deltalake_would_not_find_again(tmp_path: Path) -> Non
     (name,) = [each.name for each in path.glob("*.parquet")]
     (path / name).rename(path / "a~b.parquet")
     log.write_text(log.read_text().replace(name, "a~b.parquet"))
-    with pytest.raises(UnsupportedError, match="overwrite the whole table"):
-        write(path, pa.table({"id": [1]}), overwrite=True, replaceWhere="id = 1")
-    assert _rows(path) == [(1,), (2,)]
-    write(path, pa.table({"id": [1]}), overwrite=True)
-    assert _rows(path) == [(1,)]
+    write(path, pa.table({"id": [1, 1]}), overwrite=True, replaceWhere="id = 1")
+    assert _rows(path) == [(1,), (1,), (2,)]
+    write(path, pa.table({"id": [3]}), overwrite=True)
+    assert _rows(path) == [(3,)]
 
 
 def test_a_pair_that_another_writer_of_delta_has_written(tmp_path: Path) -> None:

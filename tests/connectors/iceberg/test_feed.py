@@ -1,5 +1,6 @@
 """An Iceberg table as a stream of its new snapshots."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.errors import OptionError, SchemaError, SourceError
@@ -53,6 +56,32 @@ def test_new_snapshots_come_once(tmp_path: Path, catalog: Catalog) -> None:
         4,
         5,
     ]
+
+
+class NewestOnly(SqlCatalog):
+    """Shows one snapshot of each table, as Nessie does."""
+
+    def load_table(self, identifier: Any) -> Table:
+        found = super().load_table(identifier)
+        newest = found.metadata.current_snapshot_id
+        snapshots = [each for each in found.metadata.snapshots if each.snapshot_id == newest]
+        found.metadata = found.metadata.model_copy(update={"snapshots": snapshots})
+        return found
+
+
+def test_a_catalog_that_shows_one_snapshot(tmp_path: Path, catalog: Catalog) -> None:
+    write(tmp_path, numbers(1))
+    properties = {**catalog.properties, "py-catalog-impl": f"{__name__}.NewestOnly"}
+    del properties["type"]
+    feed = _feed(tmp_path, catalogProperties=json.dumps(properties))
+    (start,) = feed.earliest()
+    first = feed.latest(start, FeedLimit())
+    assert _ids(feed, start, first) == [1]
+    assert feed.latest(first, FeedLimit()) == first
+    write(tmp_path, numbers(2))
+    for use in (lambda: feed.latest(first, FeedLimit()), lambda: feed.lag(first)):
+        with pytest.raises(SourceError, match=r"shows one snapshot of shop\.t.*Project Nessie"):
+            use()
 
 
 def test_splits_of_partitioned_tables_are_kept_in_a_tunnel(

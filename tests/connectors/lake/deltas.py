@@ -188,7 +188,8 @@ DELTAS = (
             "id BIGINT, a ARRAY<VARCHAR(3)>, n STRUCT<c: CHAR(3)>",
             "INSERT INTO {t} VALUES (1, array('abc'), named_struct('c', 'a'))",
         ),
-        write="length",
+        read="CHAR inside another type",
+        write="CHAR inside another type",
     ),
     Made(
         "clustered", _table(_TWO, _ROWS, "OPTIMIZE {t}", more="CLUSTER BY (id)"), write="clustering"
