@@ -428,8 +428,9 @@ _BUILT_IN = (
         port=27017,
         secrets=("url", "password"),
         maturity="preview",
-        tested="FerretDB 1.24, another server of its protocol",
+        tested="only FerretDB, another server of its protocol",
         delivery=_AT_LEAST_ONCE,
+        also=(AlsoReaches("FerretDB", "stable", "FerretDB 1.24 over SQLite"),),
     ),
     Connector(
         "redis",

@@ -15,10 +15,13 @@ import bson
 from spark_channel.connectors import FetchSize
 from spark_channel.datax import load_job
 from spark_channel.errors import TargetError
+from spark_channel.testing import reader_conformance
 from tests.connectors.mongodb.test_mongodb import job_address, read, reader, write
 from tests.datax.conftest import make_job
 from tests.datax.test_end_to_end import carry_out
 from tests.servers.ferretdb import FerretServer, ferret_server
+
+pytestmark = pytest.mark.real_server("FerretDB", "mongodb")
 
 MOMENT = datetime(2024, 1, 31, 8, 30, 0, 123000, UTC)
 
@@ -33,6 +36,15 @@ def running() -> Iterator[FerretServer]:
 def server(running: FerretServer) -> Iterator[FerretServer]:
     yield running
     running.client.drop_database("shop")
+
+
+def test_the_reader_keeps_its_promises(server: FerretServer) -> None:
+    server.put("t", [{"_id": number, "name": f"ä{number}"} for number in range(40)])
+    reader_conformance(
+        lambda: reader(server, schema="_id BIGINT, name STRING"),
+        expected=pa.table({"_id": range(40), "name": [f"ä{number}" for number in range(40)]}),
+        advice=2,
+    )
 
 
 def test_values_of_every_type_arrive(server: FerretServer) -> None:
