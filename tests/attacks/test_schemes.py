@@ -1,5 +1,6 @@
 """A url's scheme and parameters say whether there is TLS: those that are not known are refused, by each connector."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,62 @@ def test_documented_urls_are_taken(name: str, url: str) -> None:
 def test_misspelt_urls_are_refused_by_the_option_that_has_them(name: str, url: str) -> None:
     with pytest.raises(OptionError, match=r"option '(url|sslmode)'"):
         load(name, url)
+
+
+CONTRADICTED = {
+    "postgresql": (
+        "postgresql://h/d?sslmode=verify-full&sslmode=disable",
+        "postgresql://h/d?SSLMODE=verify-full&sslmode=disable",
+        "jdbc:postgresql://h/d?sslrootcert=/r&sslrootcert=",
+        "jdbc:postgresql://h/d?ssl=true&sslmode=disable",
+        "jdbc:postgresql://h/d?sslmode=prefer&ssl=true",
+        "jdbc:postgresql://h/d;sslmode=verify-full",
+        "jdbc:postgresql:d;ssl=true",
+    ),
+    "mysql": (
+        "mysql://h/d?sslMode=VERIFY_IDENTITY&sslMode=DISABLED",
+        "jdbc:mysql://h/d?verifyServerCertificate=true&verifyservercertificate=false",
+        "jdbc:mysql://h/d;sslMode=VERIFY_IDENTITY",
+    ),
+    "clickhouse": (
+        "clickhouse://h/d?ssl=true&ssl=false",
+        "https://h/d?protocol=http&PROTOCOL=https",
+    ),
+    "mongodb": (
+        "mongodb://h/d?tls=true&tls=false",
+        "mongodb://h/d?tls=true;ssl=true;TLS=false",
+        "mongodb://h/d?tlsDisableOCSPEndpointCheck=true",
+    ),
+    "adbc": (
+        "postgresql://h/d?sslmode=verify-full&sslmode=disable",
+        "host=h sslmode=verify-full sslmode='disable'",
+        "postgresql://h/d?sslrootcert=/r&sslrootcert=",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "url"), [(name, url) for name, urls in CONTRADICTED.items() for url in urls]
+)
+def test_a_url_that_asks_for_tls_and_for_none_is_refused(name: str, url: str) -> None:
+    """Drivers take the first, the last or any of two values: the other one may be what its author relies on."""
+    refusal = r"twice|asks for TLS|is for TLS|begin with '\?'"
+    if name == "adbc":
+        given = {"reader": "adbc", "driver": "postgresql", "uri": url, "dbtable": "t"}
+        reader = load_reader(given)[0]
+        with pytest.raises(OptionError, match=refusal):
+            reader.schema()
+    else:
+        with pytest.raises(OptionError, match=refusal):
+            load(name, url)
+
+
+@pytest.mark.parametrize("scheme", ["ftp", "sftp"])
+@pytest.mark.parametrize("setting", ["sslmode", "sslrootcert"])
+def test_settings_of_tls_are_refused_where_the_scheme_has_none(scheme: str, setting: str) -> None:
+    given = {"path": f"{scheme}://h/f.csv", "storageOptions": json.dumps({setting: "verify-full"})}
+    with pytest.raises(OptionError, match=f"'{setting}' in option 'storageOptions' is for TLS"):
+        load_reader({"reader": "csv", **given})[0].schema()
 
 
 def test_no_part_of_a_login_is_in_what_is_said_of_a_url() -> None:

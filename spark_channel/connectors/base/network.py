@@ -24,8 +24,10 @@ __all__ = [
     "TlsOptions",
     "basic",
     "check_no_fragment",
+    "check_no_semicolon",
     "check_tls",
     "connection_to",
+    "contradicted",
     "decoded",
     "encoded",
     "flag",
@@ -217,7 +219,23 @@ def server_url(
         strange = next((name for name in names if name.lower() not in parameters), None)
         if strange is not None:
             raise ValueError(f"{takes}; parameter {strange[:40]!r} is not known")
+        twice = contradicted(parts.query)
+        if twice is not None:
+            raise ValueError(f"{takes}; parameter {twice[:40]!r} is there twice, with two values")
     return parts
+
+
+def contradicted(query: str) -> str | None:
+    """The first name that has two values: drivers differ in which one holds, and one of them may ask for TLS."""
+    values: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if values.setdefault(name.lower(), value) != value and name.lower() not in _SEVERAL:
+            return name
+    return None
+
+
+_SEVERAL = ("readpreferencetags",)
+"""Parameters whose values are a list."""
 
 
 def flag(text: str, name: str) -> bool:
@@ -257,6 +275,20 @@ def encoded(text: str, keep: str = "") -> str:
     return re.sub(
         _RESERVED, lambda found: found[0] if found[0] in keep else quote(found[0], safe=""), text
     )
+
+
+def check_no_semicolon(place: str) -> None:
+    """Check that the part before `?` has no parameters as in urls of other databases: they would be part of a name.
+
+    Raises:
+        OptionError: it has some.
+    """
+    if found := re.search(r";\s*(\w+)\s*=", place):
+        raise OptionError(
+            f"option 'url' has ';{found[1]}=' before its parameters, which begin with '?'; in the name of a database "
+            "write %3B",
+            option="url",
+        )
 
 
 def check_no_fragment(place: str) -> None:

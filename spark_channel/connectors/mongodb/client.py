@@ -27,7 +27,7 @@ from pymongo.errors import (
 )
 from pymongo.uri_parser import split_options
 
-from spark_channel.connectors.base.network import Seconds, decoded
+from spark_channel.connectors.base.network import Seconds, contradicted, decoded
 from spark_channel.connectors.base.stored import Stored
 from spark_channel.connectors.mongodb.shell import parse_query
 from spark_channel.connectors.records.columns import text_of
@@ -90,8 +90,15 @@ def _url(value: object) -> str:
 def _check_parameters(text: str) -> None:
     """
     Raises:
-        ValueError: the driver only warns of one that is misspelt, and connects without what it asks for, such as TLS.
+        ValueError: the driver only warns of one that is misspelt or is there twice, and connects without what it asks
+            for, such as TLS.
     """
+    twice = contradicted(text.replace(";", "&"))
+    if twice is not None:
+        raise ValueError(f"{_TAKES}; parameter {twice[:40]!r} is there twice, with two values")
+    names = {part.partition("=")[0].lower() for part in re.split("[&;]", text)}
+    if "tlsdisableocspendpointcheck" in names and not names & {"tls", "ssl"}:
+        raise ValueError(f"{_TAKES}; 'tlsDisableOCSPEndpointCheck' is for TLS: add tls=true")
     for part in filter(None, re.split("[&;]", text)):
         try:
             split_options(part, warn=False)

@@ -10,7 +10,13 @@ import sqlglot
 from pydantic import BeforeValidator, Field
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined] # sqlglot does not list it
 
-from spark_channel.connectors.base.network import check_no_fragment, decoded, tls_mode
+from spark_channel.connectors.base.network import (
+    check_no_fragment,
+    check_no_semicolon,
+    contradicted,
+    decoded,
+    tls_mode,
+)
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import LedgerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
@@ -139,6 +145,7 @@ def _without_login(raw: Mapping[str, Any], ignored: Collection[str]) -> dict[str
         return dict(raw)
     place, _, query = rest.partition("?")
     check_no_fragment(place)
+    check_no_semicolon(place.rpartition("@")[2])
     authority, slash, path = place.partition("/")
     login, at, host = authority.rpartition("@")
     found: dict[str, str] = {}
@@ -148,6 +155,12 @@ def _without_login(raw: Mapping[str, Any], ignored: Collection[str]) -> dict[str
         if colon:
             found["password"] = decoded(password, "password")
     kept = []
+    twice = contradicted(query)
+    if twice is not None:
+        raise OptionError(
+            f"option 'url' has parameter {twice!r} twice, with two values: omit one of them",
+            option="url",
+        )
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name.lower() in ("user", "password"):
             found[name.lower()] = value

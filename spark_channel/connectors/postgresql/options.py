@@ -13,7 +13,12 @@ from urllib.parse import urlencode
 
 from pydantic import Field, SecretStr, model_validator
 
-from spark_channel.connectors.base.network import decoded, encoded
+from spark_channel.connectors.base.network import (
+    check_no_semicolon,
+    contradicted,
+    decoded,
+    encoded,
+)
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import (
     LedgerOptions,
@@ -159,6 +164,7 @@ def parse_url(url: str, environment: Mapping[str, str] = MappingProxyType({})) -
     if scheme.lower() not in ("postgresql", "postgres") or not colon:
         raise _wrong(f"has scheme {scheme!r}", scheme)
     rest, _, query = rest.partition("?")
+    check_no_semicolon(rest.rpartition("@")[2])
     extra, schema = _parameters(query)
     outside: Mapping[str, str] = {} if jdbc else environment
     service = extra.get("service") or outside.get("PGSERVICE")
@@ -219,6 +225,10 @@ def _hosts(text: str, default_port: str) -> dict[str, str]:
 def _parameters(query: str) -> tuple[dict[str, str], str | None]:
     found: dict[str, str] = {}
     schema = None
+    twice = contradicted(query)
+    if twice is not None:
+        raise _wrong(f"has parameter {twice!r} twice, with two values", None)
+    has_tls = False
     for part in query.split("&") if query else []:
         name, _, raw = part.partition("=")
         value, lowered = decoded(raw, f"parameter {name!r}"), name.lower()
@@ -227,12 +237,14 @@ def _parameters(query: str) -> tuple[dict[str, str], str | None]:
         elif lowered == "ssl":
             if value.lower() != "false":
                 found.setdefault("sslmode", "verify-full")
+                has_tls = True
         elif lowered in (
             "usessl",
             "requiressl",
         ):  # of MySQL's drivers, and of old ones of PostgreSQL
             if value.lower() in ("true", "1"):
                 found.setdefault("sslmode", "require")
+                has_tls = True
         elif lowered == "sslmode":
             found["sslmode"] = _mode(value)
         elif lowered == "tcpkeepalive":
@@ -249,6 +261,8 @@ def _parameters(query: str) -> tuple[dict[str, str], str | None]:
             raise _wrong(
                 f"has parameter {name!r}, which neither libpq nor the JDBC driver knows", None
             )
+    if has_tls and found["sslmode"] in ("disable", "allow", "prefer"):
+        raise _wrong(f"asks for TLS, and has sslmode={found['sslmode']}, which does not", None)
     return found, schema
 
 

@@ -83,6 +83,11 @@ class Address:
             raise ValueError(
                 f"'timeout' in option 'storageOptions' is not between 0 and {_LONGEST} seconds"
             )
+        tls = next((name for name in ("sslmode", "sslrootcert") if made.get(name)), None)
+        if tls is not None and made.scheme != "ftps":
+            raise ValueError(
+                f"{tls!r} in option 'storageOptions' is for TLS, and {made.scheme}:// has none: use ftps://"
+            )
         if made.get("sslmode") not in (None, "verify-full", "require"):
             raise ValueError(
                 "'sslmode' in option 'storageOptions' is not verify-full, or require, which checks no certificate"

@@ -21,6 +21,7 @@ from spark_channel.connectors.sql.claim_tables import (
     Ledger,
 )
 from spark_channel.connectors.sql.statements import quoted_name, quoted_text
+from spark_channel.errors import OptionError
 from spark_channel.plain_text import log_of
 
 if TYPE_CHECKING:
@@ -118,8 +119,15 @@ def sslmode_of(
 def verified(conninfo: str, option: str) -> str:
     """A url or connection string of libpq, with the `sslmode` that `sslmode_of` has for it."""
     is_url = conninfo.startswith(_URLS)
-    pairs = parse_qsl(conninfo.partition("?")[2]) if is_url else _PAIR.findall(conninfo)
-    given = {name: value.strip("'") for name, value in pairs}
+    pairs = parse_qsl(conninfo.partition("?")[2], True) if is_url else _PAIR.findall(conninfo)
+    given: dict[str, str] = {}
+    for name, text in pairs:
+        value = text.strip("'")
+        if given.setdefault(name, value) != value:
+            raise OptionError(
+                f"option {option!r} has parameter {name!r} twice, with two values: omit one of them",
+                option=option,
+            )
     mode = sslmode_of(given, os.environ, option)
     if mode is None or mode == given.get("sslmode"):
         return conninfo
