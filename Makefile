@@ -13,13 +13,15 @@ export SPARK_LOCAL_IP = 127.0.0.1
 # this variable says in many images, every process of every test would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-all quick lint archive few quick-set quickest test-oldest ready-oldest bench simulate soak test-servers docs notebooks findings clean ready servers lock tools release-check
+.PHONY: help demo test test-all quick lint archive few quick-set quickest test-oldest ready-oldest test-versions test-newest bench simulate soak test-servers docs notebooks findings clean ready servers lock tools release-check
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
 	@echo 'make quick        linters, types, and the tests of two minutes: without a server and Spark'
 	@echo 'make test         linters, types, and the tests of ten minutes: with PostgreSQL, MariaDB and Spark'
 	@echo 'make test-all     the other tests, which need ten more servers'
 	@echo 'make test-oldest  tests on the lowest version of each library that pyproject.toml allows'
+	@echo 'make test-versions  quick tests on other Pythons, ends of jobs on other Javas, where the machine has them'
+	@echo 'make test-newest  quick tests with the newest of all, pre-releases too; prints what breaks'
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
 	@echo 'make soak         the long form of each proof'
@@ -96,6 +98,18 @@ ON_OLDEST = OLDEST_VERSIONS=1 PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSP
 	  $(TESTS) $(OLDEST)/bin/python -n $(OLDEST_PROCESSES) $(SPREAD) -o cache_dir=artifacts/pytest-oldest \
 	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning' -W 'ignore::DeprecationWarning'
 
+# With the Pythons and Javas that this machine has. VERSIONS="python3.13 /usr/lib/jvm/java-21-openjdk-amd64" for some of them.
+test-versions: ready
+	@.ci/versions $(VERSIONS)
+
+# The newest of all that is installed, pre-releases too: what breaks tomorrow. Bounds of pyproject.toml hold.
+NEWEST ?= .venv-newest
+test-newest:
+	@.ci/bootstrap $(NEWEST) --pre --upgrade --upgrade-strategy eager -e '.[dev]'
+	@PYSPARK_PYTHON=$(CURDIR)/$(NEWEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(NEWEST)/bin/python \
+	  $(NEWEST)/bin/python -m pytest -n 2 $(SPREAD) --tb line -o cache_dir=artifacts/pytest-newest \
+	    -m 'not full and not spark and not server and not soak'
+
 bench: ready servers
 	$(PYTHON_BIN)/python -m tests.benchmarks $(BENCH)
 
@@ -143,4 +157,4 @@ findings:
 	@.ci/findings $(FINDINGS)
 
 clean:
-	rm -rf $(VENV) $(OLDEST) artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) .venv-3.* artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

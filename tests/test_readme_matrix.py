@@ -11,7 +11,7 @@ from spark_channel.connectors.base.registry import Connector, all_connectors
 from spark_channel.connectors.records.direct_writer import DirectWriter
 from spark_channel.errors import OptionError
 from spark_channel.options import WriteOptions
-from tests import systems_table
+from tests import systems_table, versions_table
 from tests.benchmarks.harm_caption import BEGIN, END, HarmFigures, caption
 from tests.systems_table import own_connectors
 
@@ -76,6 +76,11 @@ MARKS = marks()
 def test_the_tables_are_what_the_connectors_declare(page: Path) -> None:
     written, wanted = systems_table.pages()[page]
     assert written == wanted, "run: python -m tests.systems_table"
+
+
+def test_the_table_of_versions_is_what_was_run() -> None:
+    written, wanted = versions_table.page()
+    assert written == wanted, "run: python -m tests.versions_table"
 
 
 def test_every_connector_has_a_row() -> None:
