@@ -27,8 +27,8 @@ from tests.servers.postgres import PostgresServer
 ROWS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROWS", "1000000"))
 ROUNDS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROUNDS", "3"))
 COLUMNS = ["id", "name", "price", "day"]
-LINE = 20
-"""Bytes of each row of the limited jobs, with its line end."""
+LINE = 1_000
+"""Bytes of each row of the limited jobs, with its line end: files are written in blocks of 64 KiB, some 65 rows."""
 SECONDS = 8
 Job = dict[str, Any]
 

@@ -125,6 +125,18 @@ WHY = {
         "the job fails; little endian with its mark",
         "the text would be lost",
     ),
+    "double": (
+        "a `double` of texts through rdbmswriter",
+        "rounded to the digits of a 64-bit float",
+        "all digits, as through every other writer",
+        "digits would be lost",
+    ),
+    "trims": (
+        "`csvReaderConfig` of ftpreader",
+        "has no effect",
+        "means what it does in txtfilereader",
+        "the page of DataX says so",
+    ),
     "kept": (
         "a run that fails, with `errorLimit.record` 0",
         "leaves the rows that were written",

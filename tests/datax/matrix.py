@@ -105,7 +105,7 @@ class Databases:
 
     def plugin(self, half: str, given: Job) -> Job:
         """`given`, the name and parameters of a plugin, with `table`, `tables` and `querySql` in connections."""
-        kind = given["name"].removesuffix(half)
+        kind = given["name"].removesuffix(half).replace("rdbms", "postgresql")
         if kind not in self.urls:
             return given
         parameter = {

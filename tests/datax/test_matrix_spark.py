@@ -17,7 +17,7 @@ from tests.datax.matrix import JOBS, Databases, name_of, prepare, rows_after
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.full]
 
 
 @pytest.fixture(scope="module")
