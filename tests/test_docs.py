@@ -228,7 +228,6 @@ def run_all(pages: list[str]) -> None:
 LENGTHS = {
     110: ("README", "dba"),
     120: ("compatibility", "protect"),
-    130: ("benchmarks",),
     160: ("commits", "streams"),
     180: ("deploy", "embedded", "how-it-works", "operations"),
     200: ("api", "connectors", "files", "lakehouse", "mysql", "postgresql", "tunnel"),
