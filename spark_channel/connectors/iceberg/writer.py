@@ -25,6 +25,7 @@ from spark_channel.connectors.iceberg.table import (
     store_at,
     value_ranges,
 )
+from spark_channel.connectors.iceberg.versions import gathered, published_in, shared
 from spark_channel.connectors.lake.table import (
     Change,
     CreatedMeanwhileError,
@@ -88,7 +89,9 @@ def claim_of(properties: Mapping[str, str], identity: Identity, shown: str) -> C
     """
     text = properties.get(property_name(identity))
     if text is None:
-        return None
+        place = shared(identity)
+        bits = None if place is None else properties.get(property_name(place))
+        return None if bits is None else published_in(bits, identity, shown)
     try:
         found = json.loads(text)
         known = {
@@ -308,9 +311,19 @@ class IcebergState(TableState):
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table.update import AssertTableUUID
 
-        old = forgotten(self._table.properties)
+        properties = self._table.properties
+        # Not the claim of this commit: it is written below, and may be that of a version which is published again.
+        others = {
+            name: text
+            for name, text in properties.items()
+            if name != property_name(change.claim.identity)
+        }
+        gone, made = gathered(others, change.claim.identity.target, _PREFIX, property_name)
+        old = [*forgotten(properties), *gone]
         if old:
             transaction.remove_properties(*old)
+        if made:
+            transaction.set_properties(made)
         producer = _stage(transaction, change, self._table.location(), self._io)
         requirements = (
             *transaction._requirements,  # noqa: SLF001 - pyiceberg has no public way
