@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from spark_channel.cli.app import complete
+from tests.contents import with_contents
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 
@@ -163,7 +164,7 @@ def page() -> str:
     parts.append(family("Other commands", small, shared))
     for name in dict.fromkeys(path[0] for path, _ in found if len(path) > 1):
         parts.append(family(name, [each for each in found if each[0][0] == name]))
-    return "".join(parts)
+    return with_contents("".join(parts))
 
 
 if __name__ == "__main__":

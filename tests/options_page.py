@@ -2,6 +2,7 @@
 `python -m tests.options_page`.
 """
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from spark_channel.connectors.sql.options import (
 )
 from spark_channel.options import CommonOptions, Options, ReadOptions, WriteOptions
 from spark_channel.tunnel.options import TunnelOptions
+from tests.contents import with_contents
 from tests.systems_table import link_of, own_connectors
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -324,7 +326,30 @@ def options_page() -> str:
         for name in tables
     ]
     own = f"Each connector's page ends with its other options: {', '.join(sorted(links))}."
-    return HEAD.replace("OWN", _filled(own)) + "".join(shared_section(*each) for each in SHARED)
+    sections = [shared_section(*each) for each in SHARED]
+    rows = {
+        match[1]: row
+        for row in "".join(sections).split("\n")
+        if (match := _NAME.match(row)) is not None
+    }
+    first = _block(OPTION, ["|".join(rows[name].split("|")[:4]) + "|" for name in FIRST])
+    text = HEAD.replace("OWN", _filled(own)) + f"\n## The twelve that people set\n{first}"
+    return with_contents(text + "".join(map(_folded, sections)))
+
+
+FIRST = (
+    *("rowsPerSecond", "bytesPerSecond", "protect", "sharedLimit", "channels", "where", "columns"),
+    *("partitionColumn", "commit", "txnAppId", "writeMode", "maxDirtyRows"),
+)
+_NAME = re.compile(r"\| `(\w+)`")
+
+
+def _folded(section: str) -> str:
+    """The section with its table and lists behind a line that opens them."""
+    head, bar, table = section.partition("\n| option")
+    count = sum(1 for line in table.split("\n") if _NAME.match(line))
+    summary = f"<details markdown><summary>All {count}, and what is refused or ignored</summary>\n"
+    return f"{head}\n{summary}{bar}{table.rstrip()}\n\n</details>\n"
 
 
 def services_page(tables: Mapping[str, str]) -> str:
@@ -333,7 +358,7 @@ def services_page(tables: Mapping[str, str]) -> str:
     lines = [line for name in TEST_DATA for line in found[name].splitlines() if "`" in line]
     test_data = f"\n### {' and '.join(TEST_DATA)}\n{_block(f'{OPTION} | for', lines)}"
     sections = (shared_section(*RECORDS), "\n", together(tables), test_data)
-    return SERVICES_HEAD + "".join(sections).replace("\n### ", "\n## ")
+    return with_contents(SERVICES_HEAD + "".join(sections).replace("\n### ", "\n## "))
 
 
 def page_of(connector: str) -> str:

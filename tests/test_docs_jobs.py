@@ -1,10 +1,16 @@
 """The job of docs/migrate.md runs as it is pasted: the page's JSON, and its commands in their order."""
 
 import json
+import os
 import re
 import shlex
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.typed import typed
@@ -68,3 +74,40 @@ def test_each_json_block_is_json() -> None:
             json.loads(block)
             found += 1
     assert found
+
+
+def test_the_first_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script of the page, twice in one night, and on one that its target refuses."""
+    page = (ROOT / "docs" / "first-night.md").read_text(encoding="utf-8")
+    assert page.count("\n") <= 100
+    monkeypatch.chdir(tmp_path)
+    made, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(compile(made, "first-night.md", "exec"), {})
+    (script,) = re.findall(r"^```bash\n(# nightly\.sh\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    Path("nightly.sh").write_text(script)
+    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def night(day: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "nightly.sh", day], env=path, capture_output=True, text=True, check=False
+        )
+
+    def rows() -> tuple[int, int]:
+        with closing(sqlite3.connect("marts.db")) as marts:
+            (count,) = marts.execute("SELECT count(*) FROM orders").fetchone()
+        return count, pq.read_table("lake/orders").num_rows
+
+    first = night("2026-01-01")
+    assert first.returncode == 0, first.stderr
+    assert rows() == (3_000, 3_000)
+    again = night("2026-01-01")
+    assert again.returncode == 0, again.stderr
+    assert rows() == (3_000, 3_000)
+    assert json.loads(Path("marts-2026-01-01.json").read_text())["rows_read"] == 0
+    with closing(sqlite3.connect("marts.db")) as marts:
+        marts.execute("CREATE UNIQUE INDEX one_total ON orders (total) WHERE day > '2026-01-01'")
+    refused = night("2026-01-02")
+    assert refused.returncode == 3, refused.stderr
+    assert rows() == (3_000, 3_000)
+    (check,) = re.findall(r"^spark-channel (verify .*)$", page, re.MULTILINE)
+    assert typed(*shlex.split(check)).exit_code == 0

@@ -181,8 +181,9 @@ def test_a_file_that_a_page_names_exists(page: Path) -> None:
 
 def test_a_page_that_the_code_names_exists_with_its_heading() -> None:
     named = set(re.findall(r"\bdocs/([\w/-]+\.md)(?:#([\w-]+))?", messages()))
-    assert len(named) > 10
-    for name, anchor in named:
+    topics = set(re.findall(r"spark-channel help ([a-z][\w-]*)(?:#([\w-]+))?", messages()))
+    assert len(topics) >= 6
+    for name, anchor in {*named, *((f"{topic}.md", anchor) for topic, anchor in topics)}:
         page = ROOT / "docs" / name
         assert page.exists(), name
         assert not anchor or anchor in anchors(page), f"{name}#{anchor}"

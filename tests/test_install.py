@@ -126,6 +126,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_asks_for_no_pyspark_by_itself(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
+        pages = {each.name for each in (ROOT / "docs").glob("*.md")}
+        assert {f"spark_channel/docs/{page}" for page in pages} <= {*archive.namelist()}, "help"
         metadata = archive.read(
             next(name for name in archive.namelist() if name.endswith("METADATA"))
         ).decode()

@@ -70,7 +70,7 @@ def examples_of(topic: str, *commands: str) -> str:
 
 OF_DATAX = "Of DataX"
 _PANELS = {
-    "Rows": "where columns mode options key exclude json text select parameters all_content",
+    "Rows": "where columns mode schema options key exclude json text select parameters all_content",
     "Limit": "rows_per_second bytes_per_second window timezone shared_limit protect",
     "Safety": "commit txn max_dirty_rows dirty_rows_path dry_run plans full_refresh once confirm repair max_repairs "
     "delete",

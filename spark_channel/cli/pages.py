@@ -7,7 +7,7 @@ from pathlib import Path
 from spark_channel.cli.text import say
 from spark_channel.errors import OptionError
 
-__all__ = ["list_pages", "page", "show"]
+__all__ = ["anchor", "list_pages", "page", "show"]
 
 _PACKED = Path(__file__).resolve().parents[1] / "docs"
 """Where a wheel has the pages; a source tree has them beside the package."""
@@ -48,7 +48,7 @@ def _section(text: str, wanted: str, topic: str) -> str:
         is_code ^= line.startswith("```")
         found = None if is_code else _HEADING.match(line)
         if found is not None:
-            name = _anchor(found[2])
+            name = anchor(found[2])
             names.append(name)
             if level and len(found[1]) <= level:
                 break
@@ -61,7 +61,7 @@ def _section(text: str, wanted: str, topic: str) -> str:
     return "\n".join(kept).rstrip() + "\n"
 
 
-def _anchor(heading: str) -> str:
+def anchor(heading: str) -> str:
     """A heading as links name it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
