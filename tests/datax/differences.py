@@ -131,6 +131,12 @@ WHY = {
         "all digits, as through every other writer",
         "digits would be lost",
     ),
+    "times": (
+        "times of elasticsearchwriter; texts for a `date` with a `format`",
+        "with three digits of a second; as times of this machine's zone",
+        "with the digits that they have; as they are, which the index reads in UTC",
+        "give such a column the type `date` in the reader, and its zone is kept",
+    ),
     "trims": (
         "`csvReaderConfig` of ftpreader",
         "has no effect",

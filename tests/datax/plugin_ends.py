@@ -75,7 +75,10 @@ def elasticsearch() -> Iterator[End]:
         def rows() -> list[Any]:
             # An id that the server made is a long one.
             found = server.documents("t").items()
-            return sorted(json.dumps([key if len(key) < 12 else "*", each]) for key, each in found)
+            return sorted(
+                json.dumps([key if len(key) < 12 else "*", each], sort_keys=True)
+                for key, each in found
+            )
 
         yield End({"{URL}": f"http://127.0.0.1:{server.port}"}, fill, rows)
 
