@@ -136,7 +136,7 @@ def test_old_jobs_leave_in_batches_of_bounded_size(tmp_path: Path) -> None:
         jobs.run()
         jobs.age()
         _multiply(jobs, "job", 250)
-        left = []
+        left: list[int] = []
         for _ in range(4):
             jobs.run()
             left.append(jobs.claims("job") - len(left) - 1)

@@ -4,6 +4,7 @@ import pytest
 
 from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.connectors.mysql import binlog_dump
+from spark_channel.connectors.mysql.binlog_position import GtidSet
 from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.test_binlog_tables import follow, made, of, tables_of
 
@@ -14,7 +15,7 @@ def dumps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     positions: list[str] = []
     command = binlog_dump._command
 
-    def counted(after: binlog_dump.GtidSet) -> tuple[int, bytes]:
+    def counted(after: GtidSet) -> tuple[int, bytes]:
         positions.append(str(after))
         return command(after)
 
