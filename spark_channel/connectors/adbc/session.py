@@ -393,7 +393,9 @@ class AdbcSession(BoundSession):
 
     @property
     def opens_the_file_alone(self) -> bool:
-        """Whether another connection of this process does not see what this one writes (DuckDB)."""
+        """Whether another connection of this process does not see what this one writes, as in DuckDB:
+        findings/adbc-duckdb-connections-apart.sh
+        """
         try:
             return str(self._connection.adbc_get_info().get("vendor_name")).lower() == "duckdb"
         except adbc_driver_manager.Error:  # which some drivers do not tell
