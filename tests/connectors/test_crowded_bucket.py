@@ -6,7 +6,7 @@ Eight processes that are killed meanwhile are in `files.test_busy` and `lake.tes
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def target(form: str, server: ObjectServer, folder: Path) -> dict[str, Any]:
 
 
 def write(
-    options: dict[str, Any], job: str, *tables: pa.Table, overwrite: bool = False, **more: str
+    options: dict[str, Any], job: str, *tables: pa.Table, overwrite: bool = False, **more: Any
 ) -> None:
     """A whole job, one task per table."""
     place = {name: value for name, value in options.items() if name != "format"}
@@ -111,22 +111,39 @@ def test_three_appends_and_three_overwrites_at_once(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("server", ["s3"], indirect=True)
 @pytest.mark.parametrize("form", FORMS)
 def test_ten_thousand_objects(server: ObjectServer, tmp_path: Path, form: str) -> None:
     """Each listing has eleven pages. They are read, appended to, replaced and removed."""
-    rows = pa.table({"n": pa.array(range(10_000), pa.int64())})
-    each: dict[str, Any] = {"maxRecordsPerFile": "1"} if form == "parquet" else {"partitionBy": "n"}
-    options = target(form, server, tmp_path)
-    write(options, "many", *(rows.slice(at, 1_000) for at in range(0, 10_000, 1_000)), **each)
-    assert sorted(rows_in(options)["n"].to_pylist()) == list(range(10_000))
-    write(options, "one more", numbers(10_000))
-    assert sorted(rows_in(options)["n"].to_pylist()) == list(range(10_001))
-    write(options, "all", numbers(1), overwrite=True)
+    _work_on_many(target(form, server, tmp_path), 10_000)
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+@pytest.mark.parametrize("form", FORMS)
+def test_thirty_objects(server: ObjectServer, tmp_path: Path, form: str) -> None:
+    _work_on_many(target(form, server, tmp_path), 30)
+
+
+def _work_on_many(options: dict[str, Any], count: int) -> None:
+    rows = _parted(range(count))
+    each: dict[str, Any] = {"partitionBy": "p"}
+    if options["format"] == "parquet":
+        each = {"maxRecordsPerFile": "1"}
+    parts = [rows.slice(at, count // 10) for at in range(0, count, count // 10)]
+    write(options, "many", *parts, **each)
+    assert sorted(rows_in(options)["n"].to_pylist()) == list(range(count))
+    write(options, "one-more", _parted([count]))
+    assert sorted(rows_in(options)["n"].to_pylist()) == list(range(count + 1))
+    write(options, "all", _parted([1]), overwrite=True)
     assert rows_in(options)["n"].to_pylist() == [1]
-    write(options, "again", numbers(2))
+    write(options, "again", _parted([2]))
     assert sorted(rows_in(options)["n"].to_pylist()) == [1, 2]
+
+
+def _parted(values: Sequence[int]) -> pa.Table:
+    """Numbers, and of each a part `p` of its own."""
+    return pa.table({"n": pa.array(values, pa.int64()), "p": [str(value) for value in values]})
 
 
 @pytest.mark.parametrize("server", ["s3"], indirect=True)
