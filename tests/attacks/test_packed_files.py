@@ -4,6 +4,7 @@ import bz2
 import gzip
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ MOST_GROWTH = 100
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="measures memory by /proc"
 )
-SUFFIXES = {"gzip": "gz", "bz2": "bz2", "zstd": "zst", "lz4": "lz4", "brotli": "br"}
+SUFFIXES = {"gzip": "gz", "bz2": "bz2", "zstd": "zst", "lz4": "lz4", "brotli": "br", "zip": "zip"}
 LINES = {"csv": b"x" * 1_023 + b"\n", "json": b'{"a":"' + b"x" * 1_015 + b'"}\n'}
 ROWS = MEMBER // 1_024
 
@@ -35,6 +36,11 @@ def pack(path: Path, codec: str, member: bytes, members: int) -> Path:
         with pa.CompressedOutputStream(str(path), codec) as sink:
             for _ in range(members):
                 sink.write(member)
+        return path
+    if codec == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for number in range(members):
+                archive.writestr(f"{number}.txt", member)
         return path
     if codec == "gzip":
         packed = gzip.compress(member)
@@ -68,7 +74,8 @@ def peak():
 reader, *paths = sys.argv[1:]
 header = {"header": "false"} if reader == "csv" else {}
 def move(path):
-    source = {"name": reader, "path": path, **header}
+    packed = {"compression": "zip"} if path.endswith("zip") else {}
+    source = {"name": reader, "path": path, **header, **packed}
     return spark_channel.transfer(None, source, {"name": "discard"}, channels=1)
 move(paths.pop(0))  # what is imported for a first read is not the file's
 open("/proc/self/clear_refs", "w").write("5")
