@@ -231,3 +231,18 @@ def test_a_log_has_no_shown_floats() -> None:
     reader, _ = load_reader({**log, **more})
     with pytest.raises(OptionError, match="'floatsAs' got 'text'"):
         reader.feed(FeedOptions())
+
+
+def test_a_decimal_has_more_digits_than_arrow(tmp_path: Path, mysql: End) -> None:
+    number = "1234567890123456789012345678901234567890.1200000000"
+    mysql.ask("DROP TABLE IF EXISTS wide; CREATE TABLE wide (id int, v decimal(60,10))")
+    rows = f"1,{number}\n2,abc\n3,0.5\n"
+    report = run(tmp_path, file(tmp_path, rows, "string"), mysql.writes("wide"))
+    assert report["rows_refused"] == 1
+    assert lines(tmp_path, mysql.reads("wide")) == [f"1|{number}", "3|0.5000000000"]
+
+
+def test_a_column_without_a_type_leaves_the_others_theirs(tmp_path: Path, mysql: End) -> None:
+    mysql.ask("DROP TABLE IF EXISTS placed; CREATE TABLE placed (id int, v decimal(10,2), p point)")
+    run(tmp_path, file(tmp_path, "1,1.50\n", "string"), mysql.writes("placed"))
+    assert mysql.ask("SELECT id, v FROM placed") == [("1", "1.50")]
