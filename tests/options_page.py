@@ -332,12 +332,12 @@ def options_page() -> str:
         for row in "".join(sections).split("\n")
         if (match := _NAME.match(row)) is not None
     }
-    first = _block(OPTION, ["|".join(rows[name].split("|")[:4]) + "|" for name in FIRST])
+    first = _block(OPTION, ["|".join(rows[name].split("|")[:4]) + "|" for name in TWELVE])
     text = HEAD.replace("OWN", _filled(own)) + f"\n## The twelve that people set\n{first}"
     return with_contents(text + "".join(map(_folded, sections)))
 
 
-FIRST = (
+TWELVE = (
     *("rowsPerSecond", "bytesPerSecond", "protect", "sharedLimit", "channels", "where", "columns"),
     *("partitionColumn", "commit", "txnAppId", "writeMode", "maxDirtyRows"),
 )
