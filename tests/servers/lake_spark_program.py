@@ -9,6 +9,7 @@ line with the prefix `ANSWER`, and has the text of an error, or null.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -42,7 +43,7 @@ def session(jars: Path, folder: Path) -> SparkSession:
     return builder.getOrCreate()
 
 
-def carry_out(spark: SparkSession, wanted: dict) -> None:
+def carry_out(spark: SparkSession, wanted: dict[str, Any]) -> None:
     for statement in wanted.get("sql", ()):
         spark.sql(statement).collect()
     if "default" in wanted:
@@ -57,7 +58,7 @@ def carry_out(spark: SparkSession, wanted: dict) -> None:
 
 def add_column_with_default(spark: SparkSession, table: str, column: str, value: int) -> None:
     """By Iceberg's own interface: its SQL has no defaults."""
-    jvm = spark._jvm
+    jvm: Any = spark._jvm
     found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table)
     literal = jvm.org.apache.iceberg.expressions.Literal.of(value)
     kind = jvm.org.apache.iceberg.types.Types.IntegerType.get()

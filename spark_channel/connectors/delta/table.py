@@ -4,7 +4,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -346,24 +346,26 @@ _WRITTEN = {
     "deletionVectors",
     "columnMapping",
     "v2Checkpoint",
-    "vacuumProtocolCheck",
     "appendOnly",
     "invariants",
     "checkConstraints",
     "changeDataFeed",
     "generatedColumns",
-    "identityColumns",
-    "domainMetadata",
-    "inCommitTimestamp",
 }
-"""Features whose use is looked for below, or that change nothing for a writer of whole files."""
+"""Features that deltalake commits to, and whose use is looked for below."""
 
+_IDENTITY_COLUMNS = 6
+"""The writer version that demands them, without a list of features."""
 _INNER_CHAR = re.compile(r"\bchar\(")
 _IN_SPARK = "use Delta Lake in Spark for this table"
 
 
 def _fields(table: "DeltaTable") -> list[dict[str, Any]]:
     return list(json.loads(table.schema().to_json())["fields"])
+
+
+def _features(names: Sequence[str]) -> str:
+    return f"feature{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
 
 
 def check_readable(table: "DeltaTable", shown: str) -> None:
@@ -374,7 +376,7 @@ def check_readable(table: "DeltaTable", shown: str) -> None:
     protocol = table.protocol()
     strange = sorted(set(protocol.reader_features or ()) - _READ)
     if protocol.min_reader_version > 3 or strange:
-        what = f"needs the reader feature {strange[0]!r}" if strange else "needs a newer reader"
+        what = f"needs the reader {_features(strange)}" if strange else "needs a newer reader"
         raise UnsupportedError(f"{shown} {what}, which this connector does not have; {_IN_SPARK}")
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode != "none":
@@ -383,6 +385,11 @@ def check_readable(table: "DeltaTable", shown: str) -> None:
         )
     folders = table.metadata().partition_columns
     for field in _fields(table):
+        if "date" in _widened_from(field):
+            raise UnsupportedError(
+                f"column {field['name']!r} of {shown} was a date, and is a timestamp now: older files have dates, "
+                f"which are not read as timestamps here; {_IN_SPARK}, or write it again there"
+            )
         note = str(field.get("metadata", {}).get(LENGTH_NOTE, ""))
         if not is_length(note) and _INNER_CHAR.search(note):
             raise UnsupportedError(
@@ -394,6 +401,16 @@ def check_readable(table: "DeltaTable", shown: str) -> None:
                 f"{shown} is partitioned by {field['name']!r}, which is binary: deltalake gives such values as the log "
                 f"spells them; {_IN_SPARK}"
             )
+
+
+def _widened_from(part: Any) -> set[str]:
+    """The earlier types of a column, or of a field inside it."""
+    if isinstance(part, list):
+        return set().union(*map(_widened_from, part))
+    if not isinstance(part, dict):
+        return set()
+    changes = part.get("delta.typeChanges", ())
+    return {change["fromType"] for change in changes}.union(*map(_widened_from, part.values()))
 
 
 def check_deletion_vectors(table: "DeltaTable", shown: str) -> None:
@@ -425,22 +442,22 @@ def check_writable(table: "DeltaTable", shown: str, *, removes: bool) -> None:
     """
     check_readable(table, shown)
     protocol, settings = table.protocol(), table.metadata().configuration
-    strange = sorted(set(protocol.writer_features or ()) - _WRITTEN)
+    needed = set(protocol.writer_features or ())
+    if protocol.min_writer_version == _IDENTITY_COLUMNS:
+        needed.add("identityColumns")
+    strange = sorted(needed - _WRITTEN)
     if protocol.min_writer_version > 7 or strange:
-        what = f"needs the writer feature {strange[0]!r}" if strange else "needs a newer writer"
+        what = f"needs the writer {_features(strange)}" if strange else "needs a newer writer"
         raise UnsupportedError(f"{shown} {what}, which this connector does not have; {_IN_SPARK}")
     constraint = next((name for name in settings if name.startswith("delta.constraints.")), None)
     if constraint is not None:
         raise UnsupportedError(
             f"{shown} has {constraint}, which only a query engine can check; {_IN_SPARK}"
         )
-    if settings.get("delta.enableInCommitTimestamps", "").lower() == "true":
-        raise UnsupportedError(f"{shown} has delta.enableInCommitTimestamps; {_IN_SPARK}")
     for field in _fields(table):
         for name, what in (
             ("delta.invariants", "an invariant"),
             ("delta.generationExpression", "a generation expression"),
-            ("delta.identity.start", "identity values"),
             (LENGTH_NOTE, "a length (CHAR or VARCHAR) inside another type, that only Spark checks"),
         ):
             note = field.get("metadata", {}).get(name)

@@ -361,7 +361,7 @@ class DeltaState(TableState):
     def check_writable(self, *, removes: bool) -> None:
         check_writable(self._table, self._shown, removes=removes)
         if removes:
-            check_deletion_vectors(self._table, self._shown)
+            self.files()  # which looks for deletion vectors, and for files outside of the table
 
     def files(self) -> list[TableFile]:
         check_deletion_vectors(self._table, self._shown)

@@ -213,7 +213,13 @@ def test_a_partition_column_of_bytes_is_refused(tmp_path: Path) -> None:
         write(path, pa.table({"id": [1], "p": [b"a"]}))
 
 
-def _spark_log(path: Path, column: dict[str, Any], partition_by: list[str], *adds: Any) -> None:
+def _spark_log(
+    path: Path,
+    column: dict[str, Any],
+    partition_by: list[str],
+    *adds: Any,
+    protocol: dict[str, Any] | None = None,
+) -> None:
     """A table's log as Delta for Spark spells it."""
     fields = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}, column]
     about = {
@@ -224,7 +230,8 @@ def _spark_log(path: Path, column: dict[str, Any], partition_by: list[str], *add
         "configuration": {},
         "createdTime": 1,
     }
-    actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": about}]
+    protocol = protocol or {"minReaderVersion": 1, "minWriterVersion": 2}
+    actions = [{"protocol": protocol}, {"metaData": about}]
     (path / "_delta_log").mkdir(parents=True)
     lines = [json.dumps(each, ensure_ascii=False) for each in [*actions, *adds]]
     (path / "_delta_log" / f"{0:020d}.json").write_text("\n".join(lines), encoding="utf-8")
@@ -346,6 +353,130 @@ def test_a_length_inside_another_type_is_refused(tmp_path: Path) -> None:
     _spark_log(tmp_path / "t", column, [])
     with pytest.raises(UnsupportedError, match=r"column 'v' .* has a length"):
         write(tmp_path / "t", pa.table({"id": [1], "v": [["longer"]]}))
+
+
+_OF_READERS = (
+    "catalogManaged",
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+    "variantType",
+    "variantType-preview",
+)
+_OF_WRITERS = (
+    "allowColumnDefaults",
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "checkpointProtection",
+    "clustering",
+    "collations-preview",
+    "domainMetadata",
+    "generatedColumns",
+    "icebergCompatV1",
+    "icebergCompatV2",
+    "identityColumns",
+    "inCommitTimestamp",
+    "invariants",
+    "materializePartitionColumns",
+    "rowTracking",
+)
+
+
+_TAKEN = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "columnMapping",
+    "deletionVectors",
+    "generatedColumns",
+    "invariants",
+    "timestampNtz",
+    "v2Checkpoint",
+}
+"""As long as a table does not use them."""
+
+
+@pytest.mark.parametrize("feature", [*_OF_READERS, *_OF_WRITERS])
+def test_a_feature_is_written_or_refused_by_name_before_a_row_moves(
+    tmp_path: Path, feature: str
+) -> None:
+    """deltalake looks at some of them when it commits."""
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": [feature] if feature in _OF_READERS else [],
+        "writerFeatures": [feature],
+    }
+    column = {"name": "s", "type": "string", "nullable": True, "metadata": {}}
+    _spark_log(tmp_path / "t", column, [], protocol=protocol)
+    rows = pa.table({"id": [1], "s": ["a"]})
+    for overwrite in (False, True):
+        out, context = (
+            writer_of(tmp_path / "t"),
+            WriteContext(f"job-{overwrite}", overwrite=overwrite),
+        )
+        if feature not in _TAKEN:
+            with pytest.raises(UnsupportedError, match=f"'{feature}'"):
+                stage(out, [rows], context)
+            continue
+        out.commit(*stage(out, [rows], context))
+        assert read(tmp_path / "t").to_pylist() == rows.to_pylist()
+
+
+def test_the_writer_version_that_demands_identity_columns(tmp_path: Path) -> None:
+    column = {"name": "s", "type": "string", "nullable": True, "metadata": {}}
+    for writer in (3, 4, 5, 6):
+        path = tmp_path / str(writer)
+        protocol = {"minReaderVersion": 2, "minWriterVersion": writer}
+        _spark_log(path, column, [], protocol=protocol)
+        if writer < 6:
+            write(path, pa.table({"id": [1], "s": ["a"]}))
+            continue
+        with pytest.raises(UnsupportedError, match="needs the writer feature 'identityColumns'"):
+            write(path, pa.table({"id": [1], "s": ["a"]}))
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_date_that_became_a_timestamp_is_refused(tmp_path: Path, *, inside: bool) -> None:
+    """The dates of older files are not timestamps."""
+    change = {"delta.typeChanges": [{"fromType": "date", "toType": "timestamp_ntz"}]}
+    column = {"name": "d", "type": "timestamp_ntz", "nullable": True, "metadata": change}
+    if inside:
+        kind = {"type": "struct", "fields": [column]}
+        column = {"name": "s", "type": kind, "nullable": True, "metadata": {}}
+    features = ["timestampNtz", "typeWidening"]
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": features,
+        "writerFeatures": features,
+    }
+    _spark_log(tmp_path / "t", column, [], protocol=protocol)
+    with pytest.raises(UnsupportedError, match=f"column '{column['name']}' .* was a date"):
+        reader_of(tmp_path / "t").schema()
+
+
+def test_an_overwrite_of_a_shallow_clone_is_refused_before_a_row_moves(tmp_path: Path) -> None:
+    file = tmp_path / "part-0.parquet"
+    pq.write_table(pa.table({"id": [1], "s": ["a"]}), file)
+    add = {
+        "path": f"file:{file}",
+        "partitionValues": {},
+        "size": file.stat().st_size,
+        "modificationTime": 1,
+        "dataChange": True,
+    }
+    column = {"name": "s", "type": "string", "nullable": True, "metadata": {}}
+    _spark_log(tmp_path / "t", column, [], {"add": add})
+    with pytest.raises(UnsupportedError, match="outside its directory"):
+        writer_of(tmp_path / "t").prepare(
+            WriteContext("job", overwrite=True), pa.table({"id": [2], "s": ["b"]}).schema
+        )
 
 
 def _stored_without_blanks(path: Path, *, partitioned: bool) -> None:

@@ -151,7 +151,7 @@ DELTAS = (
             "id BIGINT, n BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 5 INCREMENT BY 3)",
             "INSERT INTO {t} (id) VALUES (1), (2)",
         ),
-        write="identity values",
+        write="identityColumns",
     ),
     Made(
         "check_constraint",
@@ -197,18 +197,32 @@ DELTAS = (
     Made(
         "widened",
         _table(
-            "id BIGINT, a TINYINT, b INT, f FLOAT, de DECIMAL(5,2), da DATE",
-            "INSERT INTO {t} VALUES (1, 127, 2147483647, 1.1, 123.45, DATE'2024-01-02')",
+            "id BIGINT, a TINYINT, b INT, f FLOAT, de DECIMAL(5,2), c INT, e SMALLINT, n STRUCT<x: INT>",
+            "INSERT INTO {t} VALUES (1, 127, 2147483647, 1.1, 123.45, 16777217, 5, named_struct('x', 1))",
             "ALTER TABLE {t} ALTER COLUMN a TYPE INT",
             "ALTER TABLE {t} ALTER COLUMN b TYPE BIGINT",
             "ALTER TABLE {t} ALTER COLUMN f TYPE DOUBLE",
             "ALTER TABLE {t} ALTER COLUMN de TYPE DECIMAL(10,4)",
-            "ALTER TABLE {t} ALTER COLUMN da TYPE TIMESTAMP_NTZ",
-            "INSERT INTO {t} VALUES (2, 100000, 5000000000, 1.1, 123456.7891, TIMESTAMP_NTZ'2024-01-02 03:04:05')",
+            "ALTER TABLE {t} ALTER COLUMN c TYPE DOUBLE",
+            "ALTER TABLE {t} ALTER COLUMN e TYPE DECIMAL(12,2)",
+            "ALTER TABLE {t} ALTER COLUMN n.x TYPE BIGINT",
+            "INSERT INTO {t} VALUES (2, 100000, 5000000000, 1.1, 123456.7891, 0.5, 1.25, "
+            "named_struct('x', 5000000000))",
+            enableTypeWidening="true",
+        ),
+        write="typeWidening",
+    ),
+    Made(
+        "widened_date",
+        _table(
+            "id BIGINT, d DATE",
+            "INSERT INTO {t} VALUES (1, DATE'2024-01-02')",
+            "ALTER TABLE {t} ALTER COLUMN d TYPE TIMESTAMP_NTZ",
             enableTypeWidening="true",
             **{"feature.timestampNtz": "supported"},
         ),
-        write="typeWidening",
+        read="was a date",
+        write="was a date",
     ),
     Made(
         "widened_partition",
@@ -237,7 +251,7 @@ DELTAS = (
     Made(
         "in_commit_timestamps",
         _table(_TWO, _ROWS, enableInCommitTimestamps="true"),
-        write="enableInCommitTimestamps",
+        write="inCommitTimestamp",
     ),
     Made(
         "v2_checkpoints",
@@ -399,28 +413,25 @@ DELTAS = (
     Made(
         "cloned",
         (*_table(_TWO, _ROWS), "CREATE TABLE {t}_c SHALLOW CLONE {t} LOCATION '{path}_c'"),
+        read="outside its directory",
+        replace="outside its directory",
         query="SELECT * FROM {t}_c",
         suffix="_c",
-    ),
-    Made(
-        "collated",
-        _table(
-            "id BIGINT, s STRING COLLATE UTF8_LCASE", "INSERT INTO {t} VALUES (1, 'A'), (2, 'a')"
-        ),
-        write="collations",
     ),
     Made(
         "feature_dropped",
         _table(_TWO, _ROWS, "ALTER TABLE {t} DROP FEATURE deletionVectors", **_VECTORS),
         write="checkpointProtection",
     ),
-    Made("vacuum_check", _table(_TWO, _ROWS, **{"feature.vacuumProtocolCheck": "supported"})),
+    Made(
+        "vacuum_check",
+        _table(_TWO, _ROWS, **{"feature.vacuumProtocolCheck": "supported"}),
+        write="vacuumProtocolCheck",
+    ),
     Made("empty", _table(_TWO)),
     Made(
         "void",
         _table("id BIGINT, v VOID", "INSERT INTO {t} (id) VALUES (1)"),
-        read="void",
-        write="void",
     ),
     Made("no_statistics", _table(_TWO, _ROWS, dataSkippingNumIndexedCols="0")),
     Made(
@@ -437,29 +448,5 @@ DELTAS = (
         _table(
             "id BIGINT COMMENT 'the key', s STRING COMMENT 'ü'", _ROWS, more="COMMENT 'a table'"
         ),
-    ),
-    Made(
-        "intervals",
-        _table(
-            "id BIGINT, y INTERVAL YEAR TO MONTH, d INTERVAL DAY TO SECOND",
-            "INSERT INTO {t} VALUES (1, INTERVAL '1-2' YEAR TO MONTH, INTERVAL '1 2:3:4.5' DAY TO SECOND)",
-        ),
-        read="interval",
-        write="interval",
-        query="SELECT id, string(y), string(d) FROM {t}",
-    ),
-    Made(
-        "times",
-        _table("id BIGINT, t TIME", "INSERT INTO {t} VALUES (1, TIME'12:34:56.789')"),
-        read="time",
-        write="time",
-        query="SELECT id, string(t) FROM {t}",
-    ),
-    Made(
-        "geometry",
-        _table("id BIGINT, g GEOMETRY(4326)"),
-        read="geometry",
-        write="geometry",
-        query="SELECT id FROM {t}",
     ),
 )

@@ -248,7 +248,6 @@ ICEBERGS = (
     Made(
         "unknown_v3",
         _table("id BIGINT, v VOID", "INSERT INTO {t} (id) VALUES (1)", format_version="3"),
-        read="unknown",
         write="format version 3",
     ),
     Made(
