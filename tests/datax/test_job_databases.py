@@ -59,6 +59,7 @@ def test_a_reader_becomes_our_connectors_options(make_job: Any) -> None:
         "sessionInitStatement": '["set a = 1", "set b = 2"]',
         "tinyInt1IsBit": "false",
         "zeroDates": "null",
+        "wideDecimals": "text",
     }
 
 

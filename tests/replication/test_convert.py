@@ -98,6 +98,7 @@ def test_jobs_become_streams() -> None:
         "password": "${env:SOURCE_PASSWORD}",
         "tinyInt1IsBit": "false",  # as DataX reads them
         "zeroDates": "null",
+        "wideDecimals": "text",
     }
     assert found.limit.rows_per_second == 5000
     assert found.limit.bytes_per_second == 1 << 20

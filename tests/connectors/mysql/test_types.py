@@ -434,3 +434,12 @@ def test_a_value_that_would_be_changed_is_refused(
 def test_a_type_that_mysql_has_not_is_refused_by_column(shop: Shop, kind: pa.DataType) -> None:
     with pytest.raises(SchemaError, match="column 'c' is"):
         shop.writer().prepare(shop.context(), pa.schema([("c", kind)]))
+
+
+def test_a_decimal_that_arrow_has_no_digits_for_is_read_as_text(shop: Shop) -> None:
+    digits = "123456789012345678901234567890123456789.5"
+    shop.sql(f"CREATE TABLE t (d DECIMAL(50,10)); INSERT INTO t VALUES ({digits}), (NULL)")
+    with pytest.raises(SchemaError, match="'d'"):
+        shop.read()
+    texts = shop.read(wideDecimals="text")["d"].to_pylist()
+    assert [text if text is None else text.rstrip("0") for text in texts] == [digits, None]
