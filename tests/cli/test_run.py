@@ -134,7 +134,7 @@ def test_refused_rows_are_told_and_a_named_load_is_written_once(
 @ENGINES
 def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path, engine: Engine) -> None:
     file = job(tmp_path, made_up(10), into_sqlite(tmp_path / "no" / "t.db"), speed={"channel": 1})
-    assert "/no does not exist; make it" in run("run", file, *engine, code=1)
+    assert "/no does not exist; make it" in run("run", file, *engine, code=2)
 
 
 @pytest.mark.parametrize(
