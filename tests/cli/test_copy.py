@@ -1,6 +1,7 @@
 """`spark-channel copy`: what its two places mean, and copies as they are typed."""
 
 import json
+import os
 import shlex
 import sqlite3
 import subprocess
@@ -40,6 +41,24 @@ def test_a_new_table_takes_keys_of_its_source(tmp_path: Path) -> None:
         for row in ((2, "'c'"), (3, "NULL")):
             with pytest.raises(sqlite3.IntegrityError):
                 copied.execute(f"INSERT INTO orders VALUES ({row[0]}, {row[1]})")
+
+
+@pytest.mark.parametrize("command", ["copy", "verify", "replicate"])
+def test_how_the_work_was_done_is_printed_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    source, target = tmp_path / "source.db", tmp_path / "target.db"
+    for path in (source, target):
+        with closing(sqlite3.connect(path)) as shop, shop:
+            shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    file = tmp_path / "shop.yml"
+    file.write_text(f"source: {{path: {source}}}\ntarget: {{path: {target}}}\nstreams: {{'*': }}\n")
+    places = [f"{source}?dbtable=orders", f"{target}?dbtable=orders"]
+    given = [str(file)] if command == "replicate" else places
+    for more, shown in ([], ""), (["--verbose"], "1"):
+        monkeypatch.setenv("SPARK_CHANNEL_VERBOSE", "")  # which the option sets for the process
+        assert typed(command, *given, *more).exit_code == 0
+        assert os.environ["SPARK_CHANNEL_VERBOSE"] == shown
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def table(path: Path, definition: str = "id INTEGER, name TEXT") -> Path:
 def test_a_job_runs_and_its_variables_are_put_in(tmp_path: Path, engine: Engine) -> None:
     path = table(tmp_path / "t.db")
     file = job(tmp_path, made_up(5000, "${who}"), into_sqlite(path), speed={"channel": "2"})
-    out = run("run", file, *engine, "-p", "-Dwho=ada")
+    out = run("run", file, *engine, "--verbose", "-p", "-Dwho=ada")
     assert count(path) == (10_000, 10_000)
     assert "copied 10 000 rows" in out
     assert "2 channels" in out

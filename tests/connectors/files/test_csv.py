@@ -438,7 +438,7 @@ def test_a_single_character_can_be_written_as_it_is_spelled_in_spark(tmp_path: P
 
 def test_the_first_line_may_have_fewer_values_than_a_row(file: Path) -> None:
     file.write_text("1\n2,b,c\n3,d,e,f\n")
-    options = {"header": "false", "inferSchema": "false", "mode": "MARK"}
+    options: dict[str, Any] = {"header": "false", "inferSchema": "false", "mode": "MARK"}
     assert read("csv", file, **options).num_columns == 1
     rows = read("csv", file, leastColumns="3", **options).to_pylist()
     assert "1 values for 3 columns" in rows[0]["_c0"]
