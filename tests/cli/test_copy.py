@@ -54,7 +54,7 @@ def test_how_the_work_was_done_is_printed_where_it_is_asked_for(
     file = tmp_path / "shop.yml"
     file.write_text(f"source: {{path: {source}}}\ntarget: {{path: {target}}}\nstreams: {{'*': }}\n")
     places = [f"{source}?dbtable=orders", f"{target}?dbtable=orders"]
-    given = [str(file)] if command == "replicate" else places
+    given = places if command == "copy" else [str(file)]
     for more, shown in ([], ""), (["--verbose"], "1"):
         monkeypatch.setenv("SPARK_CHANNEL_VERBOSE", "")  # which the option sets for the process
         assert typed(command, *given, *more).exit_code == 0
