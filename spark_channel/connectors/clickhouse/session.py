@@ -202,7 +202,7 @@ class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
             ),
             (
                 "createTable",
-                self.create_table,
+                "true" if self.create_table == "columns" else self.create_table,
                 "false",
                 "only you know the table's engine and order",
             ),
