@@ -306,7 +306,9 @@ class GroupFanOut:
         for target in self._targets:
             try:
                 target.run.budget.check()
-            except DirtyRowsError as error:
+            except (
+                ChannelError
+            ) as error:  # of refused rows, or of what another task of the target has met
                 self._target_failed(target, error)
 
     # ---- the reading half of a lane

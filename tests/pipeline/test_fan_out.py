@@ -182,6 +182,16 @@ def test_a_target_that_fails_is_left_behind(limit: int | None) -> None:
     assert "rollback" in bad.events
 
 
+def test_a_target_that_failed_in_another_task_is_left_behind() -> None:
+    good, bad = Own(), Own()
+    heard = DirtyBudget(DirtyLimit(0, None), failure=lambda: "disk full")
+    both = [FanOutTargetRun(heard), FanOutTargetRun(DirtyBudget(DirtyLimit(0, None)))]
+    outcome = move(work(MemoryReader(3), branch(bad, on_failure="leave"), branch(good)), both)
+    assert good.rows == Counter(range(120))
+    assert outcome.left[0].endswith("disk full")
+    assert outcome.left[1] == ""
+
+
 def test_when_every_target_failed_the_job_fails() -> None:
     writers = [Own(on_write=breaks(TargetError(f"full {n}"))) for n in range(2)]
     made = work(MemoryReader(20), *(branch(writer, on_failure="leave") for writer in writers))
