@@ -1,10 +1,11 @@
 """Notes on errors that the same work meets again: see `ChannelError.is_final`."""
 
+from collections.abc import Iterable
 from typing import TypeVar
 
-from spark_channel.errors import ChannelError
+from spark_channel.errors import ChannelError, TargetError
 
-__all__ = ["final", "of_input"]
+__all__ = ["HeardError", "final", "first_original", "of_input"]
 
 _Error = TypeVar("_Error", bound=ChannelError)
 
@@ -19,3 +20,16 @@ def of_input(error: _Error, *, is_of_input: bool = True) -> _Error:
     """Return `error`, noted as one of what the caller named: an end that is not there, or a right that is missing."""
     error.is_of_input = is_of_input or error.is_of_input
     return final(error, is_final=is_of_input)
+
+
+class HeardError(TargetError):
+    """The final error of another task, as this one heard it: its text, without its class and its notes."""
+
+    is_final = True
+
+
+def first_original(errors: Iterable[_Error]) -> _Error | None:
+    """The first error that a task has met itself; else the first that one has heard of; None = there is none."""
+    all_errors = list(errors)
+    met = (error for error in all_errors if not isinstance(error, HeardError))
+    return next(met, all_errors[0] if all_errors else None)

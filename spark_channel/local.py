@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, JobCancelledError, ServiceUnavailableError
+from spark_channel.final_errors import HeardError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import TaskGroup, TransferSpec
 from spark_channel.progress import JobProgress, TransferReport
@@ -83,6 +84,9 @@ class TaskGroupThreads:
                 if error is not None and failed is None:
                     failed = error
                     self.cancel()
+                elif isinstance(failed, HeardError) and isinstance(error, ChannelError):
+                    # What the others met after the cancel is not final.
+                    failed = error if error.is_final else failed
         except BaseException:
             self.cancel()
             raise

@@ -21,8 +21,8 @@ from spark_channel.connectors import (
     load_writer,
 )
 from spark_channel.connectors.base.contract import DirtyRow
-from spark_channel.errors import DirtyRowsError, OptionError, TargetError
-from spark_channel.final_errors import final
+from spark_channel.errors import DirtyRowsError, OptionError
+from spark_channel.final_errors import HeardError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.progress import DirtyLimit
@@ -107,11 +107,11 @@ class DirtyBudget:
         """Between two batches.
 
         Raises:
-            DirtyRowsError: the job as a whole has refused too many rows. TargetError: another task has met an error
+            DirtyRowsError: the job as a whole has refused too many rows. HeardError: another task has met an error
             that this one would meet, too.
         """
         if why := self._failure():
-            raise final(TargetError(why))
+            raise HeardError(why)
         if self.limit.limited and (why := self._stop()):
             raise DirtyRowsError(f"{why}{self._hint}")
 

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_channel.errors import ChannelError
+from spark_channel.final_errors import first_original
 from spark_channel.plain_text import log_of
 from spark_channel.planning import TaskGroup
 from spark_channel.service import ServiceAddress
@@ -83,9 +84,9 @@ class SparkEngine:
 
     def run(self, runner: Runner[_T], groups: Sequence[TaskGroup], job: str) -> list[_T]:
         outcomes = run_groups(self._spark, _SparkTask(runner), groups, job)
-        ended = next((each for each in outcomes if isinstance(each, _Ended)), None)
+        ended = first_original(each.error for each in outcomes if isinstance(each, _Ended))
         if ended is not None:
-            raise ended.error
+            raise ended
         return outcomes
 
     def own_error(self, error: BaseException) -> ChannelError | None:

@@ -16,6 +16,7 @@ from spark_channel.connectors import Receipt, WriteContext, find_connector
 from spark_channel.connectors.base.registry import describe, experiment_remark
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.errors import ChannelError, DirtyRowsError, OptionError, TargetError
+from spark_channel.final_errors import first_original
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TaskDirtyRows
 from spark_channel.pipeline.dirty import dirty_row_totals, prepare_write, too_many
@@ -249,7 +250,7 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
         receipts = [receipt for receipt in _receipts(messages) if receipt is not None]
         own = [message for message in messages if isinstance(message, ReceiptMessage)]
         dirty = sum(message.dirty_rows for message in own)
-        failed = next((message.failed for message in own if message.failed is not None), None)
+        failed = first_original(message.failed for message in own if message.failed is not None)
         if failed is not None:
             self._reporter.enter(Phase.FAILED, error=str(failed))
             raise failed

@@ -1,6 +1,7 @@
 """What a repeated task would meet again is met once, and ends the tasks that run beside it."""
 
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -8,11 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_channel import transfer
-from spark_channel.errors import ChannelError, TargetError
-from spark_channel.final_errors import final
+from spark_channel.errors import ChannelError, SchemaError, TargetError
+from spark_channel.final_errors import HeardError, final, first_original
+from spark_channel.local import TaskGroupThreads
 from spark_channel.pipeline import DirtyBudget
+from spark_channel.planning import TaskGroup
 from spark_channel.progress import Counters, JobProgress, JobSpec, Phase
 from spark_channel.progress.spec import DirtyLimit
+from spark_channel.transfers.task import TaskGroupAttempt
 from tests.small_disk import small_disk
 
 ROWS = 200_000
@@ -88,3 +92,29 @@ def test_an_error_that_may_pass_ends_no_other_task() -> None:
     progress.update(counters.snapshot())
     assert progress.failure == ""
     assert not final(TargetError("lost"), is_final=False).is_final
+
+
+class _MetLate:
+    """Group 1 meets an error; group 0 hears of it, and ends before it."""
+
+    def __init__(self) -> None:
+        self._begun, self._ended = threading.Barrier(2, timeout=20), threading.Event()
+
+    def run(self, group: TaskGroup, attempt: TaskGroupAttempt) -> None:
+        with attempt.cancelling(self._ended.set):
+            self._begun.wait()
+            if group.id == 0:
+                raise HeardError("column a")
+            assert self._ended.wait(20)
+            raise SchemaError("column a")
+
+
+def test_the_job_fails_with_the_error_that_was_met_and_not_with_its_echo() -> None:
+    """Whose class is the job's exit code."""
+    groups = [TaskGroup(number, (), 1) for number in range(2)]
+    with pytest.raises(SchemaError, match="column a"):
+        TaskGroupThreads(_MetLate(), groups).run()
+    heard, met = HeardError("a"), SchemaError("a")
+    assert first_original([heard, met]) is met
+    assert first_original([heard]) is heard
+    assert first_original([]) is None
