@@ -100,6 +100,18 @@ def test_a_driver_that_wakes_up_after_its_version_has_no_row_publishes_nothing(
     assert sum(target.seen().values()) == 2
 
 
+def test_a_version_whose_row_has_another_name_than_its_key_keeps_it(tmp_path: Path) -> None:
+    """As a database leaves it that cuts or changes texts: its bit would be where no rerun looks."""
+    (target,) = open_target("sqlite", None, tmp_path)  # type: ignore[arg-type] # asks for no fixture
+    target.reset(True)
+    jobs = Jobs(target)
+    jobs.run(9)
+    target.sql(f"UPDATE {target.claims} SET name = 'nightl' WHERE kind = 'txn'")
+    jobs.age()
+    assert jobs.run(10, 9) == [True, False]
+    assert sum(target.seen().values()) == 2
+
+
 def test_a_version_that_was_shared_between_the_look_and_the_claim_is_published(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_channel.clock import utc_now, utc_text
 from spark_channel.connectors.base.claims import Claim, Identity
-from spark_channel.connectors.sql.claim_tables import LONGEST_NAME, LONGEST_TARGET, claim_of
+from spark_channel.connectors.sql.claim_tables import claim_of
 
 __all__ = [
     "PER_ROW",
@@ -77,14 +77,14 @@ class Expired:
 
 
 def expired_of(rows: Sequence[tuple[Any, ...]]) -> Expired:
-    """A version whose target's or id's name was cut stays: the key of its shared row is made of the whole name."""
+    """A version whose names are not those of its key stays, as cut ones: the key of its shared row is made of them."""
     keys, versions = [], defaultdict[Identity, list[Claim]](list)
     for row in rows:
         claim = claim_of(row)
         identity = claim.identity
         shared = shared_row(identity)
         if shared is not None:
-            if len(identity.target) >= LONGEST_TARGET or len(identity.name) >= LONGEST_NAME:
+            if identity.key != str(row[0]):
                 continue
             versions[shared].append(claim)
         keys.append(str(row[0]))
