@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -212,18 +213,68 @@ def test_a_table_of_an_earlier_version_gets_its_index_with_the_next_job(
         target.reset(True)
         jobs = Jobs(target)
         jobs.run(1)
-        index = f"{target.schema}spark_channel_claims_published"
-        target.sql(
-            f"ALTER TABLE {target.claims} DROP INDEX {index}"
-            if kind == "mysql"
-            else f"DROP INDEX {index}"
-        )
+        _drop_index(target)
         jobs.run(2)
-        asked = {
-            "sqlite": "SELECT 1 FROM sqlite_master WHERE name = 'spark_channel_claims_published'",
-            "postgresql": f"SELECT 1 FROM pg_class WHERE oid = to_regclass('{index}')",
-            "mysql": "SELECT DISTINCT 1 FROM information_schema.statistics WHERE table_schema = 'protocol' "
-            "AND index_name = 'spark_channel_claims_published'",
-        }
-        assert target.sql(asked[kind]) == [("1",)]
+        assert _has_index(target)
         assert jobs.run(1, 2, 3) == [False, False, True]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_the_index_waits_for_no_long_transaction(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Behind its wait all other jobs would queue, and the transaction may be the publication of a big one."""
+    for target in open_target(kind, request, tmp_path):
+        target.reset(True)
+        jobs = Jobs(target)
+        jobs.run(1)
+        _drop_index(target)
+        with session_of(target) as session, session.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(f"UPDATE {target.claims} SET epoch = epoch WHERE claim = ''")
+            assert jobs.run(2) == [True]
+            assert not _has_index(target)
+        assert jobs.run(3, 2) == [True, False]
+        assert _has_index(target)
+
+
+def _index(target: Target) -> str:
+    return f"{target.schema}spark_channel_claims_published"
+
+
+def _drop_index(target: Target) -> None:
+    of_mysql = f"ALTER TABLE {target.claims} DROP INDEX {_index(target)}"
+    target.sql(of_mysql if target.kind == "mysql" else f"DROP INDEX {_index(target)}")
+
+
+def _has_index(target: Target) -> bool:
+    asked = {
+        "sqlite": "SELECT 1 FROM sqlite_master WHERE name = 'spark_channel_claims_published'",
+        "postgresql": f"SELECT 1 FROM pg_class WHERE oid = to_regclass('{_index(target)}')",
+        "mysql": "SELECT DISTINCT 1 FROM information_schema.statistics WHERE table_schema = 'protocol' "
+        "AND index_name = 'spark_channel_claims_published'",
+    }
+    return target.sql(asked[target.kind]) == [("1",)]
+
+
+def session_of(target: Target) -> Any:
+    """A session of an independent client, which is closed without a commit."""
+    options = target.options
+    if target.kind == "mysql":
+        import pymysql
+
+        url = urlsplit(options["url"])
+        return pymysql.connect(
+            host=url.hostname,
+            port=url.port,
+            user=options["user"],
+            password=options["password"],
+            database="protocol",
+        )
+    import psycopg
+
+    url = options["url"].removeprefix("jdbc:")
+    session = psycopg.connect(url, user=options["user"], password=options["password"])
+    session.autocommit = True  # BEGIN is a statement
+    return closing(session)

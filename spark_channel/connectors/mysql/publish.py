@@ -472,4 +472,6 @@ def _claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
         stage=ledger.stage,
         index=f"ALTER TABLE {table} ADD {index}",
         index_in_table=f", {index}",
+        hurry=f"SET SESSION lock_wait_timeout = {_DROP_SECONDS}",
+        hurry_end="SET SESSION lock_wait_timeout = DEFAULT",
     )

@@ -82,7 +82,8 @@ class ClaimDialect:
     database keeps for itself, with how they are written instead. `stage` begins the names of staging tables.
 
     `index` is the statement that makes `PUBLISHED`, for which `exists` is asked too; "": the database needs none.
-    `index_in_table` makes it with its table, where this takes fewer rights.
+    `index_in_table` makes it with its table, where this takes fewer rights. `hurry` lets statements that lock a whole
+    table wait for 2 s at most, since all others queue behind them, and `hurry_end` ends that.
     """
 
     table: Callable[[str], str]
@@ -101,6 +102,8 @@ class ClaimDialect:
     stage: str = STAGE
     index: str = ""
     index_in_table: str = ""
+    hurry: str = ""
+    hurry_end: str = ""
 
 
 def is_own_table(name: str) -> bool:

@@ -125,8 +125,15 @@ class Claims:
     def add_index(self) -> None:
         for statement in self._dialect.before(PUBLISHED):
             self._run(statement, ())
-        if self.lacks_index():  # another session may have made it before this one's turn
+        if not self.lacks_index():  # another session may have made it before this one's turn
+            return
+        if self._dialect.hurry:
+            self._run(self._dialect.hurry, ())
+        try:
             self._run(self._dialect.index, ())
+        finally:
+            if self._dialect.hurry_end:
+                self._run(self._dialect.hurry_end, ())
 
     def probe(self) -> None:
         """Change nothing, with each right that the claims need.

@@ -322,4 +322,5 @@ def claim_dialect(
         distrust=lambda name: known.get(own.name(name)) or None,
         stage=own.stage,
         index=f"CREATE INDEX {quoted_name(own.name(PUBLISHED))} ON {table(CLAIMS)} (kind, published_at)",
+        hurry="SET LOCAL lock_timeout = '2s'",
     )
