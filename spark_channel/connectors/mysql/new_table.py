@@ -20,6 +20,8 @@ from spark_channel.errors import TargetError
 
 __all__ = ["tried"]
 
+_TRIALS = 3
+"""Another job may remove the first, which no claim names."""
 _ENGINE = re.compile(r"(?<=\n\) ENGINE=)\w+")
 
 
@@ -39,16 +41,24 @@ def tried(
     if engine is not None and engine[0] != "InnoDB":
         create = _ENGINE.sub("InnoDB", create, count=1)
         left.append(f"engine {engine[0]}: its tables have no transactions")
-    trial = table_in(place.schema, f"spark_channel_trial_{secrets.token_hex(8)}")
-    try:
-        session.rows(create.replace(TABLE, trial))
-    except TargetError as error:
-        return " ".join(str(error).split())
-    try:
-        table = MysqlDialect().find_table(session, trial)
-    finally:
-        drop_tables(session, [trial])
-    assert table is not None
+    table = None
+    for _ in range(_TRIALS):
+        # As staging, which the next job removes if this one is killed here.
+        trial = table_in(place.staging, f"{place.stage}trial_{secrets.token_hex(8)}")
+        try:
+            session.rows(create.replace(TABLE, trial))
+        except TargetError as error:
+            return " ".join(str(error).split())
+        try:
+            table = MysqlDialect().find_table(session, trial)
+        finally:
+            drop_tables(session, [trial])
+        if table is not None:
+            break
+    if table is None:
+        raise TargetError(
+            f"other jobs removed the table in {place.staging!r} on which the definition was tried: run it again"
+        )
     left += [f"{other}: no copy carries it" for other in definition.others]
     return NewTable(
         with_not_null(rows, definition), create=create, table=table, left_out=tuple(left)

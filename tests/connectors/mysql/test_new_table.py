@@ -3,9 +3,12 @@
 import logging
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from spark_channel.connectors.mysql import new_table
+from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
 from tests.connectors.mysql.conftest import Shop
@@ -72,7 +75,34 @@ def test_the_definition_is_the_same(
         "foreign key to_shop: when the table that it names has its rows, add CONSTRAINT"
         in caplog.text
     )
-    assert target.sql("SHOW TABLES LIKE 'spark_channel_trial%'") == ""
+    assert target.sql("SHOW TABLES LIKE '%trial%'") == ""
+
+
+def test_the_table_of_a_trial_that_was_killed_is_removed_as_staging(
+    engine: LocalEngine, shop: Shop, target: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.sql(DEFINITION)
+    monkeypatch.setattr(new_table, "drop_tables", lambda *_: [])  # as SIGKILL leaves it
+    copy(engine, end(shop), end(target, createtable="full"))
+    assert target.sql("SHOW TABLES LIKE '%trial%'") == ""
+
+
+def test_a_trial_whose_table_another_job_removes_is_made_again(
+    engine: LocalEngine, shop: Shop, target: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.sql(DEFINITION)
+    find, found = MysqlDialect.find_table, list[str]()
+
+    def removed_first(dialect: MysqlDialect, session: Any, name: str) -> Any:
+        if "trial" in name and not found:
+            found.append(name)
+            session.rows(f"DROP TABLE {name}")
+        return find(dialect, session, name)
+
+    monkeypatch.setattr(MysqlDialect, "find_table", removed_first)
+    copy(engine, end(shop), end(target, createtable="full"))
+    assert found
+    assert shown(target) == shown(shop)
 
 
 def test_a_job_that_fails_leaves_no_table(engine: LocalEngine, shop: Shop, target: Shop) -> None:
