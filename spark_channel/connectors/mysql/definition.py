@@ -32,7 +32,8 @@ def read_definition(session: Session, table: MysqlTable) -> TableDefinition:
         f"WHERE event_object_schema = {schema} AND event_object_table = {name} ORDER BY trigger_name"
     )
     details = session.rows(
-        "SELECT column_name, column_default, extra, column_comment FROM information_schema.columns "  # noqa: S608 - texts are quoted
+        "SELECT column_name, column_default, extra, column_comment, generation_expression "  # noqa: S608 - texts are quoted
+        "FROM information_schema.columns "
         f"WHERE table_schema = {schema} AND table_name = {name} ORDER BY ordinal_position"
     )
     more = {str(row[0]): row[1:] for row in details}
@@ -42,7 +43,9 @@ def read_definition(session: Session, table: MysqlTable) -> TableDefinition:
             column.declared,
             not_null=column.not_null,
             default=None if more[column.name][0] in (None, "NULL") else str(more[column.name][0]),
-            generated="its expression" if column.generated else None,
+            generated=f"{more[column.name][3]} {more[column.name][1]}"
+            if column.generated
+            else None,
             comment=str(more[column.name][2]) or None,
         )
         for column in table.columns

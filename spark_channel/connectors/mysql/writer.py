@@ -12,6 +12,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
+from spark_channel.connectors.mysql.definition import read_definition
 from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable, name_places
 from spark_channel.connectors.mysql.new_table import tried
 from spark_channel.connectors.mysql.options import MysqlWriteOptions, address_of
@@ -44,7 +45,7 @@ from spark_channel.connectors.mysql.write_dialect import (
     check_one_zone,
     check_transactional,
 )
-from spark_channel.connectors.sql.catalog import TargetTable
+from spark_channel.connectors.sql.catalog import Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect, Ledger
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
@@ -80,6 +81,7 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     Options: ClassVar[type[WriteOptions]] = MysqlWriteOptions
     options: MysqlWriteOptions
     dialect: WriteDialect = MysqlWriteDialect()
+    overwrite_drops = False
     Staged = MysqlStagedWriter
     Direct = MysqlDirectWriter
 
@@ -178,6 +180,10 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
                 plain, left_out=(f"what only CREATE TABLE says: {found}", *plain.left_out)
             )
         return super().new_table(session, place, definition, rows, is_full=is_full)
+
+    def definition_of(self, session: MysqlWriteSession, table: Table) -> TableDefinition:
+        assert isinstance(table, MysqlTable)
+        return read_definition(session, table)
 
     def plan(
         self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext

@@ -525,6 +525,7 @@ def match_target(
     *,
     made_as: tuple[str, str] | None = None,
     native: NativeRows | None = None,
+    computed: Collection[str] = (),
 ) -> tuple[TargetTable, bool]:
     """The columns of `schema` in a table that is there. `made_as`: it was made for them, and gets this schema and name.
 
@@ -533,12 +534,13 @@ def match_target(
     Raises:
         SchemaError, TargetError: as `old_target`.
     """
-    computes = made_as is not None and any(column.generated for column in table.columns)
+    made_computes = made_as is not None and any(column.generated for column in table.columns)
+    computes = made_computes or bool(computed)
     plain = options.write_mode != "apply" and not computes
     is_native = native is not None and plain and are_native(native, table)
     column = native_column if is_native else None
     if made_as is None:
-        target = old_target(DIALECT, table, schema, options, column=column)
+        target = old_target(DIALECT, table, schema, options, computed=computed, column=column)
         return replace(target, only=table.only), is_native
     place, name = made_as
     label = f"{place}.{name}"

@@ -11,6 +11,7 @@ from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteCon
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.postgresql.catalog import PgTable, find_table, name_parts
+from spark_channel.connectors.postgresql.definition import read_definition
 from spark_channel.connectors.postgresql.dialect import (
     DIALECT,
     PostgresPlan,
@@ -176,6 +177,10 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         new = plain_new_table(DIALECT, definition, rows, is_full=is_full, name_of=name_of)
         return keyed(new, self.options, self.options.key_columns or ())
 
+    def definition_of(self, session: PgWriteSession, table: Table) -> TableDefinition:
+        assert isinstance(table, PgTable)
+        return read_definition(session, table)
+
     def _create_sql(self, plan: PostgresPlan, place: str) -> str:
         """CREATE TABLE of the table that the write makes, as `place`, which is SQL."""
         if plan.new_table is not None:
@@ -214,7 +219,12 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         """Matches the rows to an existing table; `made_as`: the table was created for them, and gets this name."""
         place = None if made_as is None else (plan.place.schema, made_as)
         target, native = match_target(
-            table, plan.schema, self.options, made_as=place, native=context.native
+            table,
+            plan.schema,
+            self.options,
+            made_as=place,
+            native=context.native,
+            computed=plan.computed,
         )
         if made_as is not None and plan.new_table is not None:
             target = replace(target, steps=plan.new_table.steps)

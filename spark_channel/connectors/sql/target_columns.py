@@ -1,6 +1,6 @@
 """DataFrame columns matched to the target table; merge key."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -94,11 +94,13 @@ def old_target(
     options: SqlWriteOptions,
     *,
     made_as: str | None = None,
+    computed: Collection[str] = (),
     column: Callable[[pa.Field, Column], WriteColumn] | None = None,
 ) -> TargetTable:
     """The columns of `schema` in a table that is there, by name. `column`: instead of the dialect's `write_column`.
 
     `made_as`: the table was made for this write, and will be called so; its key follows when the rows are in.
+    `computed`: generated columns whose values the table computes as the rows have them.
 
     Raises:
         SchemaError: a column that the table has not, one that it needs, or one that does not fit.
@@ -119,8 +121,8 @@ def old_target(
                 f"column {field.name!r} is not in table {table.label!r}, which has {', '.join(by_name)}; "
                 "rename or drop it, or add it to the table (onSchemaChange=evolve adds it, ignore leaves it out)"
             )
-        if by_name[name].generated and made_as is not None:
-            continue  # the new table computes it, as its source does
+        if by_name[name].generated and (made_as is not None or name in computed):
+            continue  # the table computes it, as its source does
         if by_name[name].generated:
             raise SchemaError(
                 f"column {field.name!r} is computed by {dialect.product} (generated) in table {table.label!r}; "

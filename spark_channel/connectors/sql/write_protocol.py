@@ -127,6 +127,8 @@ class SqlPlan(WritePlan):
     longest_name: int = 63
     new_table: NewTable | None = None
     """What the table gets that the write makes, where it is asked to take its source's definition."""
+    computed: tuple[str, ...] = ()
+    """Columns that the table, which is there, computes as the rows' source does: they are not written."""
 
     @property
     def stage(self) -> str:

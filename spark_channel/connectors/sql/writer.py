@@ -91,6 +91,8 @@ class SqlWriter(WriteProtocol[S]):
     """Writes a task with `commit=task`."""
     stages_with_claim: ClassVar[bool] = False
     """Whether `make_staging` runs in the transaction that takes the claim, and `publish_staged` drops the staging."""
+    overwrite_drops: ClassVar[bool] = True
+    """Whether an overwrite without `truncate` makes the table again."""
 
     def free_connections(self) -> FreeConnections | None:
         return self.run(
@@ -284,12 +286,14 @@ class SqlWriter(WriteProtocol[S]):
         Raises:
             OptionError: the rows do not come from one table.
         """
-        level, is_dropped = (
-            self.options.create_table,
-            context.overwrite and not self.options.truncate,
-        )
-        if level not in ("keys", "full") or (place.table is not None and not is_dropped):
+        level = self.options.create_table
+        is_dropped = context.overwrite and not self.options.truncate and self.overwrite_drops
+        if level not in ("keys", "full"):
             return plan
+        if place.table is not None and not is_dropped:
+            if level == "keys":
+                return plan
+            return replace(plan, computed=self._computed(session, place.table, context))
         definition = None if context.definition is None else context.definition()
         if definition is None:
             raise OptionError(
@@ -313,6 +317,28 @@ class SqlWriter(WriteProtocol[S]):
         for remark in new.remarks():
             _log.warning("table %s %s", place.label, remark)
         return replace(plan, new_table=new)
+
+    def _computed(self, session: S | None, table: Table, context: WriteContext) -> tuple[str, ...]:
+        """The generated columns of a table that an earlier write made as its source is: of the same expressions."""
+        names = [column.name for column in table.columns if column.generated]
+        source = None if context.definition is None or not names else context.definition()
+        if source is None or session is None or source.system != self.dialect.sql:
+            return ()
+        target = self.definition_of(session, table)
+        if target is None:
+            return ()
+        both = [(name, source.column(name), target.column(name)) for name in names]
+        return tuple(
+            name
+            for name, theirs, own in both
+            if theirs is not None
+            and own is not None
+            and (theirs.declared, theirs.generated) == (own.declared, own.generated)
+        )
+
+    def definition_of(self, session: S, table: Table) -> TableDefinition | None:
+        """The definition of a table of the target; None = the database says no expressions."""
+        return None
 
     def new_table(
         self,
@@ -796,7 +822,9 @@ class SqlWriter(WriteProtocol[S]):
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
         """The match of the rows' columns to the table's, or to a new table's."""
         if place.table is not None and not (plan.overwrite and not self.options.truncate):
-            return old_target(self.dialect, place.table, plan.schema, self.options)
+            return old_target(
+                self.dialect, place.table, plan.schema, self.options, computed=plan.computed
+            )
         new = plan.new_table
         if new is not None and new.table is not None:
             made = old_target(

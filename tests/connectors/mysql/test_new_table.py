@@ -9,6 +9,7 @@ import pytest
 
 from spark_channel.connectors.mysql import new_table
 from spark_channel.connectors.mysql.dialect import MysqlDialect
+from spark_channel.errors import SchemaError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
 from tests.connectors.mysql.conftest import Shop
@@ -76,6 +77,25 @@ def test_the_definition_is_the_same(
         in caplog.text
     )
     assert target.sql("SHOW TABLES LIKE '%trial%'") == ""
+
+
+def test_a_table_that_computes_a_column_as_its_source_does_takes_more_rows(
+    engine: LocalEngine, shop: Shop, target: Shop
+) -> None:
+    """A later run, an overwrite, or a run after one that was killed when it had made the table."""
+    shop.sql(DEFINITION)
+    copy(engine, end(shop), end(target, createtable="full"))
+    target.sql("DELETE FROM orders WHERE id = 900; UPDATE orders SET id = id + 5000")
+    copy(engine, end(shop, where="id = 900"), end(target, createtable="full"))
+    assert target.sql("SELECT twice FROM orders WHERE id = 900") == "6.00"
+    copy(engine, end(shop), end(target, createtable="full"), save_mode="overwrite")
+    rows = "SELECT id, amount, twice FROM orders ORDER BY id"
+    assert target.sql(rows) == shop.sql(rows)
+    target.sql(
+        "ALTER TABLE orders MODIFY twice DECIMAL(12,2) GENERATED ALWAYS AS (amount * 3) STORED"
+    )
+    with pytest.raises(SchemaError, match="'twice' is computed"):
+        copy(engine, end(shop), end(target, createtable="full"), save_mode="overwrite")
 
 
 def test_the_table_of_a_trial_that_was_killed_is_removed_as_staging(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_channel.errors import ChannelError, OptionError
+from spark_channel.errors import ChannelError, OptionError, SchemaError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
 from tests.connectors.postgresql.conftest import Pg, own_schema
@@ -75,6 +75,22 @@ def test_the_definition_is_the_same(engine: LocalEngine, pg: Pg, target: Pg) -> 
     assert dumped(target) == dumped(pg)
     values = "SELECT count(*), sum(length), max(id), max(line) FROM orders"
     assert target.psql(values) == pg.psql(values)
+
+
+def test_a_table_that_computes_a_column_as_its_source_does_takes_more_rows(
+    engine: LocalEngine, pg: Pg, target: Pg
+) -> None:
+    pg.psql(DEFINITION)
+    copy(engine, end(pg), end(target, createTable="full"))
+    target.psql("DELETE FROM orders")
+    copy(engine, end(pg), end(target, createTable="full"))
+    values = "SELECT count(*), sum(length), max(id), max(line) FROM orders"
+    assert target.psql(values) == pg.psql(values)
+    target.psql(
+        """ALTER TABLE orders DROP length; ALTER TABLE orders ADD length int GENERATED ALWAYS AS (1) STORED"""
+    )
+    with pytest.raises(SchemaError, match="'length' is computed"):
+        copy(engine, end(pg), end(target, createTable="full"))
 
 
 def test_numbers_go_on_behind_the_greatest(engine: LocalEngine, pg: Pg, target: Pg) -> None:
