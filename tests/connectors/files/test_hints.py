@@ -65,7 +65,7 @@ def test_one_column_with_a_semicolon_here_and_there_is_one_column(tmp_path: Path
 def test_a_json_array_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(SourceError, match=r"is one JSON array, and this reads JSON lines.*jq -c"):
-        read("json", tmp_path / "a.json")
+        read("json", tmp_path / "a.json", maxLineBytes="2")
 
 
 @pytest.mark.parametrize("text", ['{\n  "a": 1\n}\n', '{"a": 1,\n "b": 2}\n{"a": 3,\n "b": 4}\n'])

@@ -19,6 +19,7 @@ from spark_channel.connectors.files.formats.json_reader import (
     why_no_objects,
 )
 from spark_channel.connectors.files.formats.text import (
+    BOM,
     TextFile,
     TextFormat,
     compressed,
@@ -164,7 +165,8 @@ class JsonFormat(TextFormat):
     ) -> tuple[pa.Schema, Dialect]:
         """Fields in the order in which they appear, typed from the first `sampleBytes`."""
         file = TextFile(opened, path, path, options)
-        file.head()
+        if file.head().removeprefix(BOM).lstrip().startswith(b"["):  # which may be one long line
+            raise _not_lines(path, "is one JSON array", "'.[]'")
         sample = b""
         for block in file.blocks(0, None, lambda: options.sample_bytes):
             sample += block.data
@@ -172,8 +174,6 @@ class JsonFormat(TextFormat):
                 break
         if not sample.strip():
             return pa.schema([]), {}
-        if sample.lstrip().startswith(b"["):
-            raise _not_lines(path, "is one JSON array", "'.[]'")
         if _spans_lines(sample):
             raise _not_lines(path, "holds a JSON object that spans several lines", ".")
         schema = _infer(sample)

@@ -33,6 +33,7 @@ from spark_channel.plain_text import log_of
 from spark_channel.transform.time_patterns import TimePattern
 
 __all__ = [
+    "BOM",
     "HEAD",
     "Block",
     "TextBlocks",
@@ -55,7 +56,7 @@ __all__ = [
 _log = log_of(__name__)
 
 HEAD = 64 << 10
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
@@ -241,17 +242,17 @@ class TextFile:
             while not cut:
                 if not at_end:
                     # More of a record that is larger than a block: twice as much each time.
-                    missing = max(wanted, len(_BOM) if first else 0) - len(pending)
+                    missing = max(wanted, len(BOM) if first else 0) - len(pending)
                     more = min(len(pending), self._most + 1 - len(pending))
                     chunk = bytes(read(missing if missing > 0 else more))
                     at_end = not chunk
                     pending += chunk
-                if first and len(pending) < len(_BOM) and not at_end:
+                if first and len(pending) < len(BOM) and not at_end:
                     continue
                 if first:
                     # Other encodings of single bytes have no mark.
                     is_unicode = not self._raw or _is_utf8(self._encoding)
-                    skipped = len(_BOM) if is_unicode and pending.startswith(_BOM) else 0
+                    skipped = len(BOM) if is_unicode and pending.startswith(BOM) else 0
                     pending, position, first = pending[skipped:], position + skipped, False
                 cut = boundary(pending, at_end)
                 if at_end and not pending:
@@ -366,7 +367,7 @@ class TextFormat(Format):
     def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         file = TextFile(opened, path, path, cut.options)
         head = file.head()
-        body = head.removeprefix(_BOM)
+        body = head.removeprefix(BOM)
         first = self._first_row(body, cut.options)
         rows = b"" if first is None else body[first:].strip(b"\r\n")
         if not rows and len(head) < HEAD:
