@@ -13,13 +13,14 @@ export SPARK_LOCAL_IP = 127.0.0.1
 # this variable says in many images, every process of every test would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-all quick lint archive few quick-set quickest test-oldest ready-oldest test-versions test-newest bench simulate soak test-servers docs notebooks findings clean ready servers lock tools release-check
+.PHONY: help demo test test-all quick lint archive few quick-set quickest test-oldest test-lowest ready-oldest test-versions test-newest bench simulate soak test-servers docs notebooks findings clean ready servers lock tools release-check
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
 	@echo 'make quick        linters, types, and the tests of two minutes: without a server and Spark'
 	@echo 'make test         linters, types, and the tests of ten minutes: with PostgreSQL, MariaDB and Spark'
 	@echo 'make test-all     the other tests, which need ten more servers'
-	@echo 'make test-oldest  tests on the lowest version of each library that pyproject.toml allows'
+	@echo 'make test-oldest  tests with Spark on the lowest version of each library that pyproject.toml allows'
+	@echo 'make test-lowest  the quick tests of connectors on these versions'
 	@echo 'make test-versions  quick tests on other Pythons, ends of jobs on other Javas, where the machine has them'
 	@echo 'make test-newest  quick tests with the newest of all, pre-releases too; prints what breaks'
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
@@ -83,13 +84,16 @@ archive: ready
 test-all: archive servers
 	@$(TESTS) $(PYTHON_BIN)/python -n $(PROCESSES) --begin-with-spark 2 $(SPREAD) -m 'full and not soak and not every_server'
 
-# The lowest version that pyproject.toml allows of each library: the Spark-facing tests, and of the others the quick ones
-# and those marked `lowest`; then three jobs over the image of a platform. That pyspark leaves sockets to the garbage collector, which is no fault of a test.
+# The lowest version that pyproject.toml allows of each library: test-oldest has the Spark-facing tests, test-lowest of
+# the others the quick ones and those marked `lowest`, and then three jobs over the image of a platform. That pyspark
+# leaves sockets to the garbage collector is no fault of a test.
 ready-oldest:
 	@LOCK=.ci/requirements-oldest.lock .ci/bootstrap $(OLDEST)
 
 test-oldest: ready-oldest servers
 	@$(ON_OLDEST) -m 'spark and not newest and not soak'
+
+test-lowest: ready-oldest servers
 	@$(ON_OLDEST) -m '(lowest or not full) and not spark and not soak and not every_server' $(OF_LIBRARIES)
 	@.ci/platform $(OLDEST)
 

@@ -1,7 +1,6 @@
 """Tables that change in the source in ways of which its log has no rows: one of them stops none of the others."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import yaml
 
 import spark_channel
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.mysql import binlog_feed
-from spark_channel.connectors.mysql.binlog_dump import dumped
+from spark_channel.connectors.mysql.binlog_dump import OpenLog
 from spark_channel.connectors.mysql.binlog_events import Event, Kind
 from spark_channel.connectors.mysql.binlog_snapshot import BinlogWatermarks
 from spark_channel.connectors.postgresql.watermarks import PgWatermarks
@@ -600,19 +598,18 @@ def test_an_error_of_the_log_itself_parks_no_table_that_was_read_last(
     followed.run()
     followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); INSERT INTO fol.b VALUES (2)")
 
-    @contextmanager
-    def cut(*given: Any) -> Iterator[Iterator[Event]]:
-        with dumped(*given) as log:
-            yield broken(log)
+    following, cut = OpenLog.__next__, set()
 
-    def broken(log: Iterator[Event]) -> Iterator[Event]:
-        for event in log:
-            yield event
-            if event.kind == Kind.TABLE_MAP:
-                raise SourceError("the server has no later part of its log")
+    def broken(log: OpenLog) -> Event:
+        if id(log) in cut:
+            raise SourceError("the server has no later part of its log")
+        event = following(log)
+        if event.kind == Kind.TABLE_MAP:
+            cut.add(id(log))
+        return event
 
     with monkeypatch.context() as patched:
-        patched.setattr(binlog_feed, "dumped", cut)
+        patched.setattr(OpenLog, "__next__", broken)
         report = spark_channel.replicate(None, followed.file, once=True)
     assert {each.why for each in report.parked} == {"the server has no later part of its log"}
     followed.run()
