@@ -86,7 +86,7 @@ test-all: archive servers
 
 # The lowest version that pyproject.toml allows of each library: test-oldest has the Spark-facing tests, test-lowest of
 # the others the quick ones and those marked `lowest`, and then three jobs over the image of a platform. That pyspark
-# leaves sockets to the garbage collector is no fault of a test.
+# leaves sockets to the garbage collector, and an old six its warnings, is no fault of a test.
 ready-oldest:
 	@LOCK=.ci/requirements-oldest.lock .ci/bootstrap $(OLDEST)
 
@@ -100,7 +100,7 @@ test-lowest: ready-oldest servers
 OF_LIBRARIES = tests/connectors tests/cli tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/test_cast_exactly.py
 ON_OLDEST = OLDEST_VERSIONS=1 PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
 	  $(TESTS) $(OLDEST)/bin/python -n $(OLDEST_PROCESSES) $(SPREAD) -o cache_dir=artifacts/pytest-oldest \
-	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning' -W 'ignore::DeprecationWarning'
+	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning' -W 'ignore::DeprecationWarning' -W 'ignore::ImportWarning'
 
 # With the Pythons and Javas that this machine has. VERSIONS="python3.13 /usr/lib/jvm/java-21-openjdk-amd64" for some of them.
 test-versions: ready
