@@ -4,7 +4,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,6 +39,8 @@ from tests.connectors.iceberg.helpers import (
 )
 
 Rows = list[tuple[object, ...]]
+
+ONE, TWO = UUID(int=1), UUID(int=2)
 
 
 def _rows(catalog: Catalog, *columns: str) -> Rows:
@@ -301,11 +303,11 @@ def test_a_table_elsewhere_names_no_files_of_this_host() -> None:
         ("s3://bucket/a.parquet", "/w/s/t", False),
         ("file:/w/s/t/data/a.parquet", "file:///w/s/t", True),
         ("/w/s/t/data/a.parquet", "file:///w/s/t/", True),
-        (f"/w/s/t-{uuid4()}/data/a.parquet", f"file:///w/s/t_{uuid4().hex}", True),
-        ("/w/s/t/data/a.parquet", f"file:///w/s/t-{uuid4()}", True),
+        (f"/w/s/t-{ONE}/data/a.parquet", f"file:///w/s/t_{TWO.hex}", True),
+        ("/w/s/t/data/a.parquet", f"file:///w/s/t-{ONE}", True),
         ("/w/s/t_1/data/a.parquet", "file:///w/s/t/", False),
         ("/w/s/payroll/data/a.parquet", "file:///w/s/t", False),
-        (f"/w/s/{uuid4()}/data/a.parquet", f"file:///w/s/{uuid4()}", False),
+        (f"/w/s/{ONE}/data/a.parquet", f"file:///w/s/{TWO}", False),
         ("/w/s/t", "/w/s/t", True),
         ("/w/s/", "/w/s/t", False),
         ("/w/s", "/w/s/t", False),
