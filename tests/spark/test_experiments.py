@@ -79,7 +79,7 @@ def test_what_was_it_tested_against() -> None:
         (False, {"reader": "iceberg", "catalogProperties": '{"type": "sql", "uri": "sqlite://"}'}),
         (False, {"reader": "iceberg", "catalogProperties": '{"uri": "postgresql://host/base"}'}),
         (False, {"reader": "iceberg", "catalogProperties": "[1]"}),
-        (True, {"reader": "iceberg", "catalogProperties": '{"uri": "https://host"}'}),
+        (False, {"reader": "iceberg", "catalogProperties": '{"uri": "https://host"}'}),
         (True, {"reader": "iceberg", "catalogProperties": '{"type": "glue"}'}),
     ],
     ids=str,
