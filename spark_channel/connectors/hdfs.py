@@ -86,7 +86,7 @@ def _os_error(path: str, error: Exception) -> OSError:
 class _FirstCall:
     """Calls to a server that may not be there: until one has ended, each has a deadline.
 
-    hdfs-native tries for minutes, or for ever, and the main thread would take no signal meanwhile.
+    hdfs-native tries for minutes, or forever, and the main thread would take no signal meanwhile.
     """
 
     def __init__(self, why: "Callable[[], name_node.Answer]") -> None:

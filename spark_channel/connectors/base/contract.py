@@ -510,7 +510,7 @@ class Writer(ABC):
         self.options = options
 
     makes_files: ClassVar[bool] = False
-    """Whether each task makes files of its own, so that few rows by many tasks are many small files."""
+    """Whether each task makes separate files, so that few rows by many tasks are many small files."""
 
     @property
     def task_seconds(self) -> float | None:

@@ -1,6 +1,6 @@
 """The definition of a table beside its columns' names and types: keys, defaults, indexes, constraints, comments.
 
-A reader describes its table in this form, in the words of its own system. A writer that creates the table takes what
+A reader describes its table in this form, in the words of its system. A writer that creates the table takes what
 its system has, too, and names what it leaves out.
 """
 
@@ -26,7 +26,7 @@ ConstraintKind = Literal[
 class SequenceDefinition:
     """The numbers that a column without a value gets. `following`: the next one.
 
-    `identity` is "" for a column whose default reads a sequence of its own, else ALWAYS or BY DEFAULT. `settings` are
+    `identity` is "" for a column whose default reads its own sequence, else ALWAYS or BY DEFAULT. `settings` are
     those of its CREATE SEQUENCE, in the system's SQL, and `declared` is its type.
     """
 
@@ -83,7 +83,7 @@ class ConstraintDefinition:
 class ForeignKeyDefinition:
     """A foreign key. `behind` is the SQL after the referenced columns: what a change there does, and when.
 
-    None: the key is of a kind of its own, which has no such form.
+    None: its kind has no such form, as a temporal key.
     """
 
     name: str

@@ -383,7 +383,7 @@ class ClickhouseSession(DriverSession):
             raise self._too_old(self._version(), "column 'readonly' of system.settings") from None
 
     def _version(self) -> str:
-        """By a request of its own, for a server on which the client cannot begin."""
+        """By a separate request, for a server on which the client cannot begin."""
         options = self._options
         host, port = options.server
         pool = get_pool_manager(

@@ -68,7 +68,7 @@ def _apart(
 ) -> tuple[str, tuple[ForeignKeyDefinition, ...], tuple[ConstraintDefinition, ...]]:
     """What SHOW CREATE TABLE shows, with `TABLE` for the name and without foreign keys; these; and the checks.
 
-    Each column, key and constraint has a line of its own, in which a line break of a text is escaped.
+    Each column, key and constraint stands on a separate line, in which a line break of a text is escaped.
     """
     head = _HEAD.match(statement)
     if head is None:

@@ -44,7 +44,7 @@ from spark_channel.connectors.postgresql.publish import (
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
-from spark_channel.connectors.sql.definition import NewTable, free_name, plain_new_table
+from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
 from spark_channel.connectors.sql.postgresql import claim_dialect
 from spark_channel.connectors.sql.session_pool import ThreadSession
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
@@ -166,12 +166,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         dropped = place.table
         assert dropped is None or isinstance(dropped, PgTable)
         taken = relation_names(session, place.schema, dropped) if is_full else set()
-
-        def name_of(name: str) -> str:
-            free = free_name(name, taken, DIALECT.cuts_names_at)
-            taken.add(free)
-            return free
-
+        name_of = free_names(taken, DIALECT.cuts_names_at)
         if is_full and definition.system == DIALECT.sql:
             return tried(session, place.schema, definition, rows, self.options, name_of)
         new = plain_new_table(DIALECT, definition, rows, is_full=is_full, name_of=name_of)

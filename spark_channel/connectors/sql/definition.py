@@ -1,6 +1,6 @@
 """What a new table gets of the definition of the table that its rows come from."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -9,7 +9,7 @@ from spark_channel.connectors.base.definition import ConstraintDefinition, Table
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, Table
 from spark_channel.connectors.sql.dialect import WriteDialect
 
-__all__ = ["NewTable", "free_name", "lacking", "plain_new_table", "with_not_null"]
+__all__ = ["NewTable", "free_names", "lacking", "plain_new_table", "with_not_null"]
 
 _MOST_NAMES = 1000
 
@@ -92,9 +92,7 @@ def plain_new_table(
         name = name_of(constraint.name)
         if name != constraint.name:
             renamed.append(f"{constraint.label} is {name}")
-        unique = "UNIQUE " if constraint.is_unique else ""
-        columns = ", ".join(map(dialect.quoted, constraint.columns))
-        statement = f"CREATE {unique}INDEX {dialect.quoted(name)} ON {table} ({columns})"
+        statement = _index(dialect, constraint, name, table, constraint.columns)
         steps.append(DefinitionStep(constraint.label, (statement,)))
     why = f"{dialect.product} may read its SQL in another way than {definition.system}"
     out += [f"{part}: {why}" for part in definition.of_columns()]
@@ -103,6 +101,19 @@ def plain_new_table(
     ]
     out += [f"{other}: no copy carries it" for other in definition.others]
     return NewTable(rows, key, steps=tuple(steps), left_out=tuple(out), renamed=tuple(renamed))
+
+
+def _index(
+    dialect: WriteDialect,
+    constraint: ConstraintDefinition,
+    name: str,
+    table: str,
+    columns: Sequence[str],
+) -> str:
+    """The statement that makes an index of whole columns. `table` is SQL."""
+    unique = "UNIQUE " if constraint.is_unique else ""
+    listed = ", ".join(map(dialect.quoted, columns))
+    return f"CREATE {unique}INDEX {dialect.quoted(name)} ON {table} ({listed})"
 
 
 def _not_plain(dialect: WriteDialect, constraint: ConstraintDefinition, rows: pa.Schema) -> str:
@@ -155,18 +166,29 @@ def lacking(
         elif constraint.is_plain and constraint.kind in ("index", "unique constraint"):
             if columns in held and held[columns] >= constraint.is_unique:
                 continue
-            unique = "UNIQUE " if constraint.is_unique else ""
             on = dialect.indexed_table(target.name).replace(TABLE, table)
-            listed = ", ".join(map(dialect.quoted, columns))
-            name = dialect.quoted(constraint.name)
-            said.append(f"CREATE {unique}INDEX {name} ON {on} ({listed})")
+            said.append(_index(dialect, constraint, constraint.name, on, columns))
         elif source.system == target.system and constraint.text and constraint.text not in texts:
             said.append(f"{constraint.label}: {constraint.text}")
     return said
 
 
-def free_name(name: str, taken: Collection[str], longest: int | None) -> str:
-    """`name`; where it is taken or longer than `longest` bytes, the first of `name_1`, `name_2` ... that is free."""
+def free_names(taken: Collection[str], longest: int | None) -> Callable[[str], str]:
+    """What gives each part of a table a name that neither `taken` nor an earlier part has.
+
+    One that is taken, or longer than `longest` bytes, becomes the first of `name_1`, `name_2` ... that is free.
+    """
+    used = set(taken)
+
+    def name_of(name: str) -> str:
+        free = _free_name(name, used, longest)
+        used.add(free)
+        return free
+
+    return name_of
+
+
+def _free_name(name: str, taken: Collection[str], longest: int | None) -> str:
     if name not in taken and (longest is None or len(name.encode()) <= longest):
         return name
     for number in range(1, _MOST_NAMES):

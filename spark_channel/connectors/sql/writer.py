@@ -24,7 +24,7 @@ from spark_channel.connectors.base.feed import row_fields
 from spark_channel.connectors.base.stored import MOST_COUNTED, FreeConnections, counted
 from spark_channel.connectors.sql.catalog import TABLE, Column, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import is_own_table
-from spark_channel.connectors.sql.definition import NewTable, free_name, plain_new_table
+from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import (
     PLACE,
@@ -351,18 +351,12 @@ class SqlWriter(WriteProtocol[S]):
     ) -> NewTable:
         """What a new table for `rows` gets of the definition. `session`: None = the database is to be made, too."""
         taken = set() if session is None else set(self.dialect.index_names(session, place.schema))
-
-        def name_of(name: str) -> str:
-            free = free_name(name, taken, self.dialect.cuts_names_at)
-            taken.add(free)
-            return free
-
         return plain_new_table(
             self.dialect,
             definition,
             rows,
             is_full=is_full,
-            name_of=name_of,
+            name_of=free_names(taken, self.dialect.cuts_names_at),
             table=self.dialect.indexed_table(place.name),
         )
 

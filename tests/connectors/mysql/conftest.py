@@ -237,6 +237,21 @@ def shop(mariadb_server: MariadbServer) -> Iterator[Shop]:
     yield from _shop_on(mariadb_server)
 
 
+@pytest.fixture(scope="module")
+def mysql_server() -> Iterator[MysqlServer]:
+    """A server of a file of tests, which may set what it likes there."""
+    server = MysqlServer.create(**MysqlServer.log_settings)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def mysql(mysql_server: MysqlServer) -> Iterator[Shop]:
+    mysql_server.sql("CREATE DATABASE warehouse")
+    yield Shop(mysql_server, "warehouse")
+    mysql_server.sql("DROP DATABASE warehouse")
+
+
 @pytest.fixture(scope="session")
 def logging_server(server_class: type[MariadbServer]) -> Iterator[MariadbServer]:
     """A server with a binary log from which tables can be followed."""

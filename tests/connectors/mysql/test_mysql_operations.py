@@ -1,6 +1,5 @@
 """MySQL as it is operated: keys of bytes, global settings of its log, and a replica that is read or promoted."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -16,85 +15,71 @@ from tests.servers.mariadb import MysqlServer
 pytestmark = [pytest.mark.real_server("MySQL", "mysql")]
 
 
-@pytest.fixture(scope="module")
-def primary() -> Iterator[MysqlServer]:
-    server = MysqlServer.create(**MysqlServer.log_settings)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def shop(primary: MysqlServer) -> Iterator[Shop]:
-    primary.sql("CREATE DATABASE warehouse")
-    yield Shop(primary, "warehouse")
-    primary.sql("DROP DATABASE warehouse")
-
-
-def test_keys_of_sixteen_bytes_are_split_matched_and_followed(shop: Shop) -> None:
+def test_keys_of_sixteen_bytes_are_split_matched_and_followed(mysql: Shop) -> None:
     """As applications keep UUIDs. The log leaves out zeros at the end of such a value."""
-    shop.sql(
+    mysql.sql(
         "CREATE TABLE t (id BINARY(16) PRIMARY KEY, v INT); "
         "INSERT INTO t SELECT UNHEX(LEFT(SHA2(seq, 256), 32)), 0 FROM seq_1_to_3000"
     )
     for options in ({"advice": 4}, {"rowsPerSecond": "100k"}, {"partitionColumn": "id"}):
-        assert shop.read("t", **options).num_rows == 3_000
-    feed = feed_of(shop)
+        assert mysql.read("t", **options).num_rows == 3_000
+    feed = feed_of(mysql)
     (start,) = feed.now()
     ends = [bytes(16), b"\xff" * 16, b"\xaa" + bytes(15)]
     kinds = pa.schema([("id", pa.binary()), ("v", pa.int32())])
     for number in (1, 2):
-        shop.write(pa.table([ends, [number] * 3], schema=kinds), writeMode="upsert")
-    assert shop.sql("SELECT COUNT(*), SUM(v) FROM t") == "3003\t6"
+        mysql.write(pa.table([ends, [number] * 3], schema=kinds), writeMode="upsert")
+    assert mysql.sql("SELECT COUNT(*), SUM(v) FROM t") == "3003\t6"
     with pytest.raises(BatchRefusedError, match=r"binary\(16\), which pads with zeros"):
-        shop.write(pa.table([[b"\1"], [3]], schema=kinds), writeMode="upsert")
+        mysql.write(pa.table([[b"\1"], [3]], schema=kinds), writeMode="upsert")
     changes = all_after(feed, start)
     assert sorted({row["id"] for row in changes}) == sorted(ends)
     assert [row["v"] for row in changes if row["_op"] == "update"] == [2, 2, 2]
 
 
-def test_parts_of_json_values_are_refused_by_the_setting(shop: Shop) -> None:
+def test_parts_of_json_values_are_refused_by_the_setting(mysql: Shop) -> None:
     setting = "SET GLOBAL binlog_row_value_options = "
-    shop.sql(
+    mysql.sql(
         "CREATE TABLE t (id INT PRIMARY KEY, d JSON); "
         f"""INSERT INTO t VALUES (1, '{{"a": 1, "b": "{"x" * 100}"}}')"""
     )
-    feed = feed_of(shop)
+    feed = feed_of(mysql)
     (start,) = feed.now()
     try:
-        shop.sql(f"{setting}'PARTIAL_JSON'")
-        shop.sql("UPDATE t SET d = JSON_SET(d, '$.a', 2)")
+        mysql.sql(f"{setting}'PARTIAL_JSON'")
+        mysql.sql("UPDATE t SET d = JSON_SET(d, '$.a', 2)")
         with pytest.raises(
             SourceError, match=r"parts of a JSON value only: run SET GLOBAL binlog_row"
         ):
             all_after(feed, start)
         with pytest.raises(SourceError, match="binlog_row_value_options = PARTIAL_JSON"):
-            feed_of(shop).now()
+            feed_of(mysql).now()
     finally:
-        shop.sql(f"{setting}''")
-    (again,) = feed_of(shop).now()
-    shop.sql("UPDATE t SET d = JSON_SET(d, '$.a', 3)")
-    assert [row["_op"] for row in all_after(feed_of(shop), again)] == ["update"]
+        mysql.sql(f"{setting}''")
+    (again,) = feed_of(mysql).now()
+    mysql.sql("UPDATE t SET d = JSON_SET(d, '$.a', 3)")
+    assert [row["_op"] for row in all_after(feed_of(mysql), again)] == ["update"]
 
 
-def test_transactions_that_the_server_compresses_are_read(shop: Shop) -> None:
-    shop.sql("CREATE TABLE t (id INT PRIMARY KEY, item TEXT, n INT)")
-    feed = feed_of(shop)
+def test_transactions_that_the_server_compresses_are_read(mysql: Shop) -> None:
+    mysql.sql("CREATE TABLE t (id INT PRIMARY KEY, item TEXT, n INT)")
+    feed = feed_of(mysql)
     (start,) = feed.now()
     try:
-        shop.sql("SET GLOBAL binlog_transaction_compression = ON")
-        shop.sql(
+        mysql.sql("SET GLOBAL binlog_transaction_compression = ON")
+        mysql.sql(
             "INSERT INTO t SELECT seq, REPEAT('x', 50), 0 FROM seq_1_to_1000; UPDATE t SET n = 1; "
             "DELETE FROM t WHERE id > 10"
         )
     finally:
-        shop.sql("SET GLOBAL binlog_transaction_compression = DEFAULT")
+        mysql.sql("SET GLOBAL binlog_transaction_compression = DEFAULT")
     found = [row["_op"] for row in all_after(feed, start)]
     assert found == ["insert"] * 1000 + ["update"] * 1000 + ["delete"] * 990
 
 
-def test_a_replica_is_followed_watched_and_promoted(shop: Shop) -> None:
+def test_a_replica_is_followed_watched_and_promoted(mysql: Shop) -> None:
     """The last test of this file: its primary dies."""
-    primary = shop.server
+    primary = mysql.server
     replica = MysqlServer.create(**{**MysqlServer.log_settings, "server_id": "2"})
     try:
         primary.sql("CREATE USER copier@'127.0.0.1' IDENTIFIED BY 'x'")
@@ -106,19 +91,19 @@ def test_a_replica_is_followed_watched_and_promoted(shop: Shop) -> None:
             f"SOURCE_PORT = {primary.port}, SOURCE_USER = 'copier', SOURCE_PASSWORD = 'x', SOURCE_AUTO_POSITION = 1, "
             "SOURCE_SSL = 1; START REPLICA"
         )
-        shop.sql("CREATE TABLE t (id INT PRIMARY KEY, item TEXT); INSERT INTO t VALUES (1, 'a')")
+        mysql.sql("CREATE TABLE t (id INT PRIMARY KEY, item TEXT); INSERT INTO t VALUES (1, 'a')")
         wait_for(replica, executed(primary))
         other = Shop(replica, "warehouse")
         assert other.read("t").num_rows == 1
-        feed, of_replica = feed_of(shop), feed_of(other)
+        feed, of_replica = feed_of(mysql), feed_of(other)
         (start,), (start_there,) = feed.now(), of_replica.now()
-        shop.sql("INSERT INTO t VALUES (2, 'b')")
+        mysql.sql("INSERT INTO t VALUES (2, 'b')")
         middle = feed.latest(start, FeedLimit())
-        shop.sql("UPDATE t SET item = 'c' WHERE id = 1")
+        mysql.sql("UPDATE t SET item = 'c' WHERE id = 1")
         wait_for(replica, executed(primary))
         assert brief(all_after(of_replica, start_there)) == [("insert", 2, "b"), ("update", 1, "c")]
         assert {"threads_running", "history_length", "replication_lag"} <= signals(other)
-        assert "replication_lag" not in signals(shop)
+        assert "replication_lag" not in signals(mysql)
         primary.stop(crash=True)
         replica.sql("STOP REPLICA; RESET REPLICA ALL")
         other.sql("INSERT INTO t VALUES (3, 'd')")
@@ -141,10 +126,10 @@ def brief(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(row["_op"], row["id"], row["item"]) for row in rows]
 
 
-def signals(shop: Shop) -> set[str]:
+def signals(mysql: Shop) -> set[str]:
     """What `protect=auto` looks at."""
-    connector = find_connector({"url": shop.login["url"]}, "reader")
-    health = connector.reader_with({**shop.login, "dbtable": "t"})[0].health()
+    connector = find_connector({"url": mysql.login["url"]}, "reader")
+    health = connector.reader_with({**mysql.login, "dbtable": "t"})[0].health()
     assert health is not None
     with health:
         sample = health.sample()

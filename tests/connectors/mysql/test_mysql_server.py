@@ -4,7 +4,6 @@ import datetime as dt
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +23,6 @@ pytestmark = [
 ]
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
-
-
-@pytest.fixture(scope="module")
-def mysql_server() -> Iterator[MysqlServer]:
-    server = MysqlServer.create(**MysqlServer.log_settings)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def mysql(mysql_server: MysqlServer) -> Iterator[Shop]:
-    mysql_server.sql("CREATE DATABASE warehouse")
-    yield Shop(mysql_server, "warehouse")
-    mysql_server.sql("DROP DATABASE warehouse")
 
 
 def numbers(shop: Shop, rows: int = 20_000) -> None:

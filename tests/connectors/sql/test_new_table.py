@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_channel.connectors.sql.definition import free_names
 from spark_channel.local import LocalEngine
 from tests.connectors.sql.places import Place, open_place
 from tests.connectors.sql.test_own_source import copy, end
@@ -71,3 +72,11 @@ def test_columns_alone_are_the_default(engine: LocalEngine, ends: tuple[Place, P
     source, target = ends
     copy(engine, end(source, "orders"), end(target, "copy"))
     assert not refuses(target, 7, None, 1, "no key, and NULL")
+
+
+def test_names_that_are_taken_or_too_long_get_a_number() -> None:
+    name_of = free_names({"a", "a_1", "ä" * 5}, 10)
+    assert [name_of("a"), name_of("a"), name_of("b")] == ["a_2", "a_3", "b"]
+    assert name_of("ä" * 5) == "ä" * 4 + "_1"
+    assert name_of("ä" * 6) == "ä" * 4 + "_2"
+    assert free_names({"x" * 99}, None)("x" * 99) == "x" * 99 + "_1"
