@@ -107,17 +107,12 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
         name, version = parse_transaction(options.txn, {}, "--txn")
         add_option(given["writer"], "txnAppId", name)
         add_option(given["writer"], "txnVersion", version)
-    if options.mode not in get_args(SaveMode):
-        takes = ", ".join(get_args(SaveMode))
-        raise OptionError(
-            f"option '--mode' got {options.mode!r}; it takes one of: {takes}",
-            option="--mode",
-            got=options.mode,
-            takes=takes,
-        )
+    _check_choice("--mode", options.mode, get_args(SaveMode))
+    to = parse_place("writer", target, given["writer"])
+    _check_schema(options.of_job.get("createTable"), to)
     spec = TransferSpec(
         parse_place("reader", source, given["reader"]),
-        parse_place("writer", target, given["writer"]),
+        to,
         save_mode=cast(SaveMode, options.mode),
         channels=options.of_job.get("channels"),
     )
@@ -164,6 +159,31 @@ _OF_PLACE = frozenset(
     ["url", "path", "dbtable", "user", "password", "sslmode", "sslrootcert", "sslcert", "sslkey"]
 )
 """Options that name a database, and who logs in."""
+
+
+def _check_choice(option: str, got: str, choices: Sequence[str]) -> None:
+    if got not in choices:
+        takes = ", ".join(choices)
+        raise OptionError(
+            f"option {option!r} got {got!r}; it takes one of: {takes}",
+            option=option,
+            got=got,
+            takes=takes,
+        )
+
+
+def _check_schema(level: str | None, target: Endpoint) -> None:
+    """Check `--schema`, by the name that was typed: what is behind it is an option of the target."""
+    if level is None:
+        return
+    _check_choice("--schema", level, ("columns", "keys", "full"))
+    connector = find_connector({**target.options, "writer": target.name}, "writer")
+    if "createtable" not in connector.options_class("writer").names():
+        raise OptionError(
+            f"option '--schema' is for tables of databases, and the target is {connector.name}: omit it",
+            option="--schema",
+            got=level,
+        )
 
 
 def _label(end: Endpoint, half: _Half) -> str:

@@ -43,6 +43,21 @@ def test_a_new_table_takes_keys_of_its_source(tmp_path: Path) -> None:
                 copied.execute(f"INSERT INTO orders VALUES ({row[0]}, {row[1]})")
 
 
+@pytest.mark.parametrize(
+    ("target", "level", "says"),
+    [
+        ("t.db?dbtable=t", "all", "'--schema' got 'all'; it takes one of: columns, keys, full"),
+        ("parquet:out", "keys", "'--schema' is for tables of databases, and the target is parquet"),
+    ],
+)
+def test_a_schema_that_the_target_cannot_have_is_named_as_typed(
+    tmp_path: Path, target: str, level: str, says: str
+) -> None:
+    done = typed("copy", f"{tmp_path}/s.db?dbtable=t", target, "--schema", level)
+    assert done.exit_code == 2
+    assert says in str(done.exception or done.output)
+
+
 @pytest.mark.parametrize("command", ["copy", "verify", "replicate"])
 def test_how_the_work_was_done_is_printed_where_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
