@@ -53,7 +53,7 @@ Move = Callable[[TransferSpec, Mapping[str, Any]], TransferReport]
 _NOTHING_YET = -(2**63) + 1
 """The position of an incremental stream whose table was empty."""
 _INSTEAD = re.compile(
-    r"[.:] (?:leave it out with option 'columns'(?:\. 'columns' does.*)?|Follow it by 'dbtable'.*)$",
+    r"[.:] (?:leave it out with option 'columns'(?:\. 'columns' does.*| \(from .*)?|Follow it by 'dbtable'.*)$",
     re.DOTALL,
 )
 """What an error advises for a table that no tunnel of several tables follows."""

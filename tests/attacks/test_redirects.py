@@ -102,6 +102,7 @@ NOTICES = {
 SPEAK_HTTP = {
     "connectors/base/network.py": "connections for the others",
     "connectors/clickhouse/session.py": "ClickHouse",
+    "connectors/delta/entry.py": "Delta in a store",
     "connectors/delta/reader.py": "Delta in a store",
     "connectors/delta/table.py": "Delta in a store",
     "connectors/delta/writer.py": "Delta in a store",
