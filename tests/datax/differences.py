@@ -109,7 +109,7 @@ WHY = {
     ),
     "refused": (
         "`recordDelimiter`; a `header` with too few names; `writer.column` `*` without names; a wrong `dx_filter`",
-        "as told; every row is dirty in the last case",
+        "as written; every row is dirty in the last case",
         "refused before a row moves, with the reason",
         "rows would go into wrong columns, or none",
     ),
