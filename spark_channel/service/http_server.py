@@ -111,7 +111,7 @@ _MOST_WITH_TLS = 128
 """Each connection needs about 300 KiB during its handshake."""
 _MOST_CONNECTIONS = 20_000
 _BODY_OF_SCOPE = 64 << 10
-"""The largest body with a token that is not the service's own: spending a limit takes less."""
+"""The largest body with a token that opens no job: spending a limit takes less."""
 _MOST_UNFINISHED = 64 << 20
 """Announced bytes of all bodies that have not come whole, which are held in memory."""
 _HEAD_SECONDS = 10.0
@@ -456,7 +456,8 @@ class _Call(asyncio.Protocol):
         if reads and int(length):
             self._refuse(400, "a GET has no body")
             return False
-        most = wire.LARGEST_BODY if scope == SERVICE_SCOPE else _BODY_OF_SCOPE
+        counts = scope == SERVICE_SCOPE or wire.owns_jobs(scope)
+        most = wire.LARGEST_BODY if counts else _BODY_OF_SCOPE
         if int(length) > most:
             self._refuse(413, f"a body with this token has at most {most} bytes")
             return False

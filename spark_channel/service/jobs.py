@@ -24,6 +24,7 @@ _ENDED_IDLE_SECONDS = 1.0
 """A LIMIT looks at further tasks right after those that ended, or never."""
 _UNHEARD_SECONDS = 5.0
 _MOST_JOBS = 10_000
+_NOT_YOURS = "this token is for the jobs of another client"
 _MOST_ATTEMPTS = 250_000
 
 
@@ -41,6 +42,7 @@ class JobListener(Protocol):
 class _KnownJob:
     progress: JobProgress
     owned: bool
+    owner: str = ""
     clients: dict[str, float] = field(default_factory=dict)
     idle_since: float = 0.0
     notified: bool = False
@@ -86,8 +88,8 @@ class JobRegistry:
             if listener in self._listeners:
                 self._listeners.remove(listener)
 
-    def open(self, spec: JobSpec, job: str | None = None) -> str:
-        """Open a job that the caller will `enter` into a final phase; returns its id.
+    def open(self, spec: JobSpec, job: str | None = None, *, owner: str = "") -> str:
+        """Open a job that the caller will `enter` into a final phase; returns its id. `owner`: see `check_owner`.
 
         Raises:
             ValueError: the id is taken, or there are too many jobs.
@@ -96,7 +98,7 @@ class JobRegistry:
         with self._lock:
             if job in self._live or job in self._closed:
                 raise ValueError(f"job {job} exists")
-            self._add(job, spec, owned=True)
+            self._add(job, spec, owned=True, owner=owner)
         return job
 
     def report(
@@ -107,6 +109,7 @@ class JobRegistry:
         *,
         spec: JobSpec | None = None,
         leaving: bool = False,
+        owner: str = "",
     ) -> float | None:
         """Take a client's counters.
 
@@ -115,6 +118,7 @@ class JobRegistry:
 
         Raises:
             ValueError: there are too many jobs, or attempts in this one.
+            PermissionError: another owner opened it.
         """
         with self._lock:
             now = self._clock.now()
@@ -122,7 +126,9 @@ class JobRegistry:
             if known is None:
                 if spec is None:
                     return None
-                known = self._add(job, spec, owned=False)
+                known = self._add(job, spec, owned=False, owner=owner)
+            elif owner and known.owner != owner:
+                raise PermissionError(_NOT_YOURS)
             elif (
                 job in self._closed
                 and not known.owned
@@ -152,6 +158,22 @@ class JobRegistry:
             ):
                 self._close(job, Phase.DONE)
             return self._report_after()
+
+    def check_owner(self, job: str, owner: str) -> None:
+        """Check that `owner`, the scope of a token, opened the job, unless it is empty or no job has this name.
+
+        Raises:
+            PermissionError: another owner did.
+        """
+        with self._lock:
+            known = self._live.get(job) or self._closed.get(job)
+        if owner and known is not None and known.owner != owner:
+            raise PermissionError(_NOT_YOURS)
+
+    def live(self, owner: str = "") -> list[JobProgress]:
+        """Return the jobs that have not ended: all, or those of `owner`."""
+        with self._lock:
+            return [each.progress for each in self._live.values() if owner in ("", each.owner)]
 
     def watches(self, job: str, client: str) -> bool:
         """Whether `client` is the one that reports the state of the job's shared limit."""
@@ -198,11 +220,6 @@ class JobRegistry:
         """
         with self._lock:
             return (self._live.get(job) or self._closed[job]).progress
-
-    def live(self) -> list[JobProgress]:
-        """Return the jobs that have not ended."""
-        with self._lock:
-            return [each.progress for each in self._live.values()]
 
     def close_idle(self) -> float | None:
         """Close what is idle. Returns seconds until the next call is due; None while no job is live."""
@@ -259,11 +276,14 @@ class JobRegistry:
         clients = sum(len(each.clients) for each in self._live.values())
         return max(_REPORT_EVERY, clients / _REPORTS_PER_SECOND)
 
-    def _add(self, job: str, spec: JobSpec, *, owned: bool) -> _KnownJob:
+    def _add(self, job: str, spec: JobSpec, *, owned: bool, owner: str) -> _KnownJob:
         if len(self._live) >= _MOST_JOBS:
             raise ValueError(f"there are {_MOST_JOBS} jobs already")
         known = _KnownJob(
-            JobProgress(job, spec, clock=self._clock), owned, idle_since=self._clock.now()
+            JobProgress(job, spec, clock=self._clock),
+            owned,
+            owner,
+            idle_since=self._clock.now(),
         )
         self._live[job] = known
         self._notify("job_opened", known.progress)

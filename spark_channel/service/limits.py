@@ -31,7 +31,12 @@ from spark_channel.limits import (
     encode,
 )
 from spark_channel.progress import JobProgress
-from spark_channel.service.protocol import LISTEN_SECONDS, SERVICE_SCOPE, Subscriptions
+from spark_channel.service.protocol import (
+    LISTEN_SECONDS,
+    SERVICE_SCOPE,
+    Subscriptions,
+    owns_jobs,
+)
 
 if TYPE_CHECKING:
     from spark_channel.service.http_server import Caller
@@ -174,6 +179,7 @@ class _ProbedLimit:
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:/-]{1,200}")
 _LONGEST_PART = 100
+_JOB = "job:"
 _CHANGES = (SetRates, Pause, Resume)
 _Given = TypeVar("_Given")
 _SPARE = 1.25
@@ -183,9 +189,9 @@ _SPARE = 1.25
 def job_limit(job: str) -> str:
     """The name of the limit, and of the permits, that are a job's own."""
     if _PLAIN.fullmatch(job):
-        return f"job:{job}"
+        return f"{_JOB}{job}"
     plain = re.sub(r"[^A-Za-z0-9._:/-]+", "-", job)[:_LONGEST_PART]
-    return f"job:{plain}-{hashlib.blake2s(job.encode(), digest_size=6).hexdigest()}"
+    return f"{_JOB}{plain}-{hashlib.blake2s(job.encode(), digest_size=6).hexdigest()}"
 
 
 def limit_scope(name: str) -> str:
@@ -197,11 +203,18 @@ class LimitService:
     """A `LimitRegistry` with access control: checks tokens, and adds and removes each job's own limit with the job.
 
     A `JobListener`. A token of the service may do everything; one of a limit may spend it and look at it, not
-    change it. `book` takes the limits that several jobs share (`add_limit`). A `Listen` call waits for changes in the
-    thread that carries it; `end` wakes all of them.
+    change it; one for the jobs of a client may do everything with their own limits, which `check_owner` tells. `book`
+    takes the limits that several jobs share (`add_limit`). A `Listen` call waits for changes in the thread that
+    carries it; `end` wakes all of them.
     """
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        check_owner: Callable[[str, str], None] = lambda _job, _owner: None,
+    ) -> None:
+        self._check_owner = check_owner
         self._subscriptions = Subscriptions()
         self.book = LimitRegistry(clock=clock, on_call=self._subscriptions.notify)
         self._on_longer: Callable[[float], None] | None = None
@@ -214,6 +227,8 @@ class LimitService:
     def job_opened(self, progress: JobProgress) -> None:
         """Add the job's limit before its first client gets an answer."""
         spec, name = progress.spec, job_limit(progress.job)
+        with self._lock:
+            self._jobs[name] = progress
         if spec.limited:
             self.book.add_limit(
                 name,
@@ -231,9 +246,8 @@ class LimitService:
         )
         if spec.max_connections is not None:
             self.book.add_permits(name, spec.max_connections)
-        with self._lock:
-            self._jobs[name] = progress
-            if protector is not None:
+        if protector is not None:
+            with self._lock:
                 self._protectors[name] = protector
 
     def job_closed(self, progress: JobProgress) -> None:
@@ -255,7 +269,7 @@ class LimitService:
             RejoinError: the client is not known; it was dropped, or it joined another service.
             ServiceDeniedError, OptionError: the request makes no sense; nothing changed.
         """
-        _check_scope(request, scope)
+        self._check_scope(request, scope)
         if isinstance(request, Subscribe):
             raise ServiceDeniedError("who listens takes the action for it")
         changes = isinstance(request, _CHANGES)
@@ -304,7 +318,7 @@ class LimitService:
         """The limits that several jobs share: those that are no job's own."""
         found = []
         for name in self.book.names():
-            if not name.startswith("job:"):
+            if not name.startswith(_JOB):
                 with contextlib.suppress(ServiceDeniedError):  # it was removed just now
                     found.append(self.book.handle(StatusRequest(name)))
         return [each for each in found if isinstance(each, LimitStatus)]
@@ -323,7 +337,7 @@ class LimitService:
         Raises:
             PermissionError: the token is for something else.
         """
-        _check_scope(request, scope)
+        self._check_scope(request, scope)
         return self._changes(request)
 
     def _changes(self, request: Subscribe) -> Iterator[Reply]:
@@ -374,23 +388,27 @@ class LimitService:
             return iter((encode(Rejected(str(error))),))
         return (encode(reply) for reply in self.listen(request, caller.scope))
 
+    def _check_scope(self, request: Request, scope: str) -> None:
+        name = request.limit.partition("@")[0]
+        if owns_jobs(scope) and name.startswith(_JOB):
+            with self._lock:
+                progress = self._jobs.get(name)
+            if progress is not None:
+                self._check_owner(progress.job, scope)
+            return
+        spends = not isinstance(request, _CHANGES) and scope == limit_scope(name)
+        if scope != SERVICE_SCOPE and not spends:
+            raise PermissionError(
+                f"this token is not valid for limit {request.limit!r}: set 'sharedLimitToken' to the token "
+                "that was written for it (`limits serve --token-file`)"
+            )
+
     def _show(self, name: str, status: LimitStatus) -> None:
         """Show the present limit in a job's progress line."""
         with self._lock:
             progress = self._jobs.get(name)
         if progress is not None:
             progress.set_limits(*status.shown)
-
-
-def _check_scope(request: Request, scope: str) -> None:
-    spends = not isinstance(request, _CHANGES) and scope == limit_scope(
-        request.limit.partition("@")[0]
-    )
-    if scope != SERVICE_SCOPE and not spends:
-        raise PermissionError(
-            f"this token is not valid for limit {request.limit!r}: set 'sharedLimitToken' to the token "
-            "that was written for it (`limits serve --token-file`)"
-        )
 
 
 def _or_denied(handle: Callable[[_Given], Reply], given: _Given) -> Reply:

@@ -5,11 +5,12 @@ import hmac
 import json
 import math
 import os
+import re
 import secrets
 import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
 
@@ -36,6 +37,7 @@ __all__ = [
     "fields",
     "identifier",
     "new_job_id",
+    "owns_jobs",
     "run_id",
     "sample_from_json",
     "sample_to_json",
@@ -166,6 +168,16 @@ class ServiceAddress:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    def for_jobs_of(self, owner: str) -> Self:
+        """The same service, with a token for the jobs that `owner` opens, and for nothing else.
+
+        Two calls with one owner return the same. A token that is not the service's own stays as it is.
+        """
+        if self.token.startswith(_JOBS_OF):
+            return self
+        scope = _JOBS_OF + hashlib.blake2s(owner.encode(), digest_size=12).hexdigest()
+        return replace(self, token=f"{scope}.{scoped_token(self.token, scope)}")
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, token included: for a 0600 file, or a pickled reader."""
         return to_plain(self)
@@ -286,6 +298,9 @@ class TlsFiles(NamedTuple):
     root: str | None = None
 
 
+_JOBS_OF = "jobs-of:"
+_JOBS_OF_ONE = re.compile(_JOBS_OF + "[0-9a-f]{24}")
+
 SERVICE_SCOPE = ""
 """The scope of the service's own token, which may do everything."""
 READ_SCOPE = "read"
@@ -294,6 +309,11 @@ CHANGE_SCOPE = "change"
 """The scope of a token that reads the page, and changes, pauses and resumes limits."""
 NO_SCOPE = "-"
 """The scope of a caller without a token, who reads what everyone may know."""
+
+
+def owns_jobs(scope: str) -> bool:
+    """Whether a token of `scope` is for the jobs that were opened with it: see `ServiceAddress.for_jobs_of`."""
+    return _JOBS_OF_ONE.fullmatch(scope) is not None
 
 
 def scoped_token(service_token: str, scope: str) -> str:
@@ -352,6 +372,10 @@ class Tokens:
         given = authorization.encode("utf-8", "surrogateescape")
         with self._lock:
             accepted = list(self._scopes.items())
+            own = self._scopes.get(SERVICE_SCOPE)
+        scope, _, _ = authorization.removeprefix("Bearer ").partition(".")
+        if own is not None and owns_jobs(scope):  # these are made without asking
+            accepted.append((scope, f"{scope}.{scoped_token(own, scope)}"))
         found = None
         for scope, token in accepted:
             if hmac.compare_digest(given, b"Bearer " + token.encode()):

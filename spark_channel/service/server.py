@@ -26,6 +26,7 @@ from spark_channel.service.protocol import (
     ServiceAddress,
     TlsFiles,
     Tokens,
+    owns_jobs,
     sample_from_json,
     scoped_token,
     token_of_file,
@@ -75,7 +76,7 @@ class ServiceServer:
         clock: Clock | None = None,
     ) -> None:
         self.jobs = JobRegistry(clock=clock, idle_seconds=idle_seconds)
-        self.limits = LimitService(clock=clock)
+        self.limits = LimitService(clock=clock, check_owner=self.jobs.check_owner)
         self.jobs.subscribe(self.limits)
         self.metrics = JobMetrics(self.limits.signals, self.limits.shared)
         self.jobs.subscribe(self.metrics)
@@ -272,15 +273,15 @@ class ServiceServer:
         }
 
     def _open_job(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
-        _only_service_token(caller)
+        _only_who_has_jobs(caller)
         protocol.fields(body, required=("spec",), optional=("job",))
         job = protocol.identifier(body["job"], "job") if body.get("job") is not None else None
-        job = self.jobs.open(JobSpec.from_json(body["spec"]), job)
+        job = self.jobs.open(JobSpec.from_json(body["spec"]), job, owner=caller.scope)
         self._wake_up()
         return {"job": job}
 
     def _report(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
-        _only_service_token(caller)
+        _only_who_has_jobs(caller)
         protocol.fields(
             body,
             required=("job", "client", "snapshots"),
@@ -300,9 +301,11 @@ class ServiceServer:
             raise protocol.RequestError("leaving is true or false")
         spec = JobSpec.from_json(body["spec"]) if body.get("spec") is not None else None
         snapshots = [Snapshot.from_json(each) for each in given]
-        after = self.jobs.report(job, client, snapshots, spec=spec, leaving=leaving)
+        after = self.jobs.report(
+            job, client, snapshots, spec=spec, leaving=leaving, owner=caller.scope
+        )
         if body.get("shared_limit") is not None and after is not None:
-            self._show_shared(job, body["shared_limit"])
+            self._show_shared(job, caller, body["shared_limit"])
         if spec is not None or leaving:
             self._wake_up()
         return {
@@ -312,7 +315,7 @@ class ServiceServer:
             "watch": self.jobs.watches(job, client),
         }
 
-    def _show_shared(self, job: str, data: object) -> None:
+    def _show_shared(self, job: str, caller: "Caller", data: object) -> None:
         """Show the state of the job's shared limit, as one of its tasks reported it."""
         if not isinstance(data, dict):
             raise protocol.RequestError("shared_limit is an object")
@@ -322,10 +325,10 @@ class ServiceServer:
             raise protocol.RequestError("a speed is a whole number, 1 or more, or null")
         if not isinstance(note, str):
             raise protocol.RequestError("note is a text")
-        self._find(job).set_shared_limits(rows, nbytes, note)
+        self._find(job, caller).set_shared_limits(rows, nbytes, note)
 
     def _enter(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
-        _only_service_token(caller)
+        _only_who_has_jobs(caller)
         protocol.fields(
             body, required=("job", "phase"), optional=("error", "where", "rows", "limit")
         )
@@ -336,6 +339,7 @@ class ServiceServer:
         if rows is not None and (type(rows) is not int or rows < 0):
             raise protocol.RequestError("rows is a whole number, 0 or more")
         job = protocol.identifier(body["job"], "job")
+        self.jobs.check_owner(job, caller.scope)
         try:
             if limit:
                 self.jobs.find(job).keep_limit(limit)
@@ -345,25 +349,26 @@ class ServiceServer:
         return {}
 
     def _status(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
-        _only_service_token(caller)
+        _only_who_has_jobs(caller)
         protocol.fields(body, required=(), optional=("job",))
-        found = self.jobs.live() if body.get("job") is None else [self._find(body["job"])]
+        job = body.get("job")
+        found = self.jobs.live(caller.scope) if job is None else [self._find(job, caller)]
         return {"jobs": [_plain_status(each.status()) for each in found]}
 
     def _job_report(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
-        _only_service_token(caller)
+        _only_who_has_jobs(caller)
         protocol.fields(body, required=("job",))
-        return {"report": self._find(body["job"]).report().to_json()}
+        return {"report": self._find(body["job"], caller).report().to_json()}
 
     def _health(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
-        _only_service_token(caller)
+        _only_who_has_jobs(caller)
         required = ("job", "side", "values", "delays", "missing", "error")
         protocol.fields(body, required=required, optional=("row_seconds",))
         if body["side"] not in _SIDES:
             raise protocol.RequestError(f"side is {' or '.join(_SIDES)}")
-        self.limits.observe(
-            protocol.identifier(body["job"], "job"), body["side"], sample_from_json(body)
-        )
+        job = protocol.identifier(body["job"], "job")
+        self.jobs.check_owner(job, caller.scope)
+        self.limits.observe(job, body["side"], sample_from_json(body))
         return {}
 
     def _limits(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
@@ -393,8 +398,9 @@ class ServiceServer:
             raise PermissionError("this token is for another purpose")
         return Document(CONTENT_TYPE, prometheus_text(self.metrics.families()))
 
-    def _find(self, job: object) -> JobProgress:
+    def _find(self, job: object, caller: "Caller") -> JobProgress:
         job = protocol.identifier(job, "job")
+        self.jobs.check_owner(job, caller.scope)
         try:
             return self.jobs.find(job)
         except KeyError:
@@ -416,6 +422,11 @@ def json_endpoint(answer: "Callable[[dict[str, Any], Caller], Mapping[str, Any]]
         return protocol.encode(answer(protocol.decode(body), caller))
 
     return endpoint
+
+
+def _only_who_has_jobs(caller: "Caller") -> None:
+    if not owns_jobs(caller.scope):
+        _only_service_token(caller)
 
 
 def _only_service_token(caller: "Caller") -> None:

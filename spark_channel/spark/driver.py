@@ -24,6 +24,7 @@ from spark_channel.service import (
     ServiceSettings,
     ensure_service,
     find_service,
+    new_job_id,
 )
 from spark_channel.service.launch import JobReporter
 from spark_channel.transfers.limits import is_limited
@@ -351,7 +352,8 @@ class ServiceDataSource(DataSource):
     """One row: the address of the driver's service as JSON.
 
     Only planner workers run on the driver's host. For a client elsewhere (Spark Connect), `partitions` starts the
-    service on that host, and the one row, token included, returns to the client as the result of its query.
+    service on that host, and the one row returns to the client as the result of its query, with a token for the jobs
+    that this client opens.
     """
 
     @classmethod
@@ -367,7 +369,7 @@ class ServiceDataSource(DataSource):
 
 class _ServiceReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
-        address = ensure_service(service_settings(command_of()))
+        address = ensure_service(service_settings(command_of())).for_jobs_of(new_job_id())
         return [InputPartition(json.dumps(address.to_json()))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:

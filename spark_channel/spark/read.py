@@ -149,6 +149,8 @@ class ChannelReader(Versioned, DataSourceReader):
             self._options, host=self._facts.driver_host, can_do_without=falls_back
         )
         slots = slots_now(service, self._facts.slots) if falls_back else None
+        if service is not None:
+            service = service.for_jobs_of(self._load)
         shares = static_shares(limits, groups, slots, per_mark=per_mark)
         spec = JobSpec(
             "read",

@@ -428,6 +428,8 @@ def session_slots(spark: SparkSession) -> int | None:
 def service_of(spark: SparkSession) -> "ServiceAddress":
     """The service of `spark`'s driver, started if there is none; any session, Spark Connect's too.
 
+    Its token is for the jobs of this caller alone.
+
     Raises:
         ServiceUnavailableError: it cannot be started.
     """
@@ -436,12 +438,14 @@ def service_of(spark: SparkSession) -> "ServiceAddress":
         from spark_channel.spark.driver import ask_planner
 
         return ask_planner(spark)
-    jvm = _jvm_of(context)
-    if jvm in _services:
-        return _services[jvm].address
-    from spark_channel.service import ensure_service
+    from spark_channel.service import ensure_service, new_job_id
 
-    return ensure_service(_settings(context, jvm), watch_pid=jvm)
+    jvm = _jvm_of(context)
+    server = _services.get(jvm)
+    service = (
+        ensure_service(_settings(context, jvm), watch_pid=jvm) if server is None else server.address
+    )
+    return service.for_jobs_of(new_job_id())
 
 
 def last_report() -> "TransferReport | None":

@@ -173,6 +173,8 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
             lag=lag,
         )
         job = new_job_id()
+        if service is not None:
+            service = service.for_jobs_of(job)
         return [
             StreamPartition(group, job, spec, origin, service, limits.address, fetch, share)
             for (group, origin), share in zip(planned, shares, strict=True)

@@ -93,10 +93,14 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
             counts=most is not None,
         )
         where = describe(self._options)
+        target = f"{connector.name} {where}"
+        if self._service is not None:
+            # Spark makes another writer for the commit, which ends the jobs that tasks of this one open.
+            self._service = self._service.for_jobs_of(target)
         self._spec = JobSpec(
             "write",
             name=self._options.job_id or "",
-            target=f"{connector.name} {where}",
+            target=target,
             target_columns=JobColumn.of(self._schema),
             commit="job",
             **limits.of_spec(),

@@ -136,6 +136,8 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
             can_do_without=self._static is not None,
             counts=most is not None,
         )
+        if self._service is not None:
+            self._service = self._service.for_jobs_of(self._plan.job)
         self._spec = JobSpec(
             "write",
             name=self._options.job_id or "",

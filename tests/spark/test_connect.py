@@ -108,6 +108,36 @@ def address(spark: Any) -> tuple[str, str]:
     return str(found), "leaked" if found.token in plan or found.token in repr(found) else ""
 
 
+def steered(spark: Any) -> list[str]:
+    """What a client may do to the job of another client of the same server."""
+    from spark_channel.errors import ServiceDeniedError
+    from spark_channel.limits import SetRates, decode_reply, encode
+    from spark_channel.progress import JobSpec
+    from spark_channel.service import ServiceControl
+    from spark_channel.service.connection import Connection
+    from spark_channel.service.limits import job_limit
+    from spark_channel.spark.session import service_of
+
+    own, strange = service_of(spark), service_of(spark.newSession())
+    with ServiceControl(own) as control:
+        job = control.open_job(JobSpec("write", rows_per_second=1_000))
+    answers = []
+    change = encode(SetRates(job_limit(job), rows_per_second=1e9))
+    for address in (own, strange):
+        with Connection(address) as connection:
+            try:
+                answers.append(type(decode_reply(connection.send("coordinator", change))).__name__)
+            except ServiceDeniedError as error:
+                answers.append(str(error))
+    with ServiceControl(strange) as control:
+        answers.append(str(control.status()))
+        try:
+            control.call("limits", {})
+        except ServiceDeniedError as error:
+            answers.append(str(error))
+    return answers
+
+
 def test_it_is_a_client_and_registers(connect: RemoteDriver) -> None:
     assert "connect" in connect.run(registered)[0]
 
@@ -158,6 +188,14 @@ def test_there_is_one_service_and_its_token_is_in_no_plan(connect: RemoteDriver)
     second, _ = connect.run(address)
     assert first == second
     assert leaked == ""
+
+
+def test_a_client_steers_its_own_jobs_alone(connect: RemoteDriver) -> None:
+    own, strange, listed, names = connect.run(steered)
+    assert own == "LimitStatus"
+    assert "for the jobs of another client" in strange
+    assert listed == "[]"
+    assert "for another purpose" in names
 
 
 @pytest.mark.newest

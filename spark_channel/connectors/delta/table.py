@@ -4,6 +4,7 @@ import json
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from spark_channel.connectors.files.filesystem import (
 from spark_channel.connectors.lake.table import LENGTH_NOTE, LakeWriteOptions, is_length
 from spark_channel.errors import (
     ChannelError,
+    MissingPackageError,
     OptionError,
     SourceError,
     TargetError,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 __all__ = [
+    "COMPLETE",
     "DeltaReadOptions",
     "DeltaWriteOptions",
     "Table",
@@ -262,10 +265,31 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
                 f"{shown} has the feature 'catalogManaged': its catalog commits, and files of the log may be "
                 "elsewhere; use Delta Lake in Spark for this table"
             ) from error
+        if unsupported := _UNSUPPORTED.search(str(error)):
+            raise _too_old(shown, unsupported[1]) from error
         if isinstance(error, OSError):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise failure(f"{shown}: deltalake says: {without_login(first)}") from error
+
+
+def _too_old(shown: str, features: str) -> ChannelError:
+    """The error for features of a table to which this deltalake does not commit."""
+    from importlib.metadata import version
+
+    from deltalake import transaction
+
+    installed = version("deltalake")
+    if hasattr(transaction, "RemoveAction"):
+        return UnsupportedError(
+            f"{shown} has the features {features}, to which deltalake {installed} does not commit; {_IN_SPARK}"
+        )
+    return MissingPackageError(
+        f"{shown} has the features {features}, to which deltalake {installed} of {sys.executable} does not commit. "
+        f"They need deltalake {COMPLETE} or newer: pip install 'deltalake>={COMPLETE}', on the driver's host and on "
+        "the workers",
+        name="deltalake",
+    )
 
 
 def open_table(
@@ -353,6 +377,10 @@ _WRITTEN = {
     "generatedColumns",
 }
 """Features that deltalake commits to, and whose use is looked for below."""
+
+COMPLETE = "1.6.6"
+"""The first deltalake that commits to all of these, and that can say which files a commit removes."""
+_UNSUPPORTED = re.compile(r"Unsupported table features required: \[([^\]]+)\]")
 
 _IDENTITY_COLUMNS = 6
 """The writer version that demands them, without a list of features."""

@@ -20,6 +20,7 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import Claim, Identity, unless_replaced
 from spark_channel.connectors.delta.entry import entry, is_kept
 from spark_channel.connectors.delta.table import (
+    COMPLETE,
     DeltaWriteOptions,
     Table,
     check_deletion_vectors,
@@ -209,8 +210,6 @@ def _has_local_times(kind: pa.DataType, *, in_maps: bool) -> bool:
 
 _HISTORY = 200
 """So many of the newest commits are looked through for the name of a claim's owner."""
-_REMOVES = "1.6.6"
-"""The first deltalake that can say which files a commit removes."""
 _LOST_RACE = re.compile(r"Failed to commit transaction: \d+\s*\Z")
 _EXISTS = "already exists"
 
@@ -257,9 +256,9 @@ class DeltaLake(LakeTable):
 
         if not hasattr(transaction, "RemoveAction"):
             raise MissingPackageError(
-                f"options 'writeMode=upsert' and 'replaceWhere' need deltalake {_REMOVES} or newer, and "
+                f"options 'writeMode=upsert' and 'replaceWhere' need deltalake {COMPLETE} or newer, and "
                 f"{sys.executable} has {version('deltalake')}, which replaces whole tables alone: pip install "
-                f"'deltalake>={_REMOVES}', on the driver's host and on the workers",
+                f"'deltalake>={COMPLETE}', on the driver's host and on the workers",
                 name="deltalake",
             )
 

@@ -90,7 +90,13 @@ class LakeWriter(LakePublisher):
             if (table := lake.open()) is not None:
                 self._commit_loop(lake, change, table)
 
-    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+        lake = self._checked(context)
+        with writing(lake.shown):
+            self._planned(lake, lake.open(), context, schema)
+
+    def _checked(self, context: WriteContext) -> LakeTable:
+        """The table, whose library can do what the options ask for."""
         options: LakeWriteOptions = self.options
         if context.commit == "task":
             raise OptionError(
@@ -116,6 +122,10 @@ class LakeWriter(LakePublisher):
         lake = self.lake()
         if options.write_mode == "upsert" or options.replace_where is not None:
             lake.check_replaces()
+        return lake
+
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        lake = self._checked(context)
         with writing(lake.shown):
             lake.check_commits()
             try:

@@ -1,6 +1,7 @@
 """Drivers that are named in other ways than by a package, and drivers that do less than PostgreSQL's."""
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.adbc.test_adbc import ROWS, Base
 
+has_driver = pytest.mark.skipif(
+    "OLDEST_VERSIONS" in os.environ,
+    reason="the lowest chdb and duckdb bring no driver that is found by name",
+)
 LIBRARY = adbc_driver_sqlite._driver_path()
 MANIFEST = f"""
 manifest_version = 1
@@ -178,6 +183,7 @@ def test_commit_modes_by_driver(driver: str, commit: str) -> None:
     assert ("job" if writer.options.makes_tables_in_transactions() else "task") == commit
 
 
+@has_driver
 def test_a_driver_without_transactions_only_reads() -> None:
     """ClickHouse's engine as a driver, of package chdb."""
     found = base(driver="chdb")
@@ -187,6 +193,7 @@ def test_a_driver_without_transactions_only_reads() -> None:
         found.write(ROWS)
 
 
+@has_driver
 @pytest.mark.parametrize("commit", ["job", "task"])
 def test_duckdbs_own_driver_only_reads(tmp_path: Path, commit: CommitMode) -> None:
     """Two of its connections in one process do not see each other's rows: three attempts of a task wrote all three."""

@@ -100,8 +100,53 @@ def test_a_deltalake_that_cannot_replace_files_is_named_before_rows_move(
             MissingPackageError, match=r"need deltalake 1\.6\.6 or newer, and .* has 1"
         ):
             write(tmp_path / "t", rows, **options)
+        overwrite = options.get("overwrite", False)
+        named = {name: value for name, value in options.items() if name != "overwrite"}
+        out = writer_of(tmp_path / "t", **named)
+        with pytest.raises(MissingPackageError, match=r"need deltalake 1\.6\.6 or newer"):
+            out.rehearse(WriteContext("rehearsal", overwrite=overwrite), rows.schema)
         write(tmp_path / "t", rows, overwrite=True)
         assert read(tmp_path / "t").to_pydict() == {"id": [1]}
+
+
+def test_a_rehearsal_refuses_what_a_write_would_and_changes_nothing(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1], "s": ["a"]})
+    out = writer_of(tmp_path / "t")
+    out.rehearse(WriteContext("rehearsal"), rows.schema)
+    assert list(tmp_path.iterdir()) == []
+    write(tmp_path / "t", rows)
+    before = sorted(tmp_path.rglob("*"))
+    out = writer_of(tmp_path / "t")
+    out.rehearse(WriteContext("rehearsal"), rows.schema)
+    with pytest.raises(SchemaError):
+        out.rehearse(
+            WriteContext("rehearsal"), pa.schema([("id", pa.string()), ("s", pa.string())])
+        )
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_feature_of_a_newer_deltalake_is_named_with_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As deltalake 1.6.0 says it when it commits."""
+    from deltalake.exceptions import CommitFailedError
+
+    from spark_channel.connectors.delta.table import explained
+
+    said = "Unsupported table features required: [ColumnMapping]"
+    with (
+        pytest.raises(UnsupportedError, match="features ColumnMapping"),
+        explained("t", TargetError),
+    ):
+        raise CommitFailedError(said)
+    monkeypatch.delattr(deltalake.transaction, "RemoveAction", raising=False)
+    with (
+        pytest.raises(
+            MissingPackageError, match=r"ColumnMapping.* need deltalake 1\.6\.6 or newer"
+        ),
+        explained("t", TargetError),
+    ):
+        raise CommitFailedError(said)
 
 
 def test_replace_where(tmp_path: Path) -> None:

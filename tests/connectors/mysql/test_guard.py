@@ -106,7 +106,10 @@ class Rogue:
         self._send(client, number + 1, b"\x01" + own)
         number = self._take(client)
         sha = hashes.SHA1()
-        hidden = key.decrypt(self.heard[before:], padding.OAEP(padding.MGF1(sha), sha, None))
+        try:
+            hidden = key.decrypt(self.heard[before:], padding.OAEP(padding.MGF1(sha), sha, None))
+        except ValueError as error:
+            raise OSError("what came is not the password for this key") from error
         self.stolen = bytes(letter ^ salt[at % 20] for at, letter in enumerate(hidden))
         return number
 

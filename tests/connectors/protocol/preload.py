@@ -8,7 +8,6 @@ from importlib.util import find_spec
 for _name in (
     "adbc_driver_postgresql.dbapi",
     "duckdb",
-    "firebird.driver",
     "psycopg",
     "pymysql",
     "spark_channel.connectors.files",
@@ -35,9 +34,11 @@ for _library, _names in _LAKES.items():
         for _name in _names:
             importlib.import_module(_name)
 
-from tests.connectors.firebird import install  # noqa: E402 - behind what it needs
+if find_spec("firebird") is not None:
+    from tests.connectors.firebird import install
 
-install()
+    importlib.import_module("firebird.driver")
+    install()
 
 # Otherwise each fork would go through all of it when it collects garbage, and so copy the memory that it shares.
 gc.collect()

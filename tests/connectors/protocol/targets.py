@@ -82,6 +82,7 @@ def open_target(kind: str, request: pytest.FixtureRequest, path: Path) -> Iterat
     elif kind == "iceberg":
         yield from _iceberg(path)
     elif kind == "firebird":
+        pytest.importorskip("firebird.driver", reason="the driver of the tests' own connector")
         install()
         firebird: FirebirdServer = request.getfixturevalue("firebird_server")
         name = f"p{uuid.uuid4().hex[:12]}"  # a file under a name that the server still holds would be overwritten

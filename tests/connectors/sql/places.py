@@ -165,6 +165,7 @@ def open_place(request: pytest.FixtureRequest, kind: str, directory: Path) -> It
             f"SET client_min_messages = error; SET lock_timeout = '5s'; DROP SCHEMA {name} CASCADE"
         )
     elif kind == "firebird":
+        pytest.importorskip("firebird.driver", reason="the driver of the tests' own connector")
         install()
         firebird: FirebirdServer = request.getfixturevalue("firebird_server")
         firebird.create_database(name)
