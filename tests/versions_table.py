@@ -60,10 +60,7 @@ def table() -> str:
         "[the table](streams.md#versions-of-spark) |".format(*_locked("pyspark")),
         "| pyarrow | {} and newer | {} and {} |".format(CORE["pyarrow"], *_locked("pyarrow")),
         f"| Java | 17 and newer | {_run('Java')} |",
-        (
-            f"| clients | {named} and newer. `upsert` and "
-            "`replaceWhere` of Delta: `deltalake` 1.6.6 | the lowest and the newest |"
-        ),
+        f"| clients | {named} and newer | the lowest and the newest |",
     ]
     return "".join(f"{line}\n" for line in lines)
 

@@ -1,5 +1,6 @@
-"""A commit's entry in a Delta table's log, for commits that remove files whose paths deltalake spells in its own way.
+"""A commit's entry in a Delta table's log, for commits that remove files as deltalake does not.
 
+Before 1.6.6 deltalake removes all files of a table or none. Later ones spell some paths in their own way:
 Spark writes `s=ü/part-0`, and deltalake removes `s=%C3%BC/part-0`: the rows would stay beside the new ones, for every
 reader (findings/delta-remove-is-spelled-anew.sh).
 """

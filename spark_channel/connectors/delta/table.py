@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 __all__ = [
-    "COMPLETE",
     "DeltaReadOptions",
     "DeltaWriteOptions",
     "Table",
@@ -49,6 +48,7 @@ __all__ = [
     "check_readable",
     "check_writable",
     "columns_of",
+    "commits_removals",
     "explained",
     "open_table",
     "place_of",
@@ -273,20 +273,25 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
         raise failure(f"{shown}: deltalake says: {without_login(first)}") from error
 
 
+def commits_removals() -> bool:
+    """Whether deltalake takes a list of the files that a commit removes: from 1.6.6 on."""
+    from deltalake import transaction
+
+    return hasattr(transaction, "RemoveAction")
+
+
 def _too_old(shown: str, features: str) -> ChannelError:
     """The error for features of a table to which this deltalake does not commit."""
     from importlib.metadata import version
 
-    from deltalake import transaction
-
     installed = version("deltalake")
-    if hasattr(transaction, "RemoveAction"):
+    if commits_removals():
         return UnsupportedError(
             f"{shown} has the features {features}, to which deltalake {installed} does not commit; {_IN_SPARK}"
         )
     return MissingPackageError(
         f"{shown} has the features {features}, to which deltalake {installed} of {sys.executable} does not commit. "
-        f"They need deltalake {COMPLETE} or newer: pip install 'deltalake>={COMPLETE}', on the driver's host and on "
+        f"They need deltalake {_COMPLETE} or newer: pip install 'deltalake>={_COMPLETE}', on the driver's host and on "
         "the workers",
         name="deltalake",
     )
@@ -378,8 +383,8 @@ _WRITTEN = {
 }
 """Features that deltalake commits to, and whose use is looked for below."""
 
-COMPLETE = "1.6.6"
-"""The first deltalake that commits to all of these, and that can say which files a commit removes."""
+_COMPLETE = "1.6.6"
+"""The first deltalake that commits to all of these."""
 _UNSUPPORTED = re.compile(r"Unsupported table features required: \[([^\]]+)\]")
 
 _IDENTITY_COLUMNS = 6

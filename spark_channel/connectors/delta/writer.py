@@ -5,7 +5,6 @@ import json
 import os
 import posixpath
 import re
-import sys
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,12 +19,12 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import Claim, Identity, unless_replaced
 from spark_channel.connectors.delta.entry import entry, is_kept
 from spark_channel.connectors.delta.table import (
-    COMPLETE,
     DeltaWriteOptions,
     Table,
     check_deletion_vectors,
     check_readable,
     check_writable,
+    commits_removals,
     explained,
     open_table,
     place_of,
@@ -52,7 +51,6 @@ from spark_channel.connectors.lake.table import (
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import (
     CommitError,
-    MissingPackageError,
     SchemaError,
     TargetError,
     UnsupportedError,
@@ -249,19 +247,6 @@ class DeltaLake(LakeTable):
             self.store.check_put_new(posixpath.join(self.base, LOG, name))
             _CONDITIONAL.add(bucket)
 
-    def check_replaces(self) -> None:
-        from importlib.metadata import version
-
-        from deltalake import transaction
-
-        if not hasattr(transaction, "RemoveAction"):
-            raise MissingPackageError(
-                f"options 'writeMode=upsert' and 'replaceWhere' need deltalake {COMPLETE} or newer, and "
-                f"{sys.executable} has {version('deltalake')}, which replaces whole tables alone: pip install "
-                f"'deltalake>={COMPLETE}', on the driver's host and on the workers",
-                name="deltalake",
-            )
-
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         columns = planned(schema)
         _check_local_times(columns, self.shown)
@@ -383,14 +368,16 @@ class DeltaState(TableState):
             [_add(file) for file in change.added],
             _commit_properties(change, self._table),
         )
-        if not all(is_kept(file.handle) for file in change.removed):
+        # An overwrite lists nothing: deltalake removes every file of this version.
+        whole = change.operation == "overwrite"
+        if not all(is_kept(file.handle) for file in change.removed) or (
+            change.removed and not whole and not commits_removals()
+        ):
             version = self._table.version() + 1
             path = posixpath.join(self._base, "_delta_log", f"{version:020d}.json")
             return self._store.put_new(
                 path, entry(change, added, properties, self.partition_columns)
             )
-        # An overwrite lists nothing: deltalake removes every file of this version.
-        whole = change.operation == "overwrite"
         removed = [] if whole else [_remove(file) for file in change.removed]
         with _committing(self._shown) as outcome:
             self._table.create_write_transaction(

@@ -176,12 +176,6 @@ class LakeTable(ABC):
             UnsupportedError: the store lets two jobs commit one version, and one would lose its rows.
         """
 
-    def check_replaces(self) -> None:  # noqa: B027 - most libraries can
-        """
-        Raises:
-            MissingPackageError: the installed library cannot replace some of a table's files, and keep the others.
-        """
-
     @abstractmethod
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         """The columns of a table that `create` makes for rows of `schema`.

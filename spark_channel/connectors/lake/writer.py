@@ -91,12 +91,16 @@ class LakeWriter(LakePublisher):
                 self._commit_loop(lake, change, table)
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
-        lake = self._checked(context)
+        self._check_mode(context)
+        lake = self.lake()
         with writing(lake.shown):
             self._planned(lake, lake.open(), context, schema)
 
-    def _checked(self, context: WriteContext) -> LakeTable:
-        """The table, whose library can do what the options ask for."""
+    def _check_mode(self, context: WriteContext) -> None:
+        """
+        Raises:
+            OptionError: the options and the write's mode contradict each other.
+        """
         options: LakeWriteOptions = self.options
         if context.commit == "task":
             raise OptionError(
@@ -119,13 +123,10 @@ class LakeWriter(LakePublisher):
                 option="writeMode",
                 got="upsert",
             )
-        lake = self.lake()
-        if options.write_mode == "upsert" or options.replace_where is not None:
-            lake.check_replaces()
-        return lake
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
-        lake = self._checked(context)
+        self._check_mode(context)
+        lake = self.lake()
         with writing(lake.shown):
             lake.check_commits()
             try:
