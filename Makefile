@@ -13,14 +13,14 @@ export SPARK_LOCAL_IP = 127.0.0.1
 # this variable says in many images, every process of every test would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-all quick lint archive few quick-set quickest test-oldest test-lowest ready-oldest test-versions test-newest bench simulate soak test-servers docs notebooks findings clean ready servers lock tools release-check
+.PHONY: help demo test test-all quick lint archive few quick-set quickest test-oldest test-lowest lowest-in-ci ready-oldest test-versions test-newest bench simulate soak test-servers docs notebooks findings clean ready servers lock tools release-check
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
 	@echo 'make quick        linters, types, and the tests of two minutes: without a server and Spark'
 	@echo 'make test         linters, types, and the tests of ten minutes: with PostgreSQL, MariaDB and Spark'
 	@echo 'make test-all     the other tests, which need ten more servers'
 	@echo 'make test-oldest  tests with Spark on the lowest version of each library that pyproject.toml allows'
-	@echo 'make test-lowest  the quick tests of connectors on these versions'
+	@echo 'make test-lowest  the quick tests of connectors on these versions; CI runs those near a library'
 	@echo 'make test-versions  quick tests on other Pythons, ends of jobs on other Javas, where the machine has them'
 	@echo 'make test-newest  quick tests with the newest of all, pre-releases too; prints what breaks'
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
@@ -97,7 +97,17 @@ test-lowest: ready-oldest servers
 	@$(ON_OLDEST) -m '(lowest or not full) and not spark and not soak and not every_server' $(OF_LIBRARIES)
 	@.ci/platform $(OLDEST)
 
-OF_LIBRARIES = tests/connectors tests/cli tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/test_cast_exactly.py
+# CI runs the first of these, which meet a library of an extra or of the package itself; the others take twice as long,
+# and mostly meet pyarrow and the same drivers again.
+lowest-in-ci: test-oldest
+	@$(MAKE) --no-print-directory test-lowest OF_LIBRARIES='$(NEAR_LIBRARIES)'
+
+NEAR_MYSQL = test_types.py test_settings.py test_queries.py test_guard.py test_limited.py test_binlog_units.py test_new_table.py
+NEAR_FILES = test_formats.py test_conditional.py test_hdfs.py test_every_type.py test_csv.py test_inference.py test_object_stores.py test_where.py
+NEAR_LIBRARIES = $(addprefix tests/connectors/,adbc clickhouse delta duckdb iceberg kafka lake mongodb postgresql protocol redis remote test_contract.py) \
+  $(addprefix tests/connectors/mysql/,$(NEAR_MYSQL)) $(addprefix tests/connectors/files/,$(NEAR_FILES)) \
+  tests/cli/test_help.py tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/test_cast_exactly.py tests/test_extras.py
+OF_LIBRARIES = tests/connectors tests/cli tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/test_cast_exactly.py tests/test_extras.py
 ON_OLDEST = OLDEST_VERSIONS=1 PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
 	  $(TESTS) $(OLDEST)/bin/python -n $(OLDEST_PROCESSES) $(SPREAD) -o cache_dir=artifacts/pytest-oldest \
 	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning' -W 'ignore::DeprecationWarning' -W 'ignore::ImportWarning'
