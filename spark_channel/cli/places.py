@@ -34,6 +34,7 @@ from spark_channel.connectors.base.registry import (
     has_third_parties,
     load_reader,
 )
+from spark_channel.connectors.sql.definition import DEFINING
 from spark_channel.datax import LoadedJob
 from spark_channel.datax.place import parse_transaction
 from spark_channel.datax.plugins.connectors import is_database
@@ -110,6 +111,7 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
     _check_choice("--mode", options.mode, get_args(SaveMode))
     to = parse_place("writer", target, given["writer"])
     _check_schema(options.of_job.get("createTable"), to)
+    to = _with_keys(to)
     spec = TransferSpec(
         parse_place("reader", source, given["reader"]),
         to,
@@ -184,6 +186,14 @@ def _check_schema(level: str | None, target: Endpoint) -> None:
             option="--schema",
             got=level,
         )
+
+
+def _with_keys(target: Endpoint) -> Endpoint:
+    """The target, whose new table gets the keys of its source unless an option says what it gets."""
+    connector = find_connector({**target.options, "writer": target.name}, "writer")
+    if connector.name not in DEFINING or "createtable" in map(str.lower, target.options):
+        return target
+    return replace(target, options={**target.options, "createTable": "auto"})
 
 
 def _label(end: Endpoint, half: _Half) -> str:

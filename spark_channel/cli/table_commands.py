@@ -115,7 +115,7 @@ def copy(
         typer.Option(
             metavar="columns|keys|full",
             help="What a new table gets of its source: columns; keys: NOT NULL and the primary key; full: also "
-            "indexes, defaults, sequences, checks, comments. Default: columns.",
+            "indexes, defaults, sequences, checks, comments. Default: keys where the source has them, else columns.",
         ),
     ] = None,
     engine: Engine = "auto",

@@ -172,8 +172,8 @@ class StreamOptions(_Part):
     table_schema: Literal["columns", "keys", "full"] | None = Field(
         None,
         alias="schema",
-        description="what a table that is made gets of its source's definition: `columns` (default), `keys` (NOT NULL "
-        "and the primary key) or `full` (also indexes, defaults, sequences, checks, comments)",
+        description="what a table that is made gets of its source's definition: `columns`, `keys` (NOT NULL and the "
+        "primary key; default where that can be) or `full` (also indexes, defaults, sequences, checks, comments)",
     )
     load_columns: bool | None = Field(
         None, description="add columns _loaded_at and _run_id; default: false"

@@ -58,12 +58,14 @@ def decide(
     *,
     keeps_columns: bool,
     refused: bool = False,
+    is_stricter: bool = False,
     check: Callable[[pa.Schema], ValueCheck | None] | None = None,
 ) -> Decision:
     """What the contract says of rows with the columns `arriving`; `target` None: the table is not there.
 
     `keeps_columns`: the writer adds its rows to the columns that are there, as a database does. `refused`: it has
-    refused values, although its columns have the types of the rows. `check` returns what else the target's columns
+    refused values, although its columns have the types of the rows. `is_stricter`: a column of the target is NOT NULL,
+    and its source's is not. `check` returns what else the target's columns
     do not hold, such as long texts.
 
     Raises:
@@ -129,7 +131,9 @@ def decide(
             judged = tuple(each.name for each in shared if each.name not in _OF_FEED)
             steps.append(FitColumns(judged, found, drops_rows=contract.data_type == "discard_row"))
     is_narrow = changed or refused
-    evolves = (new and contract.columns == "evolve") or (
+    arrive = {name.lower() for name in arriving.names}
+    lacks = any(name.lower() not in arrive for name in target.names)
+    evolves = ((new or lacks or is_stricter) and contract.columns == "evolve") or (
         is_narrow and contract.data_type == "evolve"
     )
     options = (("onSchemaChange", "evolve"),) if evolves and keeps_columns else ()

@@ -46,7 +46,13 @@ from spark_channel.replication.renames import (
 )
 from spark_channel.replication.report import ReplicationReport
 from spark_channel.replication.table_run import is_of_values, reader_of
-from spark_channel.replication.tables import TableCopy, connector_of, is_away, target_schema
+from spark_channel.replication.tables import (
+    TableCopy,
+    connector_of,
+    is_away,
+    is_stricter,
+    target_schema,
+)
 from spark_channel.replication.tunnels import (
     AGAIN,
     DONE,
@@ -311,6 +317,7 @@ class ChangePublisher:
             target,
             keeps_columns=True,
             refused=refused,
+            is_stricter=refused and target is not None and is_stricter(copy, reader_of(copy)),
             check=self._writer(copy, {}).value_check,
         )
         if not copy.is_lake or target is None:
@@ -344,6 +351,7 @@ class ChangePublisher:
             stream=stream,
             overwrite=is_whole and not given,
             text_lengths=lengths,
+            definition=reader_of(copy).definition if decision.options else None,
         )
         plan = writer.prepare(context, steps.output_schema)
         if plan.published_at is not None:

@@ -29,7 +29,13 @@ from spark_channel.progress import TransferReport
 from spark_channel.replication.drift import Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns, check_renamed
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.tables import TableCopy, check_open, is_away, target_schema
+from spark_channel.replication.tables import (
+    TableCopy,
+    check_open,
+    is_away,
+    is_stricter,
+    target_schema,
+)
 from spark_channel.transfers.run import job_name
 from spark_channel.transform.transformer import Transformer, prepare
 
@@ -411,6 +417,7 @@ class TableRun:
             target,
             keeps_columns=self._keeps_columns,
             refused=refused,
+            is_stricter=refused and target is not None and is_stricter(copy, self._reading),
             check=self._writing.value_check,
         )
 

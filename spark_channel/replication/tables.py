@@ -14,7 +14,7 @@ from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.contract import SourceTable
 from spark_channel.connectors.base.registry import Connector
 from spark_channel.connectors.base.stored import Overlap, most_overlap
-from spark_channel.connectors.sql.definition import lacking
+from spark_channel.connectors.sql.definition import DEFINING, lacking
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import ChannelError, JobFileError, OptionError, SourceError
@@ -35,6 +35,7 @@ __all__ = [
     "ends_fault",
     "find_tables",
     "is_away",
+    "is_stricter",
     "lacks_of",
     "name_of",
     "tables_of",
@@ -45,8 +46,6 @@ _log = log_of(__name__)
 
 _LOGS = ("postgresql", "mysql")
 _APPLIES = ("postgresql", "mysql", "sqlite", "duckdb")
-_DEFINES = ("postgresql", "mysql", "sqlite", "duckdb")
-"""What a table gets its source's definition in."""
 _REPLACES = ("delta", "iceberg")
 """Lake tables, in which a change replaces a whole row: they keep no row that the source deletes."""
 _OF_PLACE = ("host", "hostaddr", "port", "dbname", "service")
@@ -232,6 +231,21 @@ def lacks_of(copy: TableCopy, reader: Reader, writer: Writer) -> tuple[str, ...]
     return tuple(lacking(writer.dialect, source, target, is_full=level == "full"))
 
 
+def is_stricter(copy: TableCopy, reader: Reader) -> bool:
+    """Whether a column of the target is NOT NULL that is not so in the source, of which the target is to be a copy.
+
+    Raises:
+        ChannelError: an end cannot be read.
+    """
+    if copy.writer.get("createTable") not in ("auto", "keys", "full"):
+        return False
+    source, target = reader.definition(), _target_reader(copy).definition()
+    if source is None or target is None:
+        return False
+    loose = {column.name.lower() for column in source.columns if not column.not_null}
+    return any(column.not_null and column.name.lower() in loose for column in target.columns)
+
+
 def check_open(copy: TableCopy) -> None:
     """Check that the target may see the values of the columns that it records or matches."""
     options = copy.options
@@ -401,8 +415,8 @@ def _copy(
         reader["where"] = options.where
     if options.columns and "hidevalues" in source.options_class("reader").names():
         reader["hideValues"] = "true"
-    if options.table_schema is not None:
-        writer["createTable"] = options.table_schema
+    if (level := options.table_schema or _default_schema(options, writer["writer"])) is not None:
+        writer["createTable"] = level
     writer |= options.target_options or {}
     return TableCopy(
         table.label,
@@ -494,8 +508,8 @@ def _schema_fault(replication: Replication, options: StreamOptions) -> str:
     if level in (None, "columns"):
         return ""
     target = connector_of(replication.target, "writer")
-    if target.name not in _DEFINES:
-        return f"schema {level} makes tables of {', '.join(_DEFINES)}, and the target is {target.name}: remove it"
+    if target.name not in DEFINING:
+        return f"schema {level} makes tables of {', '.join(DEFINING)}, and the target is {target.name}: remove it"
     if options.columns or options.load_columns:
         return (
             f"schema {level} makes a table as its source is, and columns (masks) and load_columns change its rows: "
@@ -512,6 +526,13 @@ def _schema_fault(replication: Replication, options: StreamOptions) -> str:
             "its rows come, and scd2 keeps several rows of a key"
         )
     return ""
+
+
+def _default_schema(options: StreamOptions, writer: str) -> str | None:
+    """What a new table gets if the file does not say it: keys, unless it is to have several rows of one."""
+    adds_versions = options.mode == "incremental" and not options.primary_key
+    keeps_versions = options.deletes == "scd2"
+    return None if writer not in DEFINING or adds_versions or keeps_versions else "auto"
 
 
 def _missing(

@@ -29,13 +29,14 @@ from tests.connectors.postgresql.conftest import Pg, own_schema
 from tests.servers.postgres import PostgresServer
 
 
-def test_a_new_table_takes_keys_of_its_source(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["--schema", "keys"]])
+def test_a_new_table_takes_keys_of_its_source(tmp_path: Path, more: list[str]) -> None:
     source, target = tmp_path / "source.db", tmp_path / "target.db"
     with closing(sqlite3.connect(source)) as shop, shop:
         shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, code TEXT NOT NULL)")
         shop.execute("INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
     places = [f"{source}?dbtable=orders", f"{target}?dbtable=orders"]
-    done = typed("copy", *places, "--schema", "keys")
+    done = typed("copy", *places, *more)
     assert done.exit_code == 0, done.output
     with closing(sqlite3.connect(target)) as copied:
         for row in ((2, "'c'"), (3, "NULL")):

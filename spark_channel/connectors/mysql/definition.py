@@ -21,9 +21,12 @@ _FOREIGN_KEY = re.compile(r"\s*CONSTRAINT `((?:[^`]|``)*)` FOREIGN KEY ")
 _CHECK = re.compile(r"\s*CONSTRAINT `((?:[^`]|``)*)` CHECK ")
 
 
-def read_definition(session: Session, table: MysqlTable) -> TableDefinition:
-    """What the server says of the table."""
+def read_definition(
+    session: Session, table: MysqlTable, reads: MysqlDialect | None = None
+) -> TableDefinition:
+    """What the server says of the table. `reads`: how its rows are read, of which some NULL may not be there."""
     dialect = MysqlDialect()
+    reads = reads or dialect
     place = ".".join(map(dialect.quoted, (table.schema, table.name)))
     statement, keys, checks = _apart(str(session.rows(f"SHOW CREATE TABLE {place}")[0][1]))
     schema, name = dialect.literal(table.schema, None), dialect.literal(table.name, None)
@@ -41,7 +44,7 @@ def read_definition(session: Session, table: MysqlTable) -> TableDefinition:
         ColumnDefinition(
             column.name,
             column.declared,
-            not_null=column.not_null,
+            not_null=column.not_null and reads.read_as_null(table, column, "") is None,
             default=None if more[column.name][0] in (None, "NULL") else str(more[column.name][0]),
             generated=f"{more[column.name][3]} {more[column.name][1]}"
             if column.generated

@@ -244,7 +244,9 @@ class MysqlReader(SqlReader):
 
     def defined(self, session: Session, table: Table) -> TableDefinition:
         assert isinstance(table, MysqlTable)
-        return super().defined(session, table) if table.is_view else read_definition(session, table)
+        if table.is_view:
+            return super().defined(session, table)
+        return read_definition(session, table, self.dialect)
 
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""

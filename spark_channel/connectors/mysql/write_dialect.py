@@ -1,6 +1,7 @@
 """MySQL's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, cast
 
@@ -55,6 +56,8 @@ GROUP BY 1, 2, 3, 4
 """Foreign keys by which a delete changes other tables. A name with a slash is not found, and refused by the server."""
 _NAME_LETTERS = 64
 _MOST_LETTERS, _KEY_LETTERS = 16_383, 768
+_KEY_LENGTH = 255
+"""Letters, or bytes, of a column of a new key."""
 """Of four bytes each."""
 _TOO_LONG = (1074, 1118)
 """A column, or a row, would be longer than the server's limit."""
@@ -147,7 +150,10 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         pa.string(): "longtext",
         pa.binary(): "longblob",
     }
-    new_key_types: ClassVar = {pa.string(): "varchar(255)", pa.binary(): "varbinary(255)"}
+    new_key_types: ClassVar = {
+        pa.string(): f"varchar({_KEY_LENGTH})",
+        pa.binary(): f"varbinary({_KEY_LENGTH})",
+    }
 
     def check_alone(self, session: Session, schema: str, name: str) -> None:
         own = cast(MysqlWriteSession, session)
@@ -210,6 +216,11 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         plain = plain_kind(field.type)
         held = pa.types.is_string(plain) or pa.types.is_binary(plain)
         return f"column {field.name} has no length that an index takes" if held else ""
+
+    def not_keyed(self, field: pa.Field, length: str | None) -> str:
+        is_short = length is not None and length != UNLIMITED and int(length) <= _KEY_LENGTH
+        why = "" if is_short else self.not_indexed(field)
+        return f"{why}: the option createTable=keys gives it {_KEY_LENGTH}" if why else ""
 
     def after_create(self, options: SqlWriteOptions) -> str:
         """`createTableOptions` is a list of NAME=word."""
@@ -307,15 +318,31 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
 
     def retype(self, session: Session, table: str, column: Column, declared: str) -> str | None:
         """MODIFY takes the whole definition, and forgets what it does not repeat: so as the server shows it."""
+        rest = self._behind(session, table, column)
+        if rest is None:
+            return None
+        return f"ALTER TABLE {table} MODIFY COLUMN {self.quoted(column.name)} {declared}{rest}"
+
+    def _behind(self, session: Session, table: str, column: Column) -> str | None:
+        """What the server shows of a column behind its type; None = it shows it in another form."""
         shown = str(session.rows(f"SHOW CREATE TABLE {table}")[0][1])
         begins = f"  {self.quoted(column.name)} {column.declared}"
         for line in shown.split("\n"):
             if line.startswith(begins) and line[len(begins) : len(begins) + 1] in ("", " ", ","):
-                rest = line[len(begins) :].rstrip(",")
-                return (
-                    f"ALTER TABLE {table} MODIFY COLUMN {self.quoted(column.name)} {declared}{rest}"
-                )
+                return line[len(begins) :].rstrip(",")
         return None
+
+    def loosen(self, session: Session, table: str, column: Column) -> Sequence[str]:
+        """NOT NULL stands before what may have a text, a default or a comment."""
+        rest = self._behind(session, table, column)
+        if rest is None:
+            raise TargetError(
+                "the server shows its definition in a form that cannot be repeated without loss"
+            )
+        made = (
+            f"{self.quoted(column.name)} {column.declared}{rest.replace(' NOT NULL', ' NULL', 1)}"
+        )
+        return (f"ALTER TABLE {table} MODIFY COLUMN {made}",)
 
     def not_null(self, table: str, column: str, declared: str) -> str:
         made = f"{self.quoted(column)} {declared} NOT NULL"

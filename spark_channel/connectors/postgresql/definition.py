@@ -1,7 +1,7 @@
 """The definition of a PostgreSQL table: read from the catalog."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from spark_channel.connectors.base.definition import (
@@ -126,6 +126,9 @@ def read_definition(session: PgSession, table: PgTable) -> TableDefinition:
         ((text,),) = session.rows(_DEFINITION.format(oid=table.oid))
     found = json.loads(text)
     constraints = found["constraints"] or []
+    # A SELECT also reads the tables that inherit from it, which its keys do not hold for.
+    hold_null = {column.name for column in table.columns if column.holds_null}
+    of_parent = table.is_parent and table.kind == "r"
     keys = [
         ConstraintDefinition(
             _KINDS[row["kind"]],
@@ -137,7 +140,7 @@ def read_definition(session: PgSession, table: PgTable) -> TableDefinition:
             comment=row["comment"],
         )
         for row in constraints
-        if row["kind"] != "f"
+        if row["kind"] != "f" and not (of_parent and row["kind"] in ("p", "u", "x"))
     ]
     indexes = found["indexes"] or []
     keys += [
@@ -146,27 +149,32 @@ def read_definition(session: PgSession, table: PgTable) -> TableDefinition:
             row["name"],
             tuple(row["columns"] or ()),
             row["text"],
-            is_unique=row["is_unique"],
+            is_unique=row["is_unique"] and not of_parent,
             is_plain=row["is_plain"],
             comment=row["comment"],
         )
         for row in indexes
         if row["is_valid"]
     ]
+    parted = [
+        f"{_KINDS[row['kind']]} {row['name']}, which does not hold for the tables that inherit from it"
+        for row in constraints
+        if of_parent and row["kind"] in ("p", "u", "x")
+    ]
     broken = [f"index {row['name']}, which is not valid" for row in indexes if not row["is_valid"]]
     return TableDefinition(
         SYSTEM,
         table.schema,
         table.name,
-        tuple(_column(row) for row in found["columns"] or []),
+        tuple(_column(row, hold_null) for row in found["columns"] or []),
         tuple(keys),
         tuple(_foreign_key(row) for row in constraints if row["kind"] == "f"),
         found["comment"],
-        (*broken, *(found["others"] or ())),
+        (*broken, *parted, *(found["others"] or ())),
     )
 
 
-def _column(row: dict[str, Any]) -> ColumnDefinition:
+def _column(row: dict[str, Any], hold_null: Collection[str]) -> ColumnDefinition:
     expression, generated = row["expression"], row["generated"]
     sequence = row["sequence"] and SequenceDefinition(
         row["sequence"]["name"],
@@ -181,7 +189,7 @@ def _column(row: dict[str, Any]) -> ColumnDefinition:
     return ColumnDefinition(
         row["name"],
         row["declared"],
-        not_null=row["not_null"],
+        not_null=row["not_null"] and row["name"] not in hold_null,
         is_own=row["is_own"],
         default=expression if has_default else None,
         generated=f"({expression}) {kept}" if kept else None,

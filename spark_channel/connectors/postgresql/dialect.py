@@ -550,9 +550,11 @@ def match_target(
     return replace(target, schema=place, name=name, label=label, sql=sql, create=create), is_native
 
 
-def create_statement(place: str, schema: pa.Schema, options: PostgresWriteOptions) -> str:
-    """CREATE TABLE for the rows, without its key, which is made when the rows are in. `place` is SQL."""
-    return create_table(DIALECT, place, schema, options)
+def create_statement(
+    place: str, schema: pa.Schema, options: PostgresWriteOptions, key: Sequence[str] = ()
+) -> str:
+    """CREATE TABLE for the rows. `place` is SQL, `key` a primary key that is not made when the rows are in."""
+    return create_table(DIALECT, place, schema, options, key)
 
 
 def written_columns(target: TargetTable) -> Sequence[PgWriteColumn]:

@@ -64,7 +64,7 @@ _LOGIN = frozenset(
     {"url", "dbtable", "user", "password", "sslrootcert", "sslcert", "sslkey", "sslmode"}
     | {"sslpassword", "connect_timeout", "retry_timeout", "current_schema"}
 )
-_READS, _WRITES = _LOGIN | {"reader"}, _LOGIN | {"writer"}
+_READS, _WRITES = _LOGIN | {"reader"}, _LOGIN | {"writer", "create_table"}
 """With any other option, a table is copied alone."""
 _PIECE = BatchSize(1 << 16, 1 << 20)
 _FIRST = (
@@ -109,7 +109,8 @@ def joined(reader: Reader, writer: PostgresWriter) -> "PostgresTogether | None":
     if not isinstance(reader, PostgresReader):
         return None
     known = reader.options.model_fields_set <= _READS and writer.options.model_fields_set <= _WRITES
-    return PostgresTogether(reader, writer) if known else None
+    makes = writer.options.create_table in ("columns", "auto", "keys")
+    return PostgresTogether(reader, writer) if known and makes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,13 +385,30 @@ def _planned(
     sql = DIALECT.place(place.schema, place.name)
     if there is not None and _is_special(there):
         raise TargetError(f"table {there.label} is written alone")
-    create = create_statement(sql, source.schema, options) if there is None else ""
+    create = _create(sql, source, options) if there is None else ""
     into = there or _created(place, source.schema)
     target, is_native = match_target(into, source.schema, options, native=native)
     if any(each.cast or each.column.identity for each in written_columns(target)):
         raise SchemaError(f"rows of {place.label} are cast by the server")
     kept = replace(place, table=None)
     return _Plan(source, is_native, kept, target, create, there)
+
+
+def _create(sql: str, source: ReadSource, options: PostgresWriteOptions) -> str:
+    """CREATE TABLE, with as much of the source's definition as a copy of one table would give it.
+
+    Raises:
+        SchemaError: the type of a column, or a key that does not hold for all rows that are read.
+    """
+    table = source.table
+    if options.create_table == "columns" or table is None:
+        return create_statement(sql, source.schema, options)
+    assert isinstance(table, PgTable)
+    if table.is_parent or table.kind != "r":
+        raise SchemaError(f"{table.label} has parts, and is made alone")
+    never_null = {each.name for each in table.columns if DIALECT.is_never_null(table, each)}
+    fields = [field.with_nullable(field.name not in never_null) for field in source.schema]
+    return create_statement(sql, pa.schema(fields), options, table.primary or table.period_key)
 
 
 def _created(place: WriteTarget, schema: pa.Schema) -> PgTable:

@@ -5,11 +5,24 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import TextLengths
 from spark_channel.connectors.base.definition import ConstraintDefinition, TableDefinition
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, Table
 from spark_channel.connectors.sql.dialect import WriteDialect
 
-__all__ = ["NewTable", "free_names", "lacking", "plain_new_table", "with_not_null"]
+__all__ = [
+    "DEFINING",
+    "NewTable",
+    "free_names",
+    "lacking",
+    "plain_new_table",
+    "with_not_null",
+    "with_safe_key",
+]
+
+DEFINING = ("postgresql", "mysql", "sqlite", "duckdb")
+"""The connectors whose new tables get the definition of their source."""
+
 
 _MOST_NAMES = 1000
 
@@ -62,6 +75,19 @@ def primary_key(
         if rows.field(name).nullable:
             return (), (f"{key.label}: its column {name} may be NULL in {definition.system}",)
     return key.columns, ()
+
+
+def with_safe_key(
+    dialect: WriteDialect, definition: TableDefinition, rows: pa.Schema, lengths: TextLengths
+) -> tuple[TableDefinition, tuple[str, ...]]:
+    """The definition without a primary key that the target may refuse rows for, and what is left out."""
+    key = definition.primary
+    for name in () if key is None else key.columns:
+        place = rows.get_field_index(name)
+        why = "" if place < 0 else dialect.not_keyed(rows.field(place), lengths.get(name))
+        if why and key is not None:
+            return definition.without_primary(), (f"{key.label}: {why}",)
+    return definition, ()
 
 
 def plain_new_table(

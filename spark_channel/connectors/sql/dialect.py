@@ -496,6 +496,13 @@ class WriteDialect(Dialect):
         """Why a new column for `field` has no index; "" = it may have one."""
         return ""
 
+    def not_keyed(self, field: pa.Field, length: str | None) -> str:
+        """Why a primary key of a column for `field` might refuse rows of its source; "" = it takes them all.
+
+        `length`: how long its texts may be, see `text_length.py`; None = it is not known.
+        """
+        return ""
+
     def after_create(self, options: SqlWriteOptions) -> str:
         """The text after the columns in CREATE TABLE.
 
@@ -606,6 +613,10 @@ class WriteDialect(Dialect):
     def nullable(self, table: str, column: Column) -> str:
         """The statement that lets a column be NULL, for people."""
         return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column.name)} DROP NOT NULL"
+
+    def loosen(self, session: Session, table: str, column: Column) -> Sequence[str]:
+        """The same, to be run, of which nothing else of the column changes."""
+        return (self.nullable(table, column),)
 
     def is_same_type(self, found: str, planned: str) -> bool:
         """Whether two declared types are one, as the catalog shows them and as they were written."""

@@ -177,7 +177,9 @@ def _create_table(value: object) -> object:
     return {"true": "columns", "false": "false"}.get(text, text)
 
 
-CreateTable = Annotated[Literal["false", "columns", "keys", "full"], BeforeValidator(_create_table)]
+CreateTable = Annotated[
+    Literal["false", "columns", "auto", "keys", "full"], BeforeValidator(_create_table)
+]
 _FetchRows = Annotated[int | None, BeforeValidator(_fetch_rows)]
 
 _COLUMNS_PUSH = "the options 'columns' and 'where' run in the source instead"
@@ -439,7 +441,8 @@ class SqlWriteOptions(WriteOptions):
     create_table: CreateTable = Field(
         "columns",
         description="create the table if it does not exist: `columns` (also `true`) with its columns; in copies "
-        "`keys` with NOT NULL and the primary key of its source, `full` with its whole definition; `false` is an error",
+        "`keys` with NOT NULL and the primary key of its source, `full` with its whole definition, `auto` as `keys` "
+        "where the source has keys that hold in the target, else as `columns`; `false` is an error",
     )
     create_table_options: str | None = Field(
         None, description="SQL after the column list of a new table; default: none"

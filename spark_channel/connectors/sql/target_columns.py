@@ -203,15 +203,19 @@ def new_target(
 
 
 def create_table(
-    dialect: WriteDialect, place: str, schema: pa.Schema, options: SqlWriteOptions
+    dialect: WriteDialect,
+    place: str,
+    schema: pa.Schema,
+    options: SqlWriteOptions,
+    key: Sequence[str] = (),
 ) -> str:
-    """CREATE TABLE for the rows, without its key, which is made when the rows are in. `place` is SQL.
+    """CREATE TABLE for the rows. `place` is SQL, `key` a primary key that is not made when the rows are in.
 
     Raises:
         SchemaError, OptionError: as `new_target`.
     """
     return dialect.created(
-        place, _new_columns(dialect, schema, options, ())
+        place, _new_columns(dialect, schema, options, key), key
     ) + dialect.after_create(options)
 
 

@@ -4,7 +4,7 @@
 the table. Either transaction holds the run's claim, so that a run that was overtaken writes nothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -24,7 +24,12 @@ from spark_channel.connectors.base.feed import row_fields
 from spark_channel.connectors.base.stored import MOST_COUNTED, FreeConnections, counted
 from spark_channel.connectors.sql.catalog import TABLE, Column, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import is_own_table
-from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
+from spark_channel.connectors.sql.definition import (
+    NewTable,
+    free_names,
+    plain_new_table,
+    with_safe_key,
+)
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import (
     PLACE,
@@ -288,13 +293,15 @@ class SqlWriter(WriteProtocol[S]):
         """
         level = self.options.create_table
         is_dropped = context.overwrite and not self.options.truncate and self.overwrite_drops
-        if level not in ("keys", "full"):
+        if level not in ("auto", "keys", "full"):
             return plan
         if place.table is not None and not is_dropped:
-            if level == "keys":
+            if level != "full":
                 return plan
             return replace(plan, computed=self._computed(session, place.table, context))
         definition = None if context.definition is None else context.definition()
+        if definition is None and level == "auto":
+            return plan
         if definition is None:
             raise OptionError(
                 f"option 'createTable' got {level!r}, and the rows of {place.label} are not those of one table, "
@@ -313,7 +320,12 @@ class SqlWriter(WriteProtocol[S]):
             )
         if self.options.key_columns:  # they are the new table's primary key
             definition = definition.without_primary()
+        left: tuple[str, ...] = ()
+        if level == "auto":
+            lengths = context.text_lengths
+            definition, left = with_safe_key(self.dialect, definition, plan.schema, lengths)
         new = self.new_table(session, place, definition, plan.schema, is_full=level == "full")
+        new = replace(new, left_out=(*left, *new.left_out))
         for remark in new.remarks():
             _log.warning("table %s %s", place.label, remark)
         return replace(plan, new_table=new)
@@ -396,6 +408,36 @@ class SqlWriter(WriteProtocol[S]):
             return []
         return wider_columns(self.dialect, table, schema, self.options, context.text_lengths)
 
+    def _looser(self, place: WriteTarget, context: WriteContext, schema: pa.Schema) -> list[str]:
+        """The columns that `onSchemaChange=evolve` lets be NULL: the rows lack them, or their source has NULL there.
+
+        Only of a table that takes its definition from the source: NOT NULL of others is not the source's.
+        """
+        follows = self.options.create_table in ("auto", "keys", "full")
+        table = self._evolving(place, context) if follows else None
+        kept = {*(self.options.key_columns or ()), *(() if table is None else table.primary)}
+        strict = [
+            column
+            for column in (() if table is None else table.columns)
+            if column.not_null and column.name not in kept and not column.generated
+        ]
+        if table is None or not strict:
+            return []
+        own = row_fields(schema) if self.options.write_mode == "apply" else schema
+        names = [each.name for each in table.columns]
+        sources = {self.dialect.same_name(field.name, names): field.name for field in own}
+        source = None if context.definition is None else context.definition()
+        looser = []
+        for column in strict:
+            if column.name not in sources:
+                if not self.dialect.is_filled(table, column):
+                    looser.append(column.name)
+                continue
+            theirs = None if source is None else source.column(sources[column.name])
+            if theirs is not None and not theirs.not_null:
+                looser.append(column.name)
+        return looser
+
     def _evolving(self, place: WriteTarget, context: WriteContext) -> Table | None:
         """The table, if its definition may change for the rows."""
         table, is_replaced = place.table, context.overwrite and not self.options.truncate
@@ -442,13 +484,15 @@ class SqlWriter(WriteProtocol[S]):
         whether its rows follow, each run finds it there. Before the rows, because some databases commit with DDL; and
         only if all else of the rows fits.
         """
-        fields, wider = (
+        fields, wider, looser = (
             self._new_fields(place, context, plan.schema),
             self._wider(place, context, plan.schema),
+            self._looser(place, context, plan.schema),
         )
-        if not fields and not wider:
+        if not fields and not wider and not looser:
             return place
-        self._plan_without(session, plan, _with_wider(place, wider), context, fields)
+        fitting = _without_not_null(_with_wider(place, wider), looser)
+        self._plan_without(session, plan, fitting, context, fields)
         table = self.dialect.place(place.schema, place.name)
         for column in added_columns(self.dialect, plan.schema, fields, self.options):
             name = column.name
@@ -463,6 +507,8 @@ class SqlWriter(WriteProtocol[S]):
             self._change(session, statement, lacks, why)
         for column, _ in wider:
             self._widen(session, plan, place, context, column.name)
+        for name in looser:
+            self._loosen(session, plan, place, context, name)
         return replace(place, table=self.look(session).table)
 
     def _widen(
@@ -508,6 +554,31 @@ class SqlWriter(WriteProtocol[S]):
                 _, _, size = column.declared.partition("(")
                 keeps = f". To keep its type, set option 'createTableColumnTypes' to {name} VARCHAR({size}"
             raise TargetError(f"{error}. {why}: {advice} {statement}{keeps}") from error.__cause__
+
+    def _loosen(
+        self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, name: str
+    ) -> None:
+        """Let one column be NULL, as its source does; not if another run has done it meanwhile."""
+        table = self.dialect.place(place.schema, place.name)
+        assert place.table is not None
+        column = next(each for each in place.table.columns if each.name == name)
+        why = (
+            f"Column {name!r} of table {place.label!r} is NOT NULL, its source has NULL there or no such column, "
+            "and option 'onSchemaChange' follows it"
+        )
+        try:
+            with self.altering(session, place):
+                if name in self._looser(self.look(session), context, plan.schema):
+                    for statement in self.dialect.loosen(session, table, column):
+                        session.rows(statement)
+        except TargetError as error:
+            if self.is_lost(error):
+                raise
+            advice = "grant the right, or have the table's owner run"
+            if not self.is_denied(error):
+                advice = "take away what is in its way, or run"
+            statement = self.dialect.nullable(table, column)
+            raise TargetError(f"{error}. {why}: {advice} {statement}") from error.__cause__
 
     def _change(
         self, session: S, statement: str, is_left: Callable[[WriteTarget], bool], why: str
@@ -837,6 +908,17 @@ class SqlWriter(WriteProtocol[S]):
             self.options,
             new,
         )
+
+
+def _without_not_null(place: WriteTarget, names: Collection[str]) -> WriteTarget:
+    """The place as if these of its columns took NULL."""
+    table = place.table
+    if not names or table is None:
+        return place
+    columns = tuple(
+        replace(each, not_null=False) if each.name in names else each for each in table.columns
+    )
+    return replace(place, table=replace(table, columns=columns))
 
 
 def _with_wider(place: WriteTarget, wider: Sequence[tuple[Column, Column]]) -> WriteTarget:

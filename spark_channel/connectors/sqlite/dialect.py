@@ -497,6 +497,9 @@ class SqliteWriteDialect(SqliteDialect, WriteDialect):
     def nullable(self, table: str, column: Column) -> str:
         return self.retyped(table, column, column.declared)
 
+    def loosen(self, session: Session, table: str, column: Column) -> Sequence[str]:
+        return self.nullable(table, column).split("; ")
+
     def after_create(self, options: SqlWriteOptions) -> str:
         text = options.create_table_options
         if text is None:

@@ -68,6 +68,33 @@ def test_full(engine: LocalEngine, ends: tuple[Place, Place]) -> None:
 
 
 @pytest.mark.parametrize("ends", [(kind, kind) for kind in KINDS], indirect=True)
+def test_evolve_lets_null_in_where_the_source_has_it(
+    engine: LocalEngine, ends: tuple[Place, Place]
+) -> None:
+    """`code` may be NULL in the source by now, `shop` is no longer read, and `id` stays the key."""
+    source, target = ends
+    copy(engine, end(source, "orders"), end(target, "copy", createTable="keys"))
+    source.create("later", {"id": "int NOT NULL", "code": "int"}, [(90, None), (91, 91)], "id")
+    later = end(target, "copy", createTable="auto", onSchemaChange="evolve")
+    copy(engine, end(source, "later"), later)
+    assert target.read("copy").num_rows == 52
+    assert refuses(target, 90, 100, 1, "a second row of the key")
+
+
+@pytest.mark.parametrize("ends", [(kind, kind) for kind in KINDS], indirect=True)
+def test_auto_takes_keys_where_the_rows_have_some(
+    engine: LocalEngine, ends: tuple[Place, Place]
+) -> None:
+    source, target = ends
+    copy(engine, end(source, "orders"), end(target, "copy", createTable="auto"))
+    assert refuses(target, 7, 100, 1, "a second row of the key")
+    assert refuses(target, 100, None, 1, "NULL in a column that is NOT NULL")
+    listed = f"SELECT * FROM {source.in_schema('orders')}"
+    copy(engine, end(source, query=listed), end(target, "of_query", createTable="auto"))
+    assert target.read("of_query").num_rows == 50
+
+
+@pytest.mark.parametrize("ends", [(kind, kind) for kind in KINDS], indirect=True)
 def test_columns_alone_are_the_default(engine: LocalEngine, ends: tuple[Place, Place]) -> None:
     source, target = ends
     copy(engine, end(source, "orders"), end(target, "copy"))
