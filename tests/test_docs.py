@@ -233,8 +233,8 @@ LENGTHS = {
     180: ("deploy", "embedded", "how-it-works", "operations"),
     200: ("api", "connectors", "files", "lakehouse", "mysql", "postgresql", "tunnel"),
     220: ("guarantees", "migrate", "services-options"),
-    250: ("cli",),
     270: ("options", "services"),
+    280: ("cli",),
     400: ("datax",),
 }
 """The most lines of pages that may not have 150."""

@@ -430,9 +430,11 @@ def complete(arguments: Sequence[str]) -> typer.Typer:
         command.name or _name_of(command.callback) for command in app.registered_commands
     }:
         return app
+    from spark_channel.cli.claims import claims
     from spark_channel.cli.limits import limits
     from spark_channel.cli.tunnel import tunnel
 
+    app.add_typer(claims, name="claims")
     app.add_typer(limits, name="limits")
     app.add_typer(tunnel, name="tunnel")
     return app

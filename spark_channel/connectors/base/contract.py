@@ -17,6 +17,7 @@ from spark_channel.connectors.base.claims import Follows, HeldClaim, StreamNote,
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
 from spark_channel.connectors.base.health import Health
+from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.base.stored import FreeConnections, Stored
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
@@ -651,6 +652,28 @@ class Writer(ABC):
             UnsupportedError: as `stream_progress`.
         """
         self.forget_stream(stream)
+
+    def kept_claims(self, names: Sequence[ClaimName] = ()) -> list[KeptClaim]:
+        """Return what the target keeps of earlier writes. A log that lists no names is asked for `names`, too.
+
+        Raises:
+            UnsupportedError: it keeps nothing.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} keeps no record of what was written to its target: each run writes its rows again, "
+            "and there is nothing to list or forget"
+        )
+
+    def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
+        """Forget claims, so that a run of these writes adds its rows again. Return those that were forgotten.
+
+        Left are those that a run holds by now, and those that changed since they were listed.
+
+        Raises:
+            UnsupportedError: as `kept_claims`.
+        """
+        self.kept_claims()
+        return []
 
     def keep(self, plan: WritePlan, text: str) -> None:  # noqa: B027 - optional, as `unfinished` is
         """Driver, only in a transfer, after `prepare`, with `commit=task` and a `txn`: store `text` in the target.

@@ -1,6 +1,5 @@
 """Delta log as a Lake; claims as txn actions."""
 
-import hashlib
 import json
 import os
 import posixpath
@@ -17,6 +16,19 @@ import pyarrow as pa
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import Claim, Identity, unless_replaced
+from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim, kept_of, numbers
+from spark_channel.connectors.delta.claims import (
+    OURS,
+    OVERWRITES,
+    Versions,
+    about,
+    actions_of,
+    app_id,
+    find_claim,
+    forgetting,
+    generation_app_id,
+    was_written_here,
+)
 from spark_channel.connectors.delta.entry import entry, is_kept
 from spark_channel.connectors.delta.table import (
     DeltaWriteOptions,
@@ -61,95 +73,14 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
 
 __all__ = [
-    "OURS",
     "DeltaLake",
     "DeltaState",
     "DeltaWriter",
-    "about",
-    "app_id",
-    "batch_app_id",
-    "decoded",
-    "encoded",
     "file_path",
     "logged_partition",
     "planned",
     "table_files",
 ]
-
-
-# Claims in a Delta table's log: `txn` actions, which the log keeps through checkpoints.
-#
-# The app id is `spark-channel/<key of the identity>`, and the version has epoch, state, and 30 bits of the owner's
-# digest: it grows with each change of the claim. A stream's last batch has another app id. The history of commits
-# has the owner's name, for messages only: the numbers decide.
-
-
-OURS = "sparkChannel"
-"""The key of what a commit says of its claim, among the commit's own words."""
-_OVERWRITES = "spark-channel/overwrites"
-"""Its version counts how often the table has been overwritten."""
-_OPEN, _GIVEN_BACK, _PUBLISHED = range(3)
-
-
-def app_id(identity: Identity) -> str:
-    return f"spark-channel/{identity.key}"
-
-
-def batch_app_id(identity: Identity) -> str:
-    return f"spark-channel/{identity.key}/batch"
-
-
-def generation_app_id(identity: Identity) -> str:
-    return f"spark-channel/{identity.key}/generation"
-
-
-def _digest(owner: str) -> int:
-    return int.from_bytes(hashlib.blake2b(owner.encode(), digest_size=4).digest()) >> 2
-
-
-def encoded(claim: Claim) -> int:
-    state = _PUBLISHED if claim.state == "published" else _OPEN if claim.owner else _GIVEN_BACK
-    return claim.epoch << 32 | state << 30 | (_digest(claim.owner) if claim.owner else 0)
-
-
-def decoded(
-    identity: Identity,
-    version: int,
-    position: int | None,
-    job: str,
-    named: Mapping[str, Any] | None,
-) -> Claim:
-    """`job` is the caller: it knows itself again. `named` is what the history says of this version of the claim."""
-    epoch, state, digest = version >> 32, version >> 30 & 3, version & (1 << 30) - 1
-    owner, at = str((named or {}).get("job", "another run")), (named or {}).get("publishedAt")
-    last = ""
-    if state == _GIVEN_BACK:
-        owner, last = "", owner
-    elif digest == _digest(job):
-        owner = job
-    elif owner == job:
-        owner = "another run"
-    return Claim(
-        identity,
-        owner,
-        epoch,
-        "published" if state == _PUBLISHED else "open",
-        position=position,
-        process=last,
-        published_at=at
-        or ("an unknown time" if state == _PUBLISHED or position is not None else None),
-    )
-
-
-def about(claim: Claim, job: str) -> dict[str, Any]:
-    """The text of the commit, for people and messages."""
-    said = {
-        "claim": app_id(claim.identity),
-        "version": encoded(claim),
-        "job": job,
-        "identity": claim.identity.shown,
-    }
-    return {**said, "publishedAt": claim.published_at} if claim.published_at else said
 
 
 _UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
@@ -208,6 +139,8 @@ def _has_local_times(kind: pa.DataType, *, in_maps: bool) -> bool:
 
 _HISTORY = 200
 """So many of the newest commits are looked through for the name of a claim's owner."""
+_MOST_LISTED = 10_000
+"""So many of them, to list claims."""
 _LOST_RACE = re.compile(r"Failed to commit transaction: \d+\s*\Z")
 _EXISTS = "already exists"
 
@@ -292,17 +225,55 @@ class DeltaState(TableState):
         self._history: list[dict[str, Any]] | None = None
 
     def claim(self, identity: Identity, job: str) -> Claim | None:
-        version = self._table.transaction_version(app_id(identity))
-        if version is None:
+        versions = self._table.transaction_version
+        found = find_claim(identity, job, versions, self._named)
+        if found is None:
             return self._of_another_writer(identity)
-        position = self._table.transaction_version(batch_app_id(identity))
-        found = decoded(identity, version, position, job, self._named(identity, version, position))
-        generation = self._table.transaction_version(generation_app_id(identity))
+        if identity.kind != "stream":
+            return found
+        generation = versions(generation_app_id(identity))
         return unless_replaced(replace(found, generation=generation), self.overwrites)
+
+    def kept(self, target: str, names: Sequence[ClaimName]) -> list[KeptClaim]:
+        """Those that the newest commits name, and those of `names`: the log itself has digests of names."""
+        newest: dict[str, dict[str, Any]] = {}
+        for said in self._said(_MOST_LISTED):
+            if "kind" in said:  # commits of earlier versions name it for people alone
+                newest.setdefault(str(said["claim"]), said)
+        identities = {
+            key: Identity(target, said["kind"], said["name"], said.get("txnVersion"))
+            for key, said in newest.items()
+        }
+        for name in names:
+            for version in numbers(name.versions) if name.versions else (None,):
+                identity = Identity(target, name.kind, name.name, version)  # type: ignore[arg-type] # checked there
+                if name.kind != "txn" or version is not None:
+                    identities.setdefault(app_id(identity), identity)
+            if len(identities) > 2 * _MOST_LISTED:
+                raise TargetError(
+                    f"{name.kind}:{name.name} has more than {_MOST_LISTED} versions, and a Delta log is asked for each "
+                    "of them: name fewer at a time"
+                )
+        now = utc_now().isoformat(timespec="seconds")
+        found = []
+        for key, identity in identities.items():
+            claim = find_claim(identity, "", self._table.transaction_version, self._named)
+            if claim is None or not (
+                claim.owner or claim.last is not None or claim.state != "open"
+            ):
+                continue
+            kept = kept_of(claim, key, now)
+            at = kept.at if kept.at[:1].isdigit() else ""
+            found.append(replace(kept, at=at))
+        return sorted(found, key=lambda each: each.at)
+
+    @property
+    def table_id(self) -> str:
+        return str(self._table.metadata().id)
 
     @property
     def overwrites(self) -> int:
-        return int(self._table.transaction_version(_OVERWRITES) or 0)
+        return int(self._table.transaction_version(OVERWRITES) or 0)
 
     def _of_another_writer(self, identity: Identity) -> Claim | None:
         """The transaction pair as Delta's own writers keep it: the last version of each app id.
@@ -320,7 +291,7 @@ class DeltaState(TableState):
         if last == identity.version:
             at = "an unknown time"
             return Claim(identity, "another writer of Delta", 1, "published", published_at=at)
-        if self._table.transaction_version(app_id(replace(identity, version=last))) is not None:
+        if was_written_here(replace(identity, version=last), self._table.transaction_version):
             return None  # it was written here, where each version is known
         raise TargetError(
             f"option 'txnVersion' got {identity.version}, and another writer has written version {last} "
@@ -328,19 +299,26 @@ class DeltaState(TableState):
             f"cannot be known. Use a version above {last}, or another txnAppId"
         )
 
-    def _named(
-        self, identity: Identity, version: int, position: int | None
-    ) -> dict[str, Any] | None:
-        if self._history is None:
-            try:
-                self._history = self._table.history(_HISTORY)
-            except Exception:
-                self._history = []
-        said = [commit[OURS] for commit in self._history if isinstance(commit.get(OURS), dict)]
-        wanted = {"claim": app_id(identity), "version": version}
+    def _named(self, identity: Identity, version: int | None) -> dict[str, Any] | None:
+        wanted: dict[str, Any] = {"claim": app_id(identity)}
+        if version is not None:
+            wanted["version"] = version
+        said = self._said(_HISTORY)
         return next(
             (one for one in said if {name: one.get(name) for name in wanted} == wanted), None
         )
+
+    def _said(self, commits: int) -> list[dict[str, Any]]:
+        """What the newest commits say of their claims, the newest first."""
+        history = self._history
+        if history is None or commits > _HISTORY:
+            try:
+                history = self._table.history(commits)
+            except Exception:
+                history = []
+            if commits == _HISTORY:
+                self._history = history
+        return [commit[OURS] for commit in history if isinstance(commit.get(OURS), dict)]
 
     def check_writable(self, *, removes: bool) -> None:
         check_writable(self._table, self._shown, removes=removes)
@@ -435,24 +413,21 @@ def _commit_properties(
 
     found, now = change.claim, int(utc_now().timestamp() * 1000)
     identity = found.identity
-    transactions = [Transaction(app_id(identity), encoded(found), now)] if claim else []
-    if claim and found.position is not None:
-        transactions.append(Transaction(batch_app_id(identity), found.position, now))
-    if claim and found.generation is not None:
-        transactions.append(Transaction(generation_app_id(identity), found.generation, now))
+    versions: Versions = (lambda _app: None) if table is None else table.transaction_version
+    actions = actions_of(found, versions) if claim else {}
+    actions |= forgetting(change.forgotten, identity.target, versions)
     if claim and change.operation == "overwrite":
-        before = None if table is None else table.transaction_version(_OVERWRITES)
-        transactions.append(Transaction(_OVERWRITES, (before or 0) + 1, now))
+        actions[OVERWRITES] = (versions(OVERWRITES) or 0) + 1
     if (
         claim
         and identity.kind == "txn"
         and identity.version is not None
         and found.state == "published"
     ):
-        last = None if table is None else table.transaction_version(identity.name)
+        last = versions(identity.name)
         if last is None or last < identity.version:
-            # As Delta's own writers do.
-            transactions.append(Transaction(identity.name, identity.version, now))
+            actions[identity.name] = identity.version  # as Delta's own writers do
+    transactions = [Transaction(name, version, now) for name, version in actions.items()]
     said = {OURS: {**about(found, change.job), "operation": change.operation}}
     return CommitProperties(said, max_commit_retries=0, app_transactions=transactions)
 

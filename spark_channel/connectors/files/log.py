@@ -25,6 +25,7 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity
 from spark_channel.connectors.base.contract import Receipt
+from spark_channel.connectors.base.kept_claims import joined
 from spark_channel.connectors.files.filesystem import LOG, Location, read_file
 from spark_channel.connectors.files.parts import (
     DataFile,
@@ -78,7 +79,7 @@ class PublishedVersions:
     def having(self, version: int, at: str) -> "PublishedVersions":
         times = {**{key: old for key, old in self.times.items() if key != version}, version: at}
         return PublishedVersions(
-            _joined([*self.ranges, (version, version)]), dict(list(times.items())[-_TIMES_KEPT:])
+            joined([*self.ranges, (version, version)]), dict(list(times.items())[-_TIMES_KEPT:])
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -91,16 +92,6 @@ class PublishedVersions:
     def from_json(cls, data: Mapping[str, Any]) -> "PublishedVersions":
         ranges = tuple((int(first), int(last)) for first, last in data["ranges"])
         return cls(ranges, {int(version): at for version, at in data["at"].items()})
-
-
-def _joined(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    made: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if made and first <= made[-1][1] + 1:
-            made[-1] = (made[-1][0], max(made[-1][1], last))
-        else:
-            made.append((first, last))
-    return tuple(made)
 
 
 # The manifest: the files of a directory, the claims on it, and what was published. Each log entry is one.

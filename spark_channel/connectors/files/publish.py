@@ -19,6 +19,7 @@ from pyarrow import fs as pafs
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import ClaimDecision, HeldClaim, Identity, own_process
 from spark_channel.connectors.base.contract import Receipt, WriteContext
+from spark_channel.connectors.base.kept_claims import KeptClaim
 from spark_channel.connectors.files import claims
 from spark_channel.connectors.files.claims import (
     ALL_FILES,
@@ -30,6 +31,7 @@ from spark_channel.connectors.files.claims import (
 )
 from spark_channel.connectors.files.filesystem import LOG, read_file, replaced_path
 from spark_channel.connectors.files.foreign import format_by_name
+from spark_channel.connectors.files.kept import forgotten
 from spark_channel.connectors.files.listing import (
     OURS,
     Visible,
@@ -243,6 +245,17 @@ class TargetDirectory:
             lambda manifest, number: claims.reset(manifest, number, identity),
             f"reset {identity.name}",
         )
+
+    def forget_claims(self, chosen: Sequence[KeptClaim]) -> list[KeptClaim]:
+        """Forget what earlier writes left. Returns what was there."""
+        done: list[KeptClaim] = []
+
+        def change(manifest: Manifest, number: int) -> Manifest | None:
+            made, done[:] = forgotten(manifest, number, chosen, _now())
+            return made
+
+        self._change(change, "forget claims")
+        return done
 
     def fence(self, held: HeldClaim) -> None:
         """

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from spark_channel.clock import utc_text
 from spark_channel.connectors import Receipt, RowTally, TaskWriter, WriteContext, WritePlan, Writer
 from spark_channel.connectors.base.claims import (
     HEARTBEAT_SECONDS,
@@ -24,6 +25,7 @@ from spark_channel.connectors.base.claims import (
     progress_of,
 )
 from spark_channel.connectors.base.contract import PartialWrite
+from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.files.claims import JobFolder, OwnedFileNames, new_attempt
 from spark_channel.connectors.files.filesystem import (
     LOG,
@@ -45,6 +47,7 @@ from spark_channel.connectors.files.foreign import (
 )
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
+from spark_channel.connectors.files.kept import kept
 from spark_channel.connectors.files.listing import files_of_prefix, has_files
 from spark_channel.connectors.files.log import claim_key
 from spark_channel.connectors.files.options import (
@@ -249,6 +252,18 @@ class FilesWriter(Writer):
         with self._logged(stream) as (target, identity):
             if target is not None:
                 target.reset(identity)
+
+    def kept_claims(self, names: Sequence[ClaimName] = ()) -> list[KeptClaim]:
+        if is_remote(self.options.path):
+            return super().kept_claims(names)
+        with self._logged("") as (target, _):
+            return [] if target is None else kept(target.manifest(), utc_text())
+
+    def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
+        if is_remote(self.options.path):
+            return super().forget_claims(claims)
+        with self._logged("") as (target, _):
+            return [] if target is None else target.forget_claims(claims)
 
     @contextmanager
     def _logged(self, stream: str) -> Iterator[tuple[TargetDirectory | None, Identity]]:

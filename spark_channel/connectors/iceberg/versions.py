@@ -8,12 +8,20 @@ import base64
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.base.kept_claims import KeptClaim, ranges_of_bits, without_bits
 from spark_channel.errors import TargetError
 
-__all__ = ["PER_PROPERTY", "gathered", "published_in", "shared"]
+__all__ = [
+    "PER_PROPERTY",
+    "gathered",
+    "kept_versions",
+    "published_in",
+    "shared",
+    "without_versions",
+]
 
 PER_PROPERTY = 20_000
 _KEPT = 100
@@ -62,23 +70,70 @@ def gathered(
     old.sort(key=lambda each: each[:2])
     old = old[: max(0, len(old) - _KEPT)][:_AT_ONCE]
     by_property = defaultdict[str, list[tuple[str, int]]](list)
+    places: dict[str, Identity] = {}
     for at, _, identity in old:
         place = shared(identity)
         assert place is not None
         assert identity.version is not None
         by_property[named(place)].append((at, identity.version))
+        places[named(place)] = place
     made = {}
     for name, versions in by_property.items():
         bits, at = _parsed(properties[name], target) if name in properties else (0, "")
         for _, version in versions:
             bits |= 1 << (version % PER_PROPERTY)
-        made[name] = _written(bits, max(at, *(at for at, _ in versions)))
+        made[name] = _written(places[name], bits, max(at, *(at for at, _ in versions)))
     return [name for _, name, _ in old], made
 
 
-def _written(bits: int, at: str) -> str:
+def kept_versions(name: str, text: str, shown: str) -> KeptClaim | None:
+    """The versions that a property has; None: it is of an earlier release, which did not write their name.
+
+    Raises:
+        TargetError: the property is damaged.
+    """
+    bits, at = _parsed(text, shown)
+    found = json.loads(text)
+    if "name" not in found:
+        return None
+    ranges = ranges_of_bits(bits, int(found["number"]) * PER_PROPERTY)
+    return KeptClaim("txn", str(found["name"]), ranges, at=at, key=name)
+
+
+def without_versions(
+    properties: Mapping[str, str], claims: Sequence[KeptClaim], shown: str
+) -> tuple[list[str], dict[str, str]]:
+    """Properties that a commit removes to forget `claims`, and those that keep other versions.
+
+    Raises:
+        TargetError: a property is damaged.
+    """
+    gone, left = [], {}
+    for claim in claims:
+        text = properties.get(claim.key, "")
+        if '"kind": "versions"' in text:
+            bits, at = _parsed(text, shown)
+            number = int(json.loads(text)["number"])
+            bits = without_bits(bits, claim.versions, number * PER_PROPERTY, PER_PROPERTY)
+            if bits:
+                place = Identity(shown, "versions", claim.name, number)
+                left[claim.key] = _written(place, bits, at)
+                continue
+        gone.append(claim.key)
+    return gone, left
+
+
+def _written(place: Identity, bits: int, at: str) -> str:
     packed = zlib.compress(bits.to_bytes(PER_PROPERTY // 8, "little"), 9)
-    return json.dumps({"kind": "versions", "bits": base64.b64encode(packed).decode(), "at": at})
+    return json.dumps(
+        {
+            "kind": "versions",
+            "name": place.name,
+            "number": place.version,
+            "bits": base64.b64encode(packed).decode(),
+            "at": at,
+        }
+    )
 
 
 def _parsed(text: str, shown: str) -> tuple[int, str]:

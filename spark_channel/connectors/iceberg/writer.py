@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import Claim, Identity, unless_replaced
+from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim, kept_of
 from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.iceberg.outside import check_inside
 from spark_channel.connectors.iceberg.table import (
@@ -25,7 +27,13 @@ from spark_channel.connectors.iceberg.table import (
     store_at,
     value_ranges,
 )
-from spark_channel.connectors.iceberg.versions import gathered, published_in, shared
+from spark_channel.connectors.iceberg.versions import (
+    gathered,
+    kept_versions,
+    published_in,
+    shared,
+    without_versions,
+)
 from spark_channel.connectors.lake.table import (
     Change,
     CreatedMeanwhileError,
@@ -103,6 +111,30 @@ def claim_of(properties: Mapping[str, str], identity: Identity, shown: str) -> C
             f"table property {property_name(identity)!r} of {shown} is not a claim of spark-channel: {error}; remove "
             "the property, if no job of this name is running"
         ) from error
+
+
+def kept_in(name: str, text: str, target: str, now: str) -> KeptClaim | None:
+    """The claim of a property; None: published versions of earlier releases, whose property has no name.
+
+    Raises:
+        TargetError: the property is damaged.
+    """
+    if '"kind": "versions"' in text:
+        return kept_versions(name, text, target)
+    try:
+        found = json.loads(text)
+        identity = Identity(target, found["kind"], found["name"], found.get("version"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise TargetError(
+            f"table property {name!r} of {target} is not a claim of spark-channel: {error!r}; remove the property, if "
+            "no job is running"
+        ) from error
+    claim = claim_of({property_name(identity): text}, identity, target)
+    return (
+        None
+        if claim is None or not (claim.owner or claim.published_at)
+        else kept_of(claim, name, now)
+    )
 
 
 def forgotten(properties: Mapping[str, str]) -> list[str]:
@@ -261,6 +293,18 @@ class IcebergState(TableState):
         found = claim_of(self._table.properties, identity, self._options.dbtable)
         return None if found is None else unless_replaced(found, self.overwrites)
 
+    def kept(self, target: str, names: Sequence[ClaimName]) -> list[KeptClaim]:
+        now = utc_now().isoformat(timespec="seconds")
+        found = []
+        for name, text in self._table.properties.items():
+            if name.startswith(_PREFIX):
+                found.append(kept_in(name, text, target, now))
+        return sorted((each for each in found if each is not None), key=lambda each: each.at)
+
+    @property
+    def table_id(self) -> str:
+        return str(self._table.metadata.table_uuid)
+
     @property
     def overwrites(self) -> int:
         return int(self._table.properties.get(_OVERWRITES, 0))
@@ -318,8 +362,11 @@ class IcebergState(TableState):
             for name, text in properties.items()
             if name != property_name(change.claim.identity)
         }
+        forgets, left = without_versions(others, change.forgotten, self._options.dbtable)
+        others = {name: text for name, text in {**others, **left}.items() if name not in forgets}
         gone, made = gathered(others, change.claim.identity.target, _PREFIX, property_name)
-        old = [*forgotten(properties), *gone]
+        made = {**left, **made}
+        old = [*forgets, *forgotten(others), *gone]
         if old:
             transaction.remove_properties(*old)
         if made:

@@ -6,6 +6,7 @@ there has no log: the first driver that creates it publishes, and the others fin
 """
 
 import dataclasses
+import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,13 +39,21 @@ from spark_channel.connectors.lake.table import (
 )
 from spark_channel.connectors.lake.task_writer import (
     FileSet,
+    FoundRun,
     Layout,
     Run,
     all_runs,
     new_files,
     remove_stray_notes,
 )
-from spark_channel.errors import CommitError, OptionError, SchemaError, SupersededError, TargetError
+from spark_channel.errors import (
+    CommitError,
+    OptionError,
+    SchemaError,
+    SupersededError,
+    TargetError,
+    UnsupportedError,
+)
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.retry import commit_pauses
@@ -70,6 +79,8 @@ class LakePlan(WritePlan):
     key: tuple[str, ...] = ()
     place: Any = dataclasses.field(default=None, repr=False)
     """What a task needs to open the store: the format's own, plain data, with credentials."""
+    table_id: str = ""
+    """Of the table for which a job without a claim was planned; "" = there was none, or it has a claim there."""
 
     @property
     def claim(self) -> HeldClaim:
@@ -132,6 +143,12 @@ class LakePublisher(Writer):
         done: list[bool] = []
 
         def change(state: TableState | None) -> Change | None:
+            if plan.table_id and (state is None or state.table_id != plan.table_id):
+                raise SupersededError(
+                    f"{lake.shown} was dropped, or dropped and made again, while job {plan.job!r} was writing to it. "
+                    "Nothing of this job was added; run it again",
+                    owner=plan.job,
+                )
             held, found = _held_now(
                 plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
             )
@@ -393,20 +410,34 @@ class LakePublisher(Writer):
                 each.run.remove(keep=published if _may_have_published(claim, held) else ())
             elif own is not None and each.run.name == own.run and claim is None:
                 each.run.remove()
-            elif only is None and each.run.is_dead(held) and self._close(lake, held):
+            elif only is None and each.run.is_dead(held) and self._close(lake, each):
                 _log.info(
                     "%s: removing what run %s left, whose process has ended", lake.shown, held.owner
                 )
-                each.run.remove()
+                each.run.remove(keep=self._visible(lake, each.publishing))
         remove_stray_notes(lake.store, lake.base)
 
-    def _close(self, lake: LakeTable, held: HeldClaim) -> bool:
+    def _visible(self, lake: LakeTable, paths: Sequence[str]) -> Sequence[str]:
+        """Those of a dead run's files that the table has: its log names the claims of jobs for a time alone."""
+        state = lake.open() if paths else None
+        if state is None:
+            return ()
+        try:
+            there = {file.path for file in state.files()}
+        except UnsupportedError:  # another writer has deleted rows of them since
+            return paths
+        return [path for path in paths if posixpath.join(lake.base, path) in there]
+
+    def _close(self, lake: LakeTable, run: FoundRun) -> bool:
         """Take a dead run's claim away. False = the log says something else by now."""
-        closed: list[bool] = []
+        held, closed = run.held, list[bool]()
 
         def change(state: TableState | None) -> Change | None:
             found = None if state is None else state.claim(held.identity, held.owner)
             closed[:] = [found is None]
+            if found is None and state is not None and held.epoch == 0 and run.publishing:
+                # Its commit may still be on its way: a version after this one rejects it.
+                return Change(held.owner, Claim(held.identity, "", 1), operation="release")
             if found is None or (found.owner, found.epoch) != (held.owner, held.epoch):
                 return None
             given = protocol.release(found, held)

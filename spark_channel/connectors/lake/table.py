@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from spark_channel.arrow_schema import InexactError, cast_exactly, is_list, match_names
 from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.files.store import Store
 from spark_channel.errors import OptionError, SchemaError, TargetError, UnsupportedError
@@ -75,13 +76,14 @@ class TableFile:
 
 @dataclass(frozen=True)
 class Change:
-    """The next commit. `claim` is written in any case, with the job that writes it."""
+    """The next commit. `claim` is written in any case, with the job that writes it; `forgotten` go."""
 
     job: str
     claim: Claim
     added: Sequence[NewFile] = ()
     removed: Sequence[TableFile] = ()
     operation: str = "append"
+    forgotten: Sequence[KeptClaim] = ()
 
 
 class TableState(ABC):
@@ -93,12 +95,21 @@ class TableState(ABC):
 
     @property
     @abstractmethod
+    def table_id(self) -> str:
+        """Another one when the table is dropped and made again."""
+
+    @property
+    @abstractmethod
     def overwrites(self) -> int:
         """How often the table has been overwritten."""
 
     @abstractmethod
     def claim(self, identity: Identity, job: str) -> Claim | None:
         """The claim of `identity` that this version has; `job` is the caller."""
+
+    @abstractmethod
+    def kept(self, target: str, names: Sequence[ClaimName]) -> list[KeptClaim]:
+        """What the log has of earlier writes, as `Writer.kept_claims`."""
 
     @abstractmethod
     def check_writable(self, *, removes: bool) -> None:

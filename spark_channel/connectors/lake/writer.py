@@ -3,17 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import pyarrow as pa
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base import claims as protocol
-from spark_channel.connectors.base.claims import HeldClaim, Identity, StreamProgress, own_process
+from spark_channel.connectors.base.claims import (
+    Claim,
+    HeldClaim,
+    Identity,
+    StreamProgress,
+    own_process,
+)
 from spark_channel.connectors.base.contract import (
     TaskWriter,
     WriteContext,
     WritePlan,
 )
+from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim, overlap
 from spark_channel.connectors.base.stored import counted
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import writing
@@ -90,6 +98,40 @@ class LakeWriter(LakePublisher):
             if (table := lake.open()) is not None:
                 self._commit_loop(lake, change, table)
 
+    def kept_claims(self, names: Sequence[ClaimName] = ()) -> list[KeptClaim]:
+        lake = self.lake()
+        with writing(lake.shown):
+            table = lake.open()
+            return [] if table is None else table.kept(lake.shown, names)
+
+    def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
+        lake, job = self.lake(), f"forget-{uuid4().hex[:12]}"
+        done: list[KeptClaim] = []
+
+        def change(state: TableState | None) -> Change | None:
+            if state is None:
+                return None
+            names = [ClaimName(each.kind, each.name, each.versions) for each in claims]
+            asked = {each.key: each for each in claims}
+            done[:] = []
+            for there in state.kept(lake.shown, names):
+                if there.is_held or there.key not in asked:
+                    continue
+                versions = overlap(there.versions, asked[there.key].versions)
+                if bool(versions) == bool(there.versions):
+                    done.append(replace(there, versions=versions))
+            if not done:
+                return None
+            identity = Identity(lake.shown, "job", job)
+            at = utc_now().isoformat(timespec="seconds")
+            claim = Claim(identity, job, state="published", published_at=at)
+            return Change(job, claim, operation="forget", forgotten=tuple(done))
+
+        with writing(lake.shown):
+            if (table := lake.open()) is not None:
+                self._commit_loop(lake, change, table)
+        return done
+
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
         self._check_mode(context)
         lake = self.lake()
@@ -139,7 +181,10 @@ class LakeWriter(LakePublisher):
             identity = Identity.of(lake.shown, context)
             position = context.stream[1] if context.stream else None
             process = "" if context.stream is not None else own_process()
-            if table is None:
+            alone = identity.kind == "job" and not plan.new
+            if table is None or (alone and table.claim(identity, context.job) is None):
+                # No other run has the name of this one: its claim comes in the commit that publishes.
+                plan = replace(plan, table_id="" if table is None else table.table_id)
                 held = HeldClaim(identity, context.job, 0, position, follows=context.follows)
             else:
                 taken = self._take(lake, table, context, identity, process)

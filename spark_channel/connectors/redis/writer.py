@@ -27,6 +27,15 @@ from spark_channel.connectors.base.contract import (
     WriteContext,
     WritePlan,
 )
+from spark_channel.connectors.base.kept_claims import (
+    ClaimName,
+    KeptClaim,
+    joined,
+    kept_of,
+    numbers,
+    ranges_of_bits,
+    without,
+)
 from spark_channel.connectors.base.stored import MOST_COUNTED, counted
 from spark_channel.connectors.files.claims import new_attempt
 from spark_channel.connectors.records.direct_writer import DirectWriter, RecordTask, Rejected, Sink
@@ -66,18 +75,28 @@ OWN_KEYS = f"{_NAMES}:".encode()
 """How the names of claims and stages begin."""
 _STAGED_SECONDS = 7 * 86_400
 _JOB_SECONDS = 30 * 86_400
+_PAGE = 1_000
 _TRIES = 100
 _TYPES = {"hash": "hash", "list": "list", "set": "set", "zset": "zset"}
-# KEYS: the claim, the stages. ARGV: the claim as it must be, as it will be, the seconds that
-# it is kept ("" = forever), the type that keys must have ("" = any), the lengths of the stages.
+_PER_KEY = 20_000
+# KEYS: the claim, the bits of published versions (or the claim again), the stages. ARGV: the claim as it must be, as it
+# will be, the seconds that it is kept ("" = forever), the type that keys must have ("" = any), the version's bit
+# ("" = it has none), the lengths of the stages.
 # An error in the middle takes nothing back: each reason for a refusal is checked before the first command.
 _PUBLISH = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {'claim'} end
-for i = 2, #KEYS do
+for i = 3, #KEYS do
   if redis.call('LLEN', KEYS[i]) ~= tonumber(ARGV[i + 3]) then return {'lost', KEYS[i]} end
 end
+if ARGV[5] ~= '' then
+  local kind = redis.call('TYPE', KEYS[2])['ok']
+  if kind ~= 'none' and kind ~= 'string' then return {'type', KEYS[2]} end
+  if redis.acl_check_cmd and not redis.acl_check_cmd('SETBIT', KEYS[2], ARGV[5], '1') then
+    return {'denied', 'SETBIT ' .. KEYS[2]}
+  end
+end
 local function each(work)
-  for i = 2, #KEYS do
+  for i = 3, #KEYS do
     local n = tonumber(ARGV[i + 3])
     for from = 0, n - 1, 500 do
       for _, item in ipairs(redis.call('LRANGE', KEYS[i], from, from + 499)) do
@@ -103,6 +122,7 @@ local bad = each(function(command)
 end)
 if bad then return {why, bad} end
 each(function(command) redis.call(unpack(command)) end)
+if ARGV[5] ~= '' then redis.call('SETBIT', KEYS[2], ARGV[5], '1') end
 redis.call('SET', KEYS[1], ARGV[2])
 if ARGV[3] ~= '' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
 return {'done'}
@@ -178,7 +198,7 @@ class Staging:
         for _ in range(_TRIES):
             with client.pipeline(transaction=True) as pipeline:
                 pipeline.watch(key)
-                made = change(_parsed(pipeline.get(key)))
+                made = change(_found(pipeline, identity, pipeline.get(key)))
                 if made is None:
                     return
                 pipeline.multi()
@@ -229,17 +249,19 @@ class Staging:
         key = _claim_key(held.identity)
         for _ in range(_TRIES):
             raw = client.get(key)
-            done = claims.publish(_parsed(raw), held, at=utc_text(), rows=rows, nbytes=nbytes)
+            found = _found(client, held.identity, raw)
+            done = claims.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
             if done is None:
                 self._forget(client, held)
                 return False
-            keeps = str(_JOB_SECONDS) if held.identity.kind == "job" else ""
             # A type matters where a value is changed, not where it is replaced.
             changes = self._options.write_mode == "upsert" or self._options.hash_fields is not None
             changed = "hash" if self._options.hash_fields is not None else self._options.value_type
             kind = _TYPES.get(changed, "") if changes else ""
-            keys = [key, *(stage for stage, _ in staged)]
-            values = [raw, _text(done), keeps, kind, *(items for _, items in staged)]
+            bits, bit = _bit_of(held.identity) or (key, "")
+            keys = [key, bits, *(stage for stage, _ in staged)]
+            items = [items for _, items in staged]
+            values = [raw, _text(done), _kept_seconds(held.identity), kind, bit, *items]
             answer = client.eval(_PUBLISH, len(keys), *keys, *values)
             word = answer[0].decode()
             if word == "done":
@@ -258,6 +280,65 @@ class Staging:
             self._remove(client, held.identity, held.epoch)
         except redis.RedisError as error:
             _log.warning("what job %s staged stays for 7 days: %s", held.owner, error)
+
+    def kept(self) -> list[KeptClaim]:
+        """What the server has of earlier writes with this prefix, the newest last. Looks at the names of all keys."""
+        now, found = utc_text(), []
+        named: dict[tuple[str, int], str] = {}
+        with self._connected() as client:
+            keys = list(client.scan_iter(match=f"{_NAMES}:claim:*", count=_PAGE))
+            for start in range(0, len(keys), _PAGE):
+                some = keys[start : start + _PAGE]
+                for key, raw in zip(some, client.mget(some), strict=True):
+                    claim = _parsed(raw)
+                    if claim is None or claim.identity.target != self.target:
+                        continue
+                    kept = kept_of(claim, key.decode(), now)
+                    found.append(kept)
+                    for version in numbers(kept.versions):
+                        named[kept.name, version] = kept.at
+            for key in client.scan_iter(match=f"{_NAMES}:versions:*", count=_PAGE):
+                target, name, number = _bits_named(key)
+                if target == self.target:
+                    start = number * _PER_KEY
+                    bits = ranges_of_bits(_bits_in(client.get(key)), start)
+                    own = joined(
+                        (v, v) for v in range(start, start + _PER_KEY) if (name, v) in named
+                    )
+                    if versions := without(bits, own):
+                        found.append(KeptClaim("txn", name, versions, key=key.decode()))
+        return sorted(found, key=lambda each: each.at)
+
+    def forget(self, chosen: Sequence[KeptClaim]) -> list[KeptClaim]:
+        """Forget claims as `kept` gave them. Returns those that were still there, and that no run holds."""
+        with self._connected() as client:
+            return [each for each in chosen if self._forget_one(client, each)]
+
+    def _forget_one(self, client: Any, chosen: KeptClaim) -> bool:
+        is_shared = chosen.key.startswith(f"{_NAMES}:versions:")
+        for _ in range(_TRIES):
+            with client.pipeline(transaction=True) as pipeline:
+                pipeline.watch(chosen.key)
+                found = None if is_shared else _parsed(pipeline.get(chosen.key))
+                if not is_shared and (
+                    found is None or kept_of(found, chosen.key, utc_text()).is_held
+                ):
+                    return False
+                pipeline.multi()
+                if found is not None:
+                    pipeline.delete(chosen.key)
+                for version in numbers(chosen.versions):
+                    key, bit = _bit_of(Identity(self.target, "txn", chosen.name, version)) or (
+                        "",
+                        0,
+                    )
+                    pipeline.setbit(key, bit, 0)
+                try:
+                    pipeline.execute()
+                except redis.WatchError:
+                    continue
+                return True
+        return False
 
     def release(self, held: HeldClaim) -> None:
         """Give the claim back, unless the write was published, and remove what was staged."""
@@ -331,6 +412,46 @@ def _claim_key(identity: Identity) -> str:
     return f"{_NAMES}:claim:{identity.key}"
 
 
+def _kept_seconds(identity: Identity) -> str:
+    """A version stays published by its bit: for this time its claim says who published it, and when."""
+    return "" if identity.kind == "stream" else str(_JOB_SECONDS)
+
+
+def _bit_of(identity: Identity) -> tuple[str, int] | None:
+    """(the key of published versions, the bit of this one); None: it is not a version."""
+    if identity.kind != "txn" or identity.version is None:
+        return None
+    number, bit = divmod(identity.version, _PER_KEY)
+    named = json.dumps([identity.target, identity.name, number], separators=(",", ":"))
+    return f"{_NAMES}:versions:{named}", bit
+
+
+def _bits_named(key: bytes) -> tuple[str, str, int]:
+    """(the target, the name of the transaction id, the number of its key)."""
+    try:
+        target, name, number = json.loads(key.decode().removeprefix(f"{_NAMES}:versions:"))
+        return str(target), str(name), int(number)
+    except (ValueError, TypeError):
+        return "", "", 0  # another program's
+
+
+def _bits_in(raw: bytes | None) -> int:
+    """The server's first bit is the highest of the first byte."""
+    reversed_bytes = bytes(_REVERSED[byte] for byte in raw or b"")
+    return int.from_bytes(reversed_bytes, "little")
+
+
+_REVERSED = [int(f"{byte:08b}"[::-1], 2) for byte in range(256)]
+
+
+def _found(client: Any, identity: Identity, raw: bytes | None) -> Claim | None:
+    """The claim, also of a version that only its bit says to be published."""
+    found, place = _parsed(raw), _bit_of(identity)
+    if found is not None or place is None or not client.getbit(*place):
+        return found
+    return Claim(identity, "", state="published", published_at="an unknown time")
+
+
 def _index_key(identity: Identity, epoch: int) -> str:
     return f"{_NAMES}:stages:{identity.key[:32]}:{epoch}"
 
@@ -347,9 +468,6 @@ def _parsed(raw: bytes | None) -> Claim | None:
 
 
 # Writes rows as values of keys: at once (`commit=task`), or all together at the end of the job (`commit=job`).
-
-
-_PAGE = 1_000
 
 
 class RedisWriter(DirectWriter):
@@ -431,6 +549,12 @@ class RedisWriter(DirectWriter):
         """A batch of a stream asks for it, and is published once. A cluster has no transaction for it."""
         asked = self.options.is_staged or context.commit == "job" or context.txn is not None
         return asked and not self.options.cluster
+
+    def kept_claims(self, names: Sequence[ClaimName] = ()) -> list[KeptClaim]:
+        return Staging(self.options).kept()
+
+    def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
+        return Staging(self.options).forget(claims)
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if plan.commit == "task":

@@ -25,6 +25,13 @@ from spark_channel.connectors.base.claims import (
     StreamProgress,
 )
 from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext
+from spark_channel.connectors.base.kept_claims import (
+    KeptClaim,
+    covers,
+    kept_of,
+    ranges_of_bits,
+    without_bits,
+)
 from spark_channel.connectors.sql.claim_tables import (
     CLAIMS,
     COLUMNS,
@@ -41,6 +48,7 @@ from spark_channel.connectors.sql.claim_tables import (
     stage_prefix,
 )
 from spark_channel.connectors.sql.claim_upkeep import (
+    PER_ROW,
     expired_of,
     holds,
     old_condition,
@@ -568,6 +576,44 @@ class Claims:
         if expired.keys:
             self._run_all(*map(self._removing, expired.keys))
 
+    def kept(self, target: str) -> list[KeptClaim]:
+        """What is recorded of writes to the table, the newest last."""
+        if not self.exist():
+            return []
+        now, found = utc_text(), []
+        sql = f"{self._select} WHERE target = ? AND kind <> 'table' ORDER BY published_at, claim"
+        for row in self._run(sql, (target[:LONGEST_TARGET],)):
+            claim = _kept(row, now)
+            if claim is not None:
+                found.append(claim)
+        return found
+
+    def forget_kept(self, claim: KeptClaim) -> KeptClaim | None:
+        """Remove a record as `kept` gave it, or some of its versions. None: it has changed since, or a run holds it."""
+        self._lock(claim.key, self._dialect.update)
+        rows = self._run(
+            f"{self._select} WHERE claim = ? {self._dialect.update or ''}", (claim.key,)
+        )
+        there = _kept(rows[0], utc_text()) if rows else None
+        if there is None or there.is_held or (there.kind, there.name) != (claim.kind, claim.name):
+            return None
+        row = claim_of(rows[0])
+        if row.identity.kind == "versions":
+            start = (row.identity.version or 0) * PER_ROW
+            bits = without_bits(int(row.process or "0", 16), claim.versions, start, PER_ROW)
+            if bits:
+                table = self._dialect.table(CLAIMS)
+                sql = f"UPDATE {table} SET process = ?, epoch = epoch + 1 WHERE claim = ?"  # noqa: S608 - a quoted name
+                self._run(sql, (f"{bits:x}", claim.key))
+                return claim
+        elif claim.versions and not covers(claim.versions, row.identity.version or 0):
+            return None
+        tasks = f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?"  # noqa: S608 - a quoted name
+        self._run_all((tasks, (claim.key,)), self._removing(claim.key))
+        if row.identity.kind == "txn":
+            self.plans.drop(claim.key)
+        return claim
+
     def _removing(self, key: str) -> _Statement:
         return f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?", (key,)  # noqa: S608 - a quoted name
 
@@ -581,10 +627,14 @@ class Claims:
         if before and not self._dialect.takes_scripts:
             self._run(before, ())
             before = ""
+        self._lock(identity.key, lock)
+        return self._read(identity, lock or "", f"{before}; " if before else "")
+
+    def _lock(self, key: str, lock: str | None) -> None:
+        """Lock a row, where its SELECT cannot."""
         if lock is None:
             table = self._dialect.table(CLAIMS)
-            self._run(f"UPDATE {table} SET epoch = epoch WHERE claim = ?", (identity.key,))  # noqa: S608 - names are quoted
-        return self._read(identity, lock or "", f"{before}; " if before else "")
+            self._run(f"UPDATE {table} SET epoch = epoch WHERE claim = ?", (key,))  # noqa: S608 - names are quoted
 
     def _read(self, identity: Identity, lock: str = "", before: str = "") -> Claim | None:
         rows = self._run(*self._reading(identity, lock, before))
@@ -668,8 +718,23 @@ class Claims:
         return self._session.rows(marked(sql, self._dialect.mark), parameters)
 
 
+_NOTE = "/note"
+
+
 def _note_of(target: str, stream: str) -> Identity:
-    return Identity(target, "stream", f"{stream}/note")
+    return Identity(target, "stream", f"{stream}{_NOTE}")
+
+
+def _kept(row: tuple[Any, ...], now: str) -> KeptClaim | None:
+    """None: a row that is no claim of a write, such as the note beside a stream."""
+    claim, key = claim_of(row), str(row[0])
+    identity = claim.identity
+    if identity.kind == "versions":
+        ranges = ranges_of_bits(int(claim.process or "0", 16), (identity.version or 0) * PER_ROW)
+        return KeptClaim("txn", identity.name, ranges, at=claim.published_at or "", key=key)
+    if identity.kind == "stream" and identity.name.endswith(_NOTE):
+        return None
+    return kept_of(claim, key, now)
 
 
 def _bounded(owner: str) -> str:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.base.claims import HeldClaim, Identity, StreamNote, StreamProgress
 from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext, WritePlan
+from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.claim_tables import STAGE, stage_prefix
 from spark_channel.connectors.sql.claims import Claims
@@ -177,6 +178,12 @@ class FileWriter(SqlWriter[S]):
     def forget_stream(self, stream: str) -> None:
         if self.path.exists():
             super().forget_stream(stream)
+
+    def kept_claims(self, names: Sequence[ClaimName] = ()) -> list[KeptClaim]:
+        return super().kept_claims(names) if self.path.exists() else []
+
+    def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
+        return super().forget_claims(claims) if self.path.exists() else []
 
     def end_stream(self, stream: str) -> None:
         if self.path.exists():

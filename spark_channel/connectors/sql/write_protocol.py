@@ -34,6 +34,7 @@ from spark_channel.connectors.base.contract import (
     Writer,
 )
 from spark_channel.connectors.base.health import RowCost
+from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.connectors.sql.catalog import NOWHERE, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import (
@@ -64,6 +65,8 @@ _log = log_of(__name__)
 _T = TypeVar("_T")
 _RETRY_SECONDS = 60.0
 _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_AT_ONCE = 100
+"""Claims that one transaction forgets."""
 _TAKES = 5
 """How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
 WAYS = (
@@ -477,6 +480,28 @@ class WriteProtocol(Writer, Generic[S]):
                 forget(self.claims(session, place), place.claimed, stream)
 
         self.run(TargetError, "forget", forgotten, begins=True)
+
+    def kept_claims(self, names: Sequence[ClaimName] = ()) -> list[KeptClaim]:
+        def ask(session: S) -> list[KeptClaim]:
+            place = self.placed(session)
+            return self.claims(session, place).kept(place.claimed)
+
+        return self.run(TargetError, "look", ask, begins=True)
+
+    def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
+        # In one order of keys: two of these, or one beside `tidy`, wait for each other and never in a circle.
+        ordered = sorted(claims, key=lambda claim: claim.key)
+
+        def forget(session: S) -> list[KeptClaim]:
+            kept, done = self.claims(session, self.placed(session)), []
+            if not kept.exist():
+                return []
+            for start in range(0, len(ordered), _AT_ONCE):
+                with self.transaction(session):
+                    done += [kept.forget_kept(each) for each in ordered[start : start + _AT_ONCE]]
+            return [each for each in done if each is not None]
+
+        return self.run(TargetError, "forget", forget, begins=True)
 
     def keep(self, plan: WritePlan, text: str) -> None:
         own = own_plan(plan)

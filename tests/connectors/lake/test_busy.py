@@ -16,7 +16,7 @@ pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog import load_catalog
 
 from spark_channel.connectors import WriteContext, load_writer
-from spark_channel.connectors.delta import writer as claims
+from spark_channel.connectors.delta import claims
 from spark_channel.connectors.delta.writer import DeltaState
 from spark_channel.connectors.iceberg.writer import IcebergState
 from spark_channel.connectors.lake.table import TableState
