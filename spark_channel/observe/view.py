@@ -1,5 +1,6 @@
 """What the page shows of one service: its jobs and limits as plain data, and the changes of a limit."""
 
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from spark_channel.limits import (
 )
 from spark_channel.observe.metrics import JobMetrics
 from spark_channel.progress import JobProgress, JobStatus, Phase, Snapshot
+from spark_channel.progress.report import plain_end
 from spark_channel.progress.speed import SIDES
 
 __all__ = ["LocalView", "View", "limit_request"]
@@ -52,10 +54,12 @@ class LocalView:
     ) -> None:
         self._metrics, self._find, self._names = metrics, find, limits
         self._handle, self._watched = handle, watched
+        self._own = uuid.uuid4().hex[:8]
+        """Executions of Spark are counted in each driver."""
 
     def watch(self, job: str | None, since: float) -> dict[str, Any]:
         return {
-            "jobs": _without_past_batches(self._metrics.statuses()),
+            "jobs": _without_past_batches(self._metrics.statuses(), self._own),
             "limits": [found for name in self._names() if (found := self._limit(name)) is not None],
             "detail": None if job is None else self._detail(job, since),
         }
@@ -134,7 +138,7 @@ def limit_request(given: Mapping[str, Any]) -> Request:
     return SetRates(name, *speeds)
 
 
-def _without_past_batches(statuses: list[JobStatus]) -> list[dict[str, Any]]:
+def _without_past_batches(statuses: list[JobStatus], own: str) -> list[dict[str, Any]]:
     """A stream's micro-batches are jobs: the page shows the last one of each stream."""
     shown: dict[object, dict[str, Any]] = {}
     for status in statuses:
@@ -146,11 +150,11 @@ def _without_past_batches(statuses: list[JobStatus]) -> list[dict[str, Any]]:
             else status.job
         )
         shown.pop(key, None)
-        shown[key] = _of_job(status)
+        shown[key] = _of_job(status, own)
     return list(shown.values())[-_MOST_JOBS:]
 
 
-def _of_job(status: JobStatus) -> dict[str, Any]:
+def _of_job(status: JobStatus, own: str) -> dict[str, Any]:
     spec = status.spec
     return {
         "job": status.job,
@@ -158,6 +162,9 @@ def _of_job(status: JobStatus) -> dict[str, Any]:
         "kind": spec.kind,
         "source": spec.source,
         "target": spec.target,
+        "ends": [_of_end(spec.source), _of_end(spec.target)],
+        "execution": f"{own}-{status.execution}" if status.execution else "",
+        "started": None if status.started_at is None else round(status.started_at.timestamp(), 1),
         "phase": str(status.phase),
         "seconds": round(status.seconds, 1),
         "percent": None if status.percent is None else round(status.percent, 1),
@@ -189,6 +196,22 @@ def _of_job(status: JobStatus) -> dict[str, Any]:
         "lag": dict(spec.lag),
         "held": {name: round(spent, 1) for name, spent in status.held.items()},
     }
+
+
+def _of_end(text: str) -> list[str]:
+    """A source or target as [table, address]: the table is what people look for."""
+    plain = plain_end(text.strip())
+    name, bracket, address = plain.partition(" (")
+    if bracket and plain.endswith(")"):
+        return [name, address[:-1]]
+    place, _, table = plain.rpartition("#")
+    if place:
+        return [table, place]
+    if text.startswith(("sqlite ", "duckdb ")) and " " in plain:
+        file, _, table = plain.rpartition(" ")
+        return [table, file]
+    folder, _, file = plain.rstrip("/").rpartition("/")
+    return [file, folder] if folder else [plain, ""]
 
 
 def _of_limit(status: LimitStatus) -> dict[str, Any]:

@@ -204,7 +204,7 @@ class Snapshot:
     `scan` tells apart passes over one plan (Spark's task, since a union and a self-join read their plan
     twice); `opening` those that one attempt makes, as a task of a coalesced union does. `sequence`
     grows with every snapshot, so that a late one is known. `seconds` is the attempt's age, `error` why
-    it failed; `ends_job`: every other attempt would meet that, too.
+    it failed; `ends_job`: every other attempt would meet that, too. `execution` is Spark's SQL execution.
 
     `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
     batch), "limit" (for the limiter) or "target" (for room in the channel). Measured on the thread that
@@ -232,6 +232,7 @@ class Snapshot:
     waits: Annotated[Waits, PlainSerializer(_rounded)] = field(default_factory=dict)
     error: Text = ""
     ends_job: bool = False
+    execution: Text = ""
     phases: Waits = field(default_factory=dict)
     dropped: Dropped = field(default_factory=dict)
 
@@ -281,6 +282,7 @@ class Counters:
         "_waits",
         "attempt",
         "bytes_expected",
+        "execution",
         "opening",
         "rows_expected",
         "scan",
@@ -298,6 +300,7 @@ class Counters:
         opening: int = 0,
         rows_expected: int | None = None,
         bytes_expected: int | None = None,
+        execution: str = "",
         clock: Clock | None = None,
     ) -> None:
         self.task = task
@@ -306,6 +309,7 @@ class Counters:
         self.opening = opening
         self.rows_expected = rows_expected
         self.bytes_expected = bytes_expected
+        self.execution = execution
         self.trace = PhaseTimes()
         self.waits_for_target = False
         """The target is busy with tasks before it: this one cannot move, and has not stalled."""
@@ -461,6 +465,7 @@ class Counters:
             waits=dict(self._waits),
             error=self._error,
             ends_job=self._ends_job,
+            execution=self.execution,
             phases=self.trace.phases(),
             dropped=self.trace.rows_dropped(),
             **self._counts,

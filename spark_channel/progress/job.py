@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.progress.counters import Phase, Snapshot, added
@@ -38,7 +39,8 @@ class JobStatus:
     share from 0 to 1 of the last 30 s of waiting; empty when nothing waited. `eta_seconds` is None
     when unknown. `note` is why the limit holds the job, if it says so ("paused").
     `rows_written` and `bytes_written` are what the target took, of all attempts; `waits` are seconds by reason,
-    `held` those for which a signal of `protect` held the speed.
+    `held` those for which a signal of `protect` held the speed. `execution` is Spark's SQL execution, if its tasks
+    reported one: a read and a write of one execution are one job of Spark.
     """
 
     job: str
@@ -68,6 +70,8 @@ class JobStatus:
     publish_seconds: float = 0.0
     error: str = ""
     where: str = ""
+    started_at: datetime | None = None
+    execution: str = ""
 
 
 @dataclass(slots=True)
@@ -105,6 +109,7 @@ class JobProgress:
         self._note = ""
         self._stop_reason = ""
         self._failure = ""
+        self._execution = ""
         self._where = spec.where
         self._scope = spec.limit_scope
         self._published_rows: int | None = None
@@ -201,6 +206,7 @@ class JobProgress:
                 if (side := side_of(reason)) in sides:
                     sides[side] += spent
             self._waiting.add(now, *sides.values())
+            self._execution = self._execution or snapshot.execution
             if snapshot.ends_job and not self._failure:
                 self._failure = snapshot.error
             if table.dirty_rows and not self._stop_reason:
@@ -369,6 +375,8 @@ class JobProgress:
                 publish_seconds=self._publish_seconds,
                 error=self._error or (self._table.error if self._phase is Phase.FAILED else ""),
                 where=self._where,
+                started_at=self.started_at,
+                execution=self._execution,
             )
 
     def speeds_since(self, seconds: float) -> tuple[float, tuple[Sample, ...]]:

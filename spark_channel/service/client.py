@@ -127,6 +127,7 @@ class ServiceClient:
         opening: int = 0,
         rows_expected: int | None = None,
         bytes_expected: int | None = None,
+        execution: str = "",
     ) -> Counters:
         """New counters, reported every half second from now on. See `progress.Snapshot` for the names."""
         self._check_process()
@@ -138,6 +139,7 @@ class ServiceClient:
                 opening=opening,
                 rows_expected=rows_expected,
                 bytes_expected=bytes_expected,
+                execution=execution,
             )
             self._reporting().add(counters)
         return counters

@@ -190,9 +190,8 @@ class ChannelReader(Versioned, DataSourceReader):
             from spark_channel.spark.own_reads import note_read
 
             note_read(task, partition.stored)
-        job = run_id(
-            partition.plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId()
-        )
+        execution = task.getLocalProperty("spark.sql.execution.id")
+        job = run_id(partition.plan, execution, task.stageId())
         with contextlib.ExitStack() as stack:
             stack.enter_context(without_traceback())
             link = stack.enter_context(
@@ -213,6 +212,7 @@ class ChannelReader(Versioned, DataSourceReader):
                 **pass_of(task),
                 rows_expected=_total([each.split.rows for each in partition.group.tasks]),
                 bytes_expected=_total([each.split.nbytes for each in partition.group.tasks]),
+                execution=execution or "",
             )
             group = GroupRead(
                 self._reader,

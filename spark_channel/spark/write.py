@@ -190,7 +190,8 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
             ) as link,
             link.permit(),
         ):
-            counters = link.counters(partition, attempt)
+            execution = task.getLocalProperty("spark.sql.execution.id") or ""
+            counters = link.counters(partition, attempt, execution=execution)
             budget = link.dirty_budget(self._options)
             write = TaskWrite(
                 self._writer,

@@ -160,6 +160,7 @@ class TaskServiceClient:
         opening: int = 0,
         rows_expected: int | None = None,
         bytes_expected: int | None = None,
+        execution: str = "",
     ) -> Counters:
         """Counters of this attempt, reported twice a second when there is a service."""
         make = Counters if self._client is None else self._client.counters
@@ -170,6 +171,7 @@ class TaskServiceClient:
             opening=opening,
             rows_expected=rows_expected,
             bytes_expected=bytes_expected,
+            execution=execution,
         )
 
     @property

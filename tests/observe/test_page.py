@@ -342,7 +342,8 @@ def test_a_real_job_is_watched_paused_and_resumed_in_a_browser(
         browser.wait(
             "document.querySelector('#control button') && document.querySelector('#phase').innerText == 'running'"
         )
-        assert browser.text("#title") == "copy-orders"
+        assert browser.text("#title") == "generator → discard"
+        assert "copy-orders" in browser.text("#ends")
         assert browser.run("return location.hash") == ""
         # It lives: the rows grow without a reload.
         rows = "document.querySelector('#figures dd').innerText"
@@ -360,10 +361,18 @@ def test_a_real_job_is_watched_paused_and_resumed_in_a_browser(
         browser.run(
             "const exact = document.querySelector('#control input[type=text]'); exact.focus(); exact.select()"
         )
-        browser.keys("50k\ue007")
+        browser.keys("50k\ue007")  # more than twice as much: it asks, and the answer has the focus
+        assert "from 2k to 50k rows" in browser.text("#control .ask p")
+        assert browser.run("return document.activeElement.innerText") == "Raise to 50k"
+        browser.keys("\ue007")
+        browser.wait("document.querySelector('#control .message').innerText == 'Set to 50k.'", 2)
+        browser.wait("document.querySelector('#control .back').innerText == 'Back to 2k'", 2)
+        browser.click("#control .back")
+        browser.wait("document.querySelector('#control .message').innerText == 'Set to 2k.'", 2)
+        browser.click("#control .back")  # one click: it does not ask
         browser.wait("document.querySelector('#control .message').innerText == 'Set to 50k.'", 2)
         browser.click("#control button.second")
-        browser.wait("['done', 'gone'].includes(document.querySelector('#phase').innerText)", 20)
+        browser.wait("['done', 'lost'].includes(document.querySelector('#phase').innerText)", 20)
         assert browser.complaints() == []
     finally:
         running.join(60)
@@ -399,14 +408,21 @@ def test_a_thousand_tasks_on_a_phone_in_the_dark(
             browser.run("return getComputedStyle(document.body).backgroundColor")
             == "rgb(18, 22, 28)"
         )
-        # With a token that reads, the controls are shown, and disabled.
+        # With a token that reads, no control is shown, and the page says so.
+        assert browser.text("#watching") == "watching only"
+        assert "Watching only" in browser.text("#control .message")
         assert browser.run(
-            "return [...document.querySelectorAll('#control input, #control button')].every((each) => each.disabled)"
+            "return [...document.querySelectorAll('#control input, #control button')]"
+            ".every((each) => !each.checkVisibility())"
         )
+        # A list that would be cut is a drop-down.
+        assert browser.run(
+            "return ['#jobs', '#jobs-select'].map((each) => document.querySelector(each).checkVisibility())"
+        ) == [False, True]
         # For a screen reader: each control and picture has a name, each column a header.
         assert (
             browser.run(
-                """return [...document.querySelectorAll('input, button, meter, progress, svg')].filter((each) =>
+                """return [...document.querySelectorAll('input, select, button, meter, progress, svg')].filter((each) =>
                  each.checkVisibility() && !(each.labels && each.labels.length) && !each.innerText &&
                  !each.getAttribute('aria-label') && !each.getAttribute('aria-labelledby'))
                  .map((each) => each.outerHTML)"""
@@ -417,6 +433,73 @@ def test_a_thousand_tasks_on_a_phone_in_the_dark(
     finally:
         browser.emulate("Emulation.clearDeviceMetricsOverride")
         browser.emulate("Emulation.setEmulatedMedia", features=[])
+
+
+def test_a_read_and_a_write_of_one_execution_of_spark_are_one_card(
+    browser: Browser, page: PageServer, server: ServiceServer
+) -> None:
+    write = server.jobs.open(JobSpec("write", target="sqlite /data/marts.db#orders"))
+    read = server.jobs.open(
+        JobSpec("read", source="postgresql postgresql://db:5432/shop#crm.orders", rows_per_second=9)
+    )
+    other = server.jobs.open(JobSpec("read", source="postgresql postgresql://db:5432/shop#stock"))
+    for job, execution in ((write, "4"), (read, "4"), (other, "5")):
+        snapshot = {"task": 0, "attempt": 0, "phase": "running", "execution": execution}
+        server.jobs.report(job, "one", [Snapshot.from_json(snapshot)])
+    browser.open(page.link(change=True))
+    browser.wait("document.querySelectorAll('#jobs button').length == 2")
+    browser.run(
+        "[...document.querySelectorAll('#jobs button')].find((each) => each.innerText.includes('crm')).click()"
+    )
+    parts = "[...document.querySelectorAll('#parts button')].map((each) => each.innerText)"
+    browser.wait(f"{parts}.length == 2")
+    assert browser.run(f"return {parts}") == ["read shop.crm.orders, limited", "write orders"]
+    assert browser.text("#title") == "shop.crm.orders"
+    assert "PostgreSQL db:5432" in browser.text("#ends")
+    browser.click("#parts button:nth-child(2)")
+    browser.wait("document.querySelector('#title').innerText == 'orders'")
+    assert browser.run("return document.querySelectorAll('#jobs [aria-current]').length") == 1
+    server.jobs.enter(write, Phase.DONE, rows=7)
+    browser.wait("document.querySelector('#job').className == 'still'")
+    labels = "[...document.querySelectorAll('#figures dt')].map((each) => each.innerText)"
+    assert browser.run(f"return {labels}")[-3:] == ["Took", "Started", "Ended"]
+
+
+def test_a_limit_far_above_the_speed_is_an_arrow_and_the_chart_has_the_scale_of_the_speed(
+    browser: Browser, page: PageServer, server: ServiceServer
+) -> None:
+    slow = server.jobs.open(JobSpec("read", source="csv /a/slow.csv", rows_per_second=100_000))
+    snapshot = {"task": 0, "attempt": 0, "phase": "running", "rows_pushed": 100, "seconds": 8.0}
+    server.jobs.report(slow, "one", [Snapshot.from_json(snapshot)])
+    browser.open(page.link(change=False))
+    browser.wait("document.querySelector('#above').innerText == '↑ limit 100k/s'")
+    assert browser.text("#axis-y span") in ("12/s", "16/s", "20/s")
+    assert browser.run("return document.querySelector('#chart .limit').getAttribute('d')") == ""
+
+
+def test_the_end_of_a_source_or_target_is_its_table_and_its_address() -> None:
+    assert [
+        view_module._of_end(text)
+        for text in (
+            "postgresql postgresql://db:5432/shop#crm.orders",
+            "sqlite /data/my shop.db#orders",
+            "sqlite /data/marts.db#orders",
+            "parquet s3://lake/flights",
+            "csv /data/flights.csv",
+            "kafka kafka://k:9092#topic",
+            "generator",
+            "",
+        )
+    ] == [
+        ["shop.crm.orders", "PostgreSQL db:5432"],
+        ["orders", "sqlite /data/my shop.db"],
+        ["orders", "/data/marts.db"],
+        ["flights", "parquet s3://lake"],
+        ["flights.csv", "/data"],
+        ["topic", "kafka kafka://k:9092"],
+        ["generator", ""],
+        ["", ""],
+    ]
 
 
 def test_the_tables_of_a_replication_are_shown_together(

@@ -7,7 +7,7 @@ const RETRY_MILLISECONDS = 2000, SILENT_MILLISECONDS = 3000;
 const TOKEN_KEY = "spark-channel " + location.pathname;
 
 const state = {
-  token: "", canChange: false, jobs: new Map(), limits: [], chosen: null,
+  token: "", canChange: false, jobs: new Map(), limits: [], chosen: null, heard: 0,
   samples: [], changes: [], tasks: new Map(), stream: null, polls: false, silent: 0,
 };
 
@@ -35,10 +35,18 @@ function amount(text) {
   const value = Math.round(Number(match[1]) * units[match[2].toLowerCase()]);
   return value >= 1 && Number.isSafeInteger(value) ? value : null;
 }
-const nameOf = (job) => job.name || [job.source, job.target].filter(Boolean).join(" → ") || job.kind + " " + job.job;
+// The table first: a reader looks for it. The address, and the job's own name, are in grey below.
+const titleOf = (job) => job.ends.map((end) => end[0]).filter(Boolean).join(" → ") || job.name || job.kind + " " + job.job;
+const addressOf = (job) => [job.name && job.name !== titleOf(job) ? job.name : "", job.ends.map((end) => end[1]).filter(Boolean).join(" → ")].filter(Boolean).join(" · ");
 const inBytes = (job) => job.limit_rows === null && job.limit_bytes !== null;
 const ended = (job) => ["done", "ended", "failed", "gone"].includes(job.phase);
 const paused = (job) => !ended(job) && job.note.startsWith("paused");
+const phaseOf = (job) => paused(job) ? "paused" : job.phase === "gone" ? "lost" : job.phase;
+const isStill = (job) => ended(job) || paused(job);
+const timeOfDay = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const dayOf = (seconds) => { const day = new Date(1000 * seconds).toLocaleDateString(); return day === new Date().toLocaleDateString() ? "" : day; };
+const ago = (milliseconds) => "last seen " + duration(Math.max(0, Math.round((Date.now() - milliseconds) / 1000))).replace(".0 s", " s") + " ago";
+const lastSeen = (job) => ago(job.seen);
 
 // As in plain_text.py: names and messages from outside hide, move and turn round nothing.
 const UNSAFE = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff\u{e0000}-\u{e007f}]/gu;
@@ -107,12 +115,14 @@ async function readEvents(body, stream) {
   }
 }
 function connection(className, text) {
-  byId("connection").className = className;
-  setText(byId("connection"), text);
+  byId("connection").className = document.body.className = className;
+  const seen = className === "lost" && state.heard ? ", " + ago(state.heard) : "";
+  setText(byId("connection"), text + seen);
 }
 function hello(data) {
   clearTimeout(state.silent);
   state.canChange = data.can_change;
+  byId("watching").hidden = data.can_change;
   state.jobs.clear();
   state.tasks.clear();
   state.samples = [];
@@ -133,10 +143,11 @@ function askForToken(why) {
 
 function show(news) {
   connection("live", "live");
+  state.heard = Date.now();
   for (const job of news.jobs) state.jobs.set(job.job, job);
   const order = new Set(news.order);
   for (const [name, job] of [...state.jobs]) {
-    if (order.has(name)) continue;
+    if (order.has(name)) { job.seen = state.heard; continue; }
     if (name !== state.chosen) state.jobs.delete(name);
     else if (!ended(job)) state.jobs.set(name, { ...job, phase: "gone" }); // with the program that ran it
   }
@@ -154,46 +165,80 @@ function show(news) {
   }
   showJob();
 }
-function showJobs(order) {
-  const list = byId("jobs");
+// A read and a write of one execution of Spark are one card; the limited one comes first, then the write.
+function cards(order) {
   const names = order.filter((name) => state.jobs.has(name)).reverse();
   if (state.jobs.has(state.chosen) && !names.includes(state.chosen)) names.push(state.chosen);
-  names.sort((a, b) => ended(state.jobs.get(a)) - ended(state.jobs.get(b)));
-  byId("no-jobs").hidden = names.length > 0;
-  const known = new Map([...list.children].map((item) => [item.dataset.job, item]));
-  names.forEach((name, place) => {
-    const item = known.get(name) || newJob(name);
-    known.delete(name);
-    fillJob(item, state.jobs.get(name));
-    if (list.children[place] !== item) list.insertBefore(item, list.children[place] || null);
-  });
-  for (const item of known.values()) item.remove();
-  if (!state.chosen && names.length) choose(names[0]);
+  const found = new Map();
+  for (const job of names.map((name) => state.jobs.get(name))) {
+    const key = job.execution || job.job;
+    found.set(key, [...(found.get(key) || []), job]);
+  }
+  const rank = (job) => (isLimited(job) ? 0 : 2) + (job.target ? 0 : 1);
+  const made = [...found.values()].map((parts) => parts.sort((a, b) => rank(a) - rank(b)));
+  return made.sort((a, b) => a.every(ended) - b.every(ended));
 }
-function newJob(name) {
+const isLimited = (job) => job.limit_rows !== null || job.limit_bytes !== null;
+function showJobs(order) {
+  const list = byId("jobs"), select = byId("jobs-select"), found = cards(order);
+  byId("no-jobs").hidden = found.length > 0;
+  byId("jobs-choice").hidden = !found.length;
+  const known = new Map([...list.children].map((item) => [item.dataset.card, item]));
+  const entries = new Map([...select.children].map((entry) => [entry.dataset.card, entry]));
+  found.forEach((parts, place) => {
+    const key = parts[0].execution || parts[0].job;
+    const item = known.get(key) || newCard(key), entry = entries.get(key) || element("option");
+    known.delete(key);
+    entries.delete(key);
+    entry.dataset.card = key;
+    fillCard(item, parts);
+    entry.value = item.dataset.lead = (parts.find((job) => job.job === state.chosen) || parts[0]).job;
+    setText(entry, titleOf(parts[0]) + " · " + phaseOf(parts[0]));
+    if (list.children[place] !== item) list.insertBefore(item, list.children[place] || null);
+    if (select.children[place] !== entry) select.insertBefore(entry, select.children[place] || null);
+    if (entry.value === state.chosen && !entry.selected) entry.selected = true;
+  });
+  for (const gone of [...known.values(), ...entries.values()]) gone.remove();
+  if (!state.chosen && found.length) choose(found[0][0].job);
+}
+function newCard(key) {
   const item = element("li"), button = element("button"), title = element("span", "", "name");
-  item.dataset.job = name;
+  item.dataset.card = key;
   button.type = "button";
   title.append(element("span"), element("span", "", "badge"));
-  button.append(title, element("span", "", "line"));
-  button.addEventListener("click", () => { 
-    choose(name);
-    byId("detail").focus({ preventScroll: true });
-    if (matchMedia("(max-width: 52rem)").matches) byId("detail").scrollIntoView();
-  });
+  button.append(title, element("span", "", "address"));
+  button.addEventListener("click", () => { choose(item.dataset.lead); byId("detail").focus({ preventScroll: true }); });
   item.append(button);
   return item;
 }
-function fillJob(item, job) {
-  const button = item.firstChild, [title, badge] = button.firstChild.children;
-  setText(title, nameOf(job));
-  const phase = paused(job) ? "paused" : job.phase;
-  setText(badge, phase);
-  badge.className = "badge " + phase;
+function fillCard(item, parts) {
+  const button = item.firstChild, [title, badge] = button.firstChild.children, lead = parts[0];
+  setText(title, titleOf(lead));
+  setText(badge, phaseOf(lead));
+  badge.className = "badge " + phaseOf(lead);
+  button.className = isStill(lead) ? "still" : "";
+  setText(button.children[1], addressOf(lead));
+  while (button.children.length > parts.length + 2) button.lastChild.remove();
+  while (button.children.length < parts.length + 2) button.append(element("span", "", "line"));
+  parts.forEach((job, place) => setText(button.children[place + 2], (parts.length > 1 ? job.kind + (place ? " " + titleOf(job) : "") + ": " : "") + lineOf(job)));
+  if (parts.some((job) => job.job === state.chosen)) button.setAttribute("aria-current", "true"); else button.removeAttribute("aria-current");
+}
+function lineOf(job) {
+  if (ended(job)) return short(job.rows) + " rows in " + duration(job.seconds) + (job.phase === "gone" ? ", " + lastSeen(job) : "");
   const speed = inBytes(job) ? short(job.bytes_per_second) + "B/s" : short(job.rows_per_second) + " rows/s";
-  const percent = job.percent === null ? "" : Math.floor(job.percent) + " % · ";
-  setText(button.lastChild, ended(job) ? short(job.rows) + " rows in " + duration(job.seconds) : percent + short(job.rows) + " rows · " + speed);
-  if (job.job === state.chosen) button.setAttribute("aria-current", "true"); else button.removeAttribute("aria-current");
+  return (job.percent === null ? "" : Math.floor(job.percent) + " % · ") + short(job.rows) + " rows · " + speed;
+}
+function showParts(job) {
+  const parts = job.execution ? cards([...state.jobs.keys()]).find((each) => each.includes(job)) || [job] : [job], node = byId("parts");
+  node.hidden = parts.length < 2;
+  while (node.children.length > parts.length) node.lastChild.remove();
+  parts.forEach((part, place) => {
+    let button = node.children[place];
+    if (!button) { button = element("button", "", "second"); button.type = "button"; button.addEventListener("click", () => choose(button.dataset.job)); node.append(button); }
+    button.dataset.job = part.job;
+    setText(button, part.kind + " " + titleOf(part) + (isLimited(part) ? ", limited" : ""));
+    button.setAttribute("aria-pressed", String(part === job));
+  });
 }
 function choose(name) {
   if (name === state.chosen) return;
@@ -211,12 +256,14 @@ function showJob() {
   byId("job").hidden = !job;
   byId("choose").hidden = Boolean(job);
   if (!job) return;
-  const phase = paused(job) ? "paused" : job.phase;
-  if (byId("phase").textContent && byId("phase").textContent !== phase && byId("title").textContent === shown(nameOf(job))) announce(nameOf(job) + ": " + phase);
-  setText(byId("title"), nameOf(job));
-  setText(byId("ends"), [job.kind, job.name ? [job.source, job.target].filter(Boolean).join(" → ") : "", "id " + job.job].filter(Boolean).join(" · "));
+  const phase = phaseOf(job), title = titleOf(job);
+  if (byId("phase").textContent && byId("phase").textContent !== phase && byId("title").textContent === shown(title)) announce(title + ": " + phase);
+  setText(byId("title"), title);
+  setText(byId("ends"), [job.kind, addressOf(job), "id " + job.job].filter(Boolean).join(" · "));
   setText(byId("phase"), phase);
   byId("phase").className = "badge " + phase;
+  byId("job").className = isStill(job) ? "still" : "";
+  showParts(job);
   byId("error").hidden = !job.error;
   setText(byId("error"), job.error);
   byId("where").hidden = !job.where;
@@ -257,7 +304,11 @@ function showFigures(job) {
   pairs.push(["Limit", limit === null ? "none" : short(limit) + unit, limit === null ? "" : job.note || (job.limit_scope === "the whole job" ? "" : job.limit_scope)]);
   pairs.push(["Refused rows", short(job.refused), ""]);
   pairs.push(["Tasks done", job.tasks_done + " of " + job.tasks, job.retries ? job.retries + " retried" : ""]);
-  pairs.push(["Time", duration(job.seconds), job.publish_seconds ? "commit " + duration(job.publish_seconds) : ""]);
+  const stop = state.changes.at(-1), held = paused(job) && stop && stop[3].startsWith("paused");
+  const remark = job.phase === "gone" ? lastSeen(job) : held ? "stopped" : job.publish_seconds ? "commit " + duration(job.publish_seconds) : "";
+  pairs.push([ended(job) ? "Took" : "Time", duration(held ? stop[0] : job.seconds), remark]);
+  if (job.started !== null) pairs.push(["Started", timeOfDay(job.started), dayOf(job.started)]);
+  if (job.started !== null && ended(job)) pairs.push([job.phase === "gone" ? "Lost" : "Ended", timeOfDay(job.started + job.seconds), dayOf(job.started + job.seconds)]);
   showPairs(byId("figures"), pairs);
 }
 function showChart(job) {
@@ -266,15 +317,18 @@ function showChart(job) {
   const samples = state.samples.filter((sample) => ended(job) || sample[0] < end - 1); // tasks report late
   const fixed = bytes ? job.limit_bytes : job.limit_rows;
   const limits = state.changes.length ? state.changes.map((each) => [each[0], each[3] === "paused" ? 0 : each[limitAt]]) : [[0, fixed]];
-  let most = 1;
+  let most = 0;
   for (const sample of samples) most = Math.max(most, sample[source], sample[target]);
-  for (const [, limit] of limits) if (limit !== null && limit <= 20 * most) most = Math.max(most, limit);
-  most = nice(most * 1.05);
+  const last = limits[limits.length - 1][1] || 0, fits = most ? 1.25 * most : last;
+  for (const [, limit] of limits) if (limit !== null && limit <= fits) most = Math.max(most, limit);
+  most = nice(Math.max(1, most * 1.05));
   const x = (seconds) => (800 * Math.min(seconds, end) / end).toFixed(1), y = (value) => (240 - 240 * Math.min(value, most) / most).toFixed(1);
   const line = (column) => samples.length < 2 ? "" : samples.map((sample, place) => (place ? "L" : "M") + x(sample[0]) + " " + y(sample[column])).join("");
   let step = "", drawing = false;
+  const above = [];
   limits.forEach(([from, limit], place) => {
     const until = place + 1 < limits.length ? limits[place + 1][0] : end;
+    if (limit !== null && limit > most) above.push([until, limit]);
     if (limit === null || limit > most) { drawing = false; return; }
     step += (drawing ? "L" : "M") + x(from) + " " + y(limit) + "L" + x(until) + " " + y(limit);
     drawing = true;
@@ -287,7 +341,11 @@ function showChart(job) {
     path.setAttribute("d", data);
   }
   axis(byId("axis-y"), [1, .75, .5, .25, 0].map((share) => short(most * share) + (bytes ? "B/s" : "/s")), (span, place) => { span.style.top = 25 * place + "%"; });
-  axis(byId("axis-x"), [0, .25, .5, .75, 1].map((share) => share ? duration(end * share) : "0 s"), () => {});
+  const edge = (share) => job.started === null || share % 1 ? duration(end * share) : timeOfDay(job.started + end * share);
+  axis(byId("axis-x"), [0, .25, .5, .75, 1].map(edge), () => {});
+  const arrows = byId("above"), shownAbove = above.slice(-3); // a limit above the chart's edge
+  while (arrows.children.length > shownAbove.length) arrows.lastChild.remove();
+  axis(arrows, shownAbove.map(([, limit]) => "↑ limit " + short(limit) + (bytes ? "B/s" : "/s")), (span, place) => { span.style.right = 100 - 100 * shownAbove[place][0] / end + "%"; });
   const now = bytes ? job.bytes_per_second : job.rows_per_second, unit = bytes ? "bytes" : "rows";
   setText(byId("chart-text"), "The speed is " + short(now) + " " + unit + " per second; the limit is " + (fixed === null ? "none" : short(fixed)) + ".");
 }
@@ -368,7 +426,7 @@ function showTasks(detail) {
   setText(byId("tasks-title"), "Tasks (" + detail.all_tasks + shown + ")");
   setText(byId("tasks-caption"), detail.all_tasks + " tasks of the job" + shown);
 }
-const tableOf = (job) => job.source.includes("#") ? job.source.split("#").pop() : nameOf(job);
+const tableOf = (job) => job.ends[0][0] || titleOf(job);
 function showTables(job) {
   const tables = job.part_of ? [...state.jobs.values()].filter((each) => each.part_of === job.part_of) : [];
   const count = (...phases) => tables.filter((each) => phases.includes(each.phase)).length;
@@ -388,7 +446,7 @@ function showTables(job) {
       row.firstChild.append(open);
     }
     known.delete(table.job);
-    const phase = paused(table) ? "paused" : table.phase;
+    const phase = phaseOf(table);
     setText(row.firstChild.firstChild, tableOf(table));
     [phase, short(table.rows), ended(table) ? "" : short(table.rows_per_second), short(table.refused), duration(table.seconds)]
       .forEach((text, cell) => setText(row.children[cell + 1], text));
@@ -422,67 +480,82 @@ function showControl(node, limit, id, title, about) {
   if (!limit) { node.replaceChildren(); return; }
   if (node.dataset.of !== limit.name || !node.children.length) {
     node.dataset.of = limit.name;
+    delete node.dataset.before;
     node.replaceChildren(...newControl(limit, id, title));
   }
   const bytes = limit.rows_per_second === null, set = bytes ? limit.bytes_per_second : limit.rows_per_second;
   const now = bytes ? limit.effective_bytes_per_second : limit.effective_rows_per_second, unit = bytes ? "B/s" : " rows/s";
-  const [, text, row, message] = node.children, [slider, exact, apply, pause] = row.querySelectorAll("input, button");
+  const [, text, row, ask, message] = node.children, [exact, , pause, back] = row.querySelectorAll("input, button");
   const lower = !limit.paused && now !== null && set !== null && now < set ? ", now " + short(now) + unit + (limit.pressure ? ": " + limit.pressure : "") : "";
   setText(text, (limit.paused ? "paused, set to " : "") + short(set) + unit + lower + (about ? " · " + about : ""));
-  for (const control of [slider, exact, apply, pause]) control.disabled = !state.canChange;
+  row.hidden = !state.canChange;
+  if (!state.canChange) { ask.hidden = true; setText(message, "Watching only: this link changes no limit. The link that does was printed where the page was started."); return; }
   setText(pause, limit.paused ? "Resume" : "Pause");
-  if (!state.canChange) setText(message, "This token reads only. The link that changes limits was printed where the page was started.");
-  const touched = [slider, exact].includes(document.activeElement) || node.dataset.touched;
+  const before = Number(node.dataset.before) || (limit.job === state.chosen ? earlier(bytes, set) : 0);
+  back.hidden = !before || before === set;
+  if (!back.hidden) { back.dataset.value = String(before); setText(back, "Back to " + short(before)); }
+  const touched = exact === document.activeElement || node.dataset.touched;
   if (!touched && set !== null && node.dataset.set !== String(set)) {
     node.dataset.set = String(set);
-    const most = Math.max(Number(slider.dataset.most || 0), 10 * set);
-    slider.dataset.most = String(most);
-    slider.value = String(1000 * Math.log(set) / Math.log(most));
     exact.value = short(set);
-    slider.setAttribute("aria-valuetext", short(set) + unit);
   }
+}
+// What the limit of the chosen job was before it is what it is now; 0 = it was never another.
+function earlier(bytes, set) {
+  const values = state.changes.map((each) => each[bytes ? 2 : 1]).filter((value) => value && value !== set);
+  return values.length ? values[values.length - 1] : 0;
 }
 function newControl(limit, id, title) {
   const bytes = limit.rows_per_second === null, unit = bytes ? "bytes" : "rows";
-  const heading = element("h3", title), row = element("div", undefined, "control-row");
+  const heading = element("h3", title), row = element("div", undefined, "control-row"), ask = element("div", undefined, "ask");
   heading.id = id;
-  const slider = element("input"), exact = element("input"), apply = element("button", "Set"), pause = element("button", "Pause", "second");
-  const holder = element("div", undefined, "slider"), sliderLabel = element("label", "Limit, " + unit + " per second"), exactLabel = element("label", "such as 20k");
-  Object.assign(slider, { type: "range", min: "0", max: "1000", id: id + "-slider" });
+  const exact = element("input"), apply = element("button", "Set"), pause = element("button", "Pause", "second"), back = element("button", "", "back");
+  const holder = element("div"), label = element("label", "Limit, " + unit + " per second, such as " + (bytes ? "64M" : "20k"));
   Object.assign(exact, { type: "text", id: id + "-exact", autocomplete: "off", inputMode: "text" });
-  sliderLabel.htmlFor = slider.id;
-  exactLabel.htmlFor = exact.id;
-  apply.type = pause.type = "button";
-  const exactHolder = element("div"), message = element("p", "", "message");
+  label.htmlFor = exact.id;
+  const question = element("p"), sure = element("button"), cancel = element("button", "Keep the limit", "second");
+  for (const button of [apply, pause, back, sure, cancel]) button.type = "button";
+  ask.hidden = true;
+  ask.append(question, sure, cancel);
+  const message = element("p", "", "message");
   message.setAttribute("role", "status");
-  holder.append(sliderLabel, slider);
-  exactHolder.append(exactLabel, exact);
-  row.append(holder, exactHolder, apply, pause);
-  const nodes = [heading, element("p", "", "quiet"), row, message];
-  const touch = (touched) => { const node = row.parentNode; if (touched) node.dataset.touched = "1"; else { delete node.dataset.touched; delete node.dataset.set; } };
-  slider.addEventListener("input", () => {
-    const value = Math.max(1, Math.round(Number(slider.dataset.most) ** (slider.value / 1000)));
-    const digits = 10 ** Math.max(0, Math.floor(Math.log10(value)) - 1);
-    exact.value = short(Math.round(value / digits) * digits);
-    slider.setAttribute("aria-valuetext", exact.value + " " + unit + " per second");
-    touch(true);
-  });
-  const set = async () => {
-    const value = amount(exact.value);
-    if (value === null) { say(message, "Write a whole number, 1 or more, such as 20000, 20k or 1.5M.", true); return; }
-    const other = state.limits.find((each) => each.name === limit.name);
-    const speeds = bytes ? { rows_per_second: null, bytes_per_second: value } : { rows_per_second: value, bytes_per_second: other && other.bytes_per_second !== null ? Math.round(other.bytes_per_second) : null };
-    if (await change({ limit: limit.name, action: "set", ...speeds }, message, "Set to " + short(value) + ".")) touch(false);
+  question.setAttribute("role", "status");
+  holder.append(label, exact);
+  row.append(holder, apply, pause, back);
+  const node = () => row.parentNode;
+  const current = () => state.limits.find((each) => each.name === limit.name) || limit;
+  const setTo = async (value) => {
+    ask.hidden = true;
+    const other = current(), now = bytes ? other.bytes_per_second : other.rows_per_second;
+    const speeds = bytes ? { rows_per_second: null, bytes_per_second: value } : { rows_per_second: value, bytes_per_second: other.bytes_per_second === null ? null : Math.round(other.bytes_per_second) };
+    if (!await change({ limit: limit.name, action: "set", ...speeds }, message, "Set to " + short(value) + ".")) return;
+    if (now !== null && now !== value && node()) node().dataset.before = String(now);
+    if (node()) { delete node().dataset.touched; delete node().dataset.set; }
+    if (exact === document.activeElement) exact.value = short(value);
   };
-  slider.addEventListener("change", set);
+  const set = () => {
+    const value = amount(exact.value);
+    if (value === null) { ask.hidden = true; say(message, "Write a whole number, 1 or more, such as 20000, 20k or 1.5M.", true); return; }
+    const now = bytes ? current().bytes_per_second : current().rows_per_second;
+    if (now === null || value <= 2 * now) { setTo(value); return; }
+    say(message, "", false);
+    setText(question, "Raise the limit from " + short(now) + " to " + short(value) + " " + unit + " per second?");
+    setText(sure, "Raise to " + short(value));
+    sure.dataset.value = String(value);
+    ask.hidden = false;
+    sure.focus();
+  };
   apply.addEventListener("click", set);
-  exact.addEventListener("input", () => touch(true));
-  exact.addEventListener("keydown", (event) => { if (event.key === "Enter") set(); });
+  sure.addEventListener("click", () => setTo(Number(sure.dataset.value)));
+  cancel.addEventListener("click", () => { ask.hidden = true; delete node().dataset.touched; delete node().dataset.set; say(message, "The limit stays.", false); });
+  back.addEventListener("click", () => setTo(Number(back.dataset.value)));
+  exact.addEventListener("input", () => { node().dataset.touched = "1"; });
+  exact.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); set(); } }); // else the question, which gets the focus, is answered by the same key
   pause.addEventListener("click", () => {
     const action = pause.textContent === "Pause" ? "pause" : "resume";
     change({ limit: limit.name, action }, message, action === "pause" ? "Paused." : "Resumed.");
   });
-  return nodes;
+  return [heading, element("p", "", "quiet"), row, ask, message];
 }
 function say(message, text, bad) {
   message.className = bad ? "message bad" : "message";
@@ -520,6 +593,7 @@ function start() {
     listen();
   });
   byId("open-only").addEventListener("change", filterTasks);
+  byId("jobs-select").addEventListener("change", (event) => choose(event.target.value));
   if (state.token) listen(); else askForToken("Open the link that was printed where the page was started.");
 }
 window.addEventListener("hashchange", () => { if (/^#[\w-]{16,}$/.test(location.hash)) location.reload(); });
