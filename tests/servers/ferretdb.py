@@ -41,7 +41,7 @@ class FerretServer:
 
 @contextmanager
 def ferret_server() -> Iterator[FerretServer]:
-    program = installed("ferretdb") / "ferretdb"
+    program = installed("ferretdb", "github.com/FerretDB/FerretDB, a module of Go") / "ferretdb"
     folder, port = tempfile.mkdtemp(prefix="ferretdb-"), free_port()
     options = {
         "handler": "sqlite",

@@ -94,7 +94,7 @@ class FileServer:
 def file_server(kind: str, *settings: str, tls: bool = False) -> Iterator[FileServer]:
     """`tls` is vsftpd's own; ProFTPD and pure-ftpd speak FTP and FTPS at one port. `settings` are lines of its
     configuration, or arguments of pure-ftpd."""
-    root = installed("file-servers")
+    root = installed("file-servers", "vsftpd, proftpd-core, pure-ftpd and openssh-server of Debian")
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         not_installed("unshare, by which root gives servers of files users of their own,")
     top = Path(tempfile.mkdtemp(prefix="files-"))

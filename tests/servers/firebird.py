@@ -29,7 +29,7 @@ _INSTALLED = "/usr/lib/*-linux-gnu/firebird/3.0"
 def _installed() -> Path:
     found = sorted(Path("/").glob(_INSTALLED.lstrip("/")))
     if not found or shutil.which("isql-fb") is None:
-        not_installed("Firebird")
+        not_installed("Firebird (firebird3.0-server and firebird3.0-utils of Debian)")
     return found[0]
 
 

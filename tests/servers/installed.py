@@ -6,20 +6,21 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["installed", "not_installed", "run_unpacked"]
+__all__ = ["EVERY", "installed", "not_installed", "run_unpacked"]
 
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
+EVERY = ".ci/servers .venv every"
+"""What installs the servers of `make test-servers`."""
 
 
-def installed(name: str, package: str = "", *, by: str = ".ci/servers") -> Path:
+def installed(name: str, package: str, *, by: str = ".ci/servers") -> Path:
     """The path in artifacts/; skips the test where it could not be installed, and fails it where all must be (CI).
 
-    `package` is the Debian package it is of, and `by` the script that installs it.
+    `package` is the one that it is of, and `by` the script that installs it.
     """
     path = ARTIFACTS / name
     if not path.exists():
-        of = f" (Debian's package {package})" if package else ""
-        not_installed(f"artifacts/{name}{of}", by)
+        not_installed(f"artifacts/{name} ({package})", by)
     return path
 
 

@@ -34,6 +34,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.servers.certificate import create_certificate
+from tests.servers.installed import not_installed
 from tests.servers.postgres import free_port
 
 __all__ = ["PASSWORD", "KafkaServer", "Relay", "kafka_server"]
@@ -219,7 +220,7 @@ class KafkaServer:
 @contextmanager
 def kafka_server() -> Iterator[KafkaServer]:
     if not JARS.is_dir():
-        raise RuntimeError("no Kafka is installed; run .ci/servers")
+        not_installed("artifacts/kafka (org.apache.kafka:kafka_2.13 of Maven)")
     folder = Path(tempfile.mkdtemp(prefix="kafka-"))
     with relay() as between:
         server = KafkaServer(folder, between)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers.installed import installed
+from tests.servers.installed import EVERY, installed
 from tests.servers.postgres import free_port
 from tests.servers.process import process_at_port
 
@@ -59,7 +59,7 @@ class Kerberos:
 
 
 def _root() -> Path:
-    return installed("kerberos", "krb5-kdc")
+    return installed("kerberos", "krb5-kdc of Debian", by=EVERY)
 
 
 def _libraries() -> dict[str, str]:

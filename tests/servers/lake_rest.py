@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers.installed import installed
+from tests.servers.installed import EVERY, installed
 
 __all__ = ["lake_rest"]
 
@@ -13,7 +13,7 @@ __all__ = ["lake_rest"]
 @contextmanager
 def lake_rest(folder: Path) -> Iterator[str]:
     """The uri of the catalog, whose warehouse is in `folder`."""
-    jars = installed("lakes", by=".ci/lakes") / "rest"
+    jars = installed("lakes", "org.apache.iceberg:iceberg-open-api of Maven", by=EVERY) / "rest"
     flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
     command = ["java", *flags, "-cp", f"{jars}:{jars}/*", "RestCatalog", str(folder)]
     with (folder / "log").open("w") as log:

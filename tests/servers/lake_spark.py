@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.servers.installed import installed
+from tests.servers.installed import EVERY, installed
 from tests.servers.lake_spark_program import ANSWER
 
 __all__ = ["LakeSpark", "lake_spark"]
@@ -66,7 +66,7 @@ class LakeSpark:
 
 @contextmanager
 def lake_spark(folder: Path) -> Iterator[LakeSpark]:
-    home = installed("lakes", by=".ci/lakes")
+    home = installed("lakes", "pyspark of PyPI, io.delta:delta-spark of Maven", by=EVERY)
     environment = {
         name: value
         for name, value in os.environ.items()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tests.servers.installed import installed, run_unpacked
+from tests.servers.installed import installed, not_installed, run_unpacked
 from tests.servers.postgres import free_port
 
 __all__ = ["BINLOG", "MariadbServer", "MysqlServer", "NewestMariadb"]
@@ -42,7 +42,7 @@ def _program(*names: str) -> str:
         found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
         if found:
             return found
-    raise RuntimeError(f"no {names[0]} is installed; run .ci/servers")
+    return not_installed(f"{names[0]} (mariadb-server of Debian)")
 
 
 @dataclass
@@ -282,7 +282,7 @@ class _Unpacked(MariadbServer):
 
     @classmethod
     def root(cls) -> Path:
-        return installed(cls.folder, package=cls.package)
+        return installed(cls.folder, f"{cls.package} of Debian unstable")
 
     def _create_data(self) -> None:
         shutil.copytree(self.root() / "template", self.directory / "data")

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
-from tests.servers.installed import installed
+from tests.servers.installed import EVERY, installed
 from tests.servers.postgres import free_port
 
 __all__ = ["PRODUCTS", "OpenSearchServer", "Relay", "opensearch_server"]
@@ -118,7 +118,8 @@ class OpenSearchServer:
 
 @contextmanager
 def opensearch_server(name: str = "opensearch") -> Iterator[OpenSearchServer]:
-    product, jars = PRODUCTS[name], installed(name)
+    by = EVERY if name == "elasticsearch" else ".ci/servers"
+    product, jars = PRODUCTS[name], installed(name, f"org.{name}:{name} of Maven", by=by)
     home, port = Path(tempfile.mkdtemp(prefix=f"{name}-")), free_port()
     _install(product, sorted(jars.glob("*.jar")), home, port)
     java = shutil.which("java")

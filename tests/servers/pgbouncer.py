@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 
+from tests.servers.installed import not_installed
 from tests.servers.postgres import PostgresServer, account, free_port
 
 __all__ = ["Pgbouncer", "pgbouncer"]
@@ -71,7 +72,7 @@ def pgbouncer(
 ) -> Iterator[Pgbouncer]:
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
-        raise RuntimeError("no pgbouncer is installed; run .ci/servers")
+        not_installed("pgbouncer of Debian")
     made = Pgbouncer(server, free_port(), size)
     directory = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
     config = directory / "pgbouncer.ini"

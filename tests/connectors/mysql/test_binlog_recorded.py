@@ -136,7 +136,7 @@ def _rows(event: Event, table: str, found: TableMap) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_recorded_log_is_decoded_as_the_judge_prints_it(name: str) -> None:
-    path = installed(f"binlogs/{name}")
+    path = installed(f"binlogs/{name}", "mariadb-test-data of Debian")
     text, error = judged(path)
     assert "ERROR" not in error
     found = list(events(packets(path), checksums=False))
@@ -149,7 +149,7 @@ def test_a_recorded_log_is_decoded_as_the_judge_prints_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_recorded_log_that_the_judge_refuses_is_refused(name: str) -> None:
-    path = installed(f"binlogs/{name}")
+    path = installed(f"binlogs/{name}", "mariadb-test-data of Debian")
     _, error = judged(path)
     assert "ERROR" in error
     with pytest.raises((SourceError, *DAMAGE)):
@@ -164,7 +164,7 @@ def mysql_8(
 ) -> Iterator[Event]:
     """The recorded log as a server with gtid_mode = ON would have written it, with `names` of its tables' columns."""
     transactions = 0
-    path = installed(f"binlogs/{MYSQL_8}")
+    path = installed(f"binlogs/{MYSQL_8}", "mariadb-test-data of Debian")
     for event in events(packets(path), checksums=False) if found is None else found:
         at = event.body
         if event.kind == Kind.ANONYMOUS_GTID:
@@ -219,7 +219,7 @@ def test_a_log_of_mysql_8_has_the_rows_of_its_statements() -> None:
 def test_what_a_log_of_mysql_8_lacks_is_named() -> None:
     with pytest.raises(SourceError, match=r"does not name its columns: .* binlog_row_metadata"):
         list(decoder("t1", T1).batches(mysql_8({})))
-    path = installed(f"binlogs/{MYSQL_8}")
+    path = installed(f"binlogs/{MYSQL_8}", "mariadb-test-data of Debian")
     log = list(events(packets(path), checksums=False))
     with pytest.raises(SourceError, match=r"without a GTID, .* gtid_mode = ON"):
         list(decoder("t1", T1).batches(log))
