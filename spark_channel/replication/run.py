@@ -20,6 +20,7 @@ from spark_channel.plain_text import log_of
 from spark_channel.planning import TransferSpec
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import Replication
+from spark_channel.replication.foreign_keys import ForeignKeys
 from spark_channel.replication.groups import JoinedMove, copy_group, groups_of
 from spark_channel.replication.reasons import park
 from spark_channel.replication.report import ReplicationReport, TableOutcome
@@ -67,7 +68,10 @@ def replicate_on(
     run.check_together()
     with keeping_sessions(), limited(replication, settings) as (more, keeper):
         try:
+            keys = ForeignKeys(found.copies)
+            keys.drop()
             run.carry_out(more, cancel)
+            keys.add({each.stream: each for each in run.report.tables})
             if run.followed:
                 run.follow(settings)
         finally:

@@ -1,6 +1,7 @@
 """Tables that a run makes: their keys, and what becomes of NOT NULL when the source drops it."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 import spark_channel
+from tests.servers.mariadb import MariadbServer, MysqlServer
 from tests.servers.postgres import PostgresServer
 
 
@@ -60,3 +62,76 @@ def test_small_tables_that_are_copied_together_have_keys(postgres_server: Postgr
             with pytest.raises(Exception, match=r"duplicate key|not-null"):
                 postgres_server.psql(f"INSERT INTO keyed_dw.t{n} VALUES ({row})")
     postgres_server.psql(drop)
+
+
+CIRCLE = """
+CREATE TABLE circle.shops (id int PRIMARY KEY, best int);
+CREATE TABLE circle.people (id int PRIMARY KEY, boss int, shop int NOT NULL);
+CREATE TABLE circle.elsewhere (id int PRIMARY KEY);
+INSERT INTO circle.elsewhere VALUES (1), (2);
+INSERT INTO circle.shops VALUES (1, 2), (2, NULL);
+INSERT INTO circle.people VALUES (2, NULL, 1), (1, 2, 1), (3, 1, 2);
+ALTER TABLE circle.shops ADD CONSTRAINT to_best FOREIGN KEY (best) REFERENCES circle.people (id) ON DELETE SET NULL;
+ALTER TABLE circle.people ADD CONSTRAINT to_boss FOREIGN KEY (boss) REFERENCES circle.people (id);
+ALTER TABLE circle.people ADD CONSTRAINT to_shop FOREIGN KEY (shop) REFERENCES circle.shops (id) ON DELETE CASCADE;
+ALTER TABLE circle.shops ADD CONSTRAINT to_other FOREIGN KEY (id) REFERENCES circle.elsewhere (id);
+"""
+
+
+def check_circle(
+    run: Callable[[str], object], column: Callable[[str], list[str]], source: Any, target: Any
+) -> None:
+    """Two runs, of which the second one replaces rows to which others refer."""
+    run(CIRCLE)
+    streams = {f"circle.{name}": {"object": name} for name in ("shops", "people")}
+    file = {
+        "source": source,
+        "target": target,
+        "defaults": {"schema": "full"},
+        "streams": streams,
+    }
+    names = (
+        "SELECT constraint_name FROM information_schema.table_constraints "
+        "WHERE table_schema = 'circle_dw' AND constraint_type = 'FOREIGN KEY' ORDER BY 1"
+    )
+    for _ in range(2):
+        report = spark_channel.replicate(None, file)
+        assert [table.state for table in report.tables] == ["done", "done"], report
+        why = {table.stream: table.why for table in report.tables}
+        left = "foreign key to_other: it refers to circle.elsewhere, which this run does not copy"
+        assert left in why["circle.shops"]
+        assert "foreign key" not in why["circle.people"]
+        assert column(names) == ["to_best", "to_boss", "to_shop"]
+    run("DELETE FROM circle_dw.shops WHERE id = 2")
+    assert column("SELECT id FROM circle_dw.people ORDER BY id") == ["1", "2"]
+
+
+def test_keys_between_tables_of_a_run_follow_all_rows_also_in_a_circle(
+    postgres_server: PostgresServer,
+) -> None:
+    def column(query: str) -> list[str]:
+        return [value for (value,) in postgres_server.rows(query)]
+
+    drop = "DROP SCHEMA IF EXISTS circle, circle_dw CASCADE;"
+    postgres_server.psql(f"{drop} CREATE SCHEMA circle; CREATE SCHEMA circle_dw;")
+    target = {**postgres_server.login, "currentSchema": "circle_dw"}
+    check_circle(postgres_server.psql, column, postgres_server.login, target)
+    postgres_server.psql(drop)
+
+
+@pytest.mark.parametrize("kind", [MariadbServer, pytest.param(MysqlServer, marks=pytest.mark.full)])
+def test_keys_between_tables_of_a_run_follow_in_mariadb_and_mysql(
+    kind: type[MariadbServer], request: pytest.FixtureRequest
+) -> None:
+    server = kind.create()
+    request.addfinalizer(server.close)
+
+    def column(query: str) -> list[str]:
+        return server.sql(query).split("\n")
+
+    server.sql("CREATE DATABASE circle; CREATE DATABASE circle_dw")
+    source, target = (
+        {**server.login, "url": server.url.rpartition("/")[0] + f"/{database}"}
+        for database in ("circle", "circle_dw")
+    )
+    check_circle(server.sql, column, source, target)

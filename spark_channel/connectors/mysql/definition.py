@@ -17,7 +17,11 @@ from spark_channel.connectors.sql.session import Session
 __all__ = ["read_definition"]
 
 _HEAD = re.compile(r"CREATE TABLE `(?:[^`]|``)*` \(\n")
-_FOREIGN_KEY = re.compile(r"\s*CONSTRAINT `((?:[^`]|``)*)` FOREIGN KEY ")
+_NAME = r"`((?:[^`]|``)*)`"
+_NAMES = r"\(((?:`(?:[^`]|``)*`(?:, ?)?)+)\)"
+_FOREIGN_KEY = re.compile(
+    rf"\s*CONSTRAINT {_NAME} FOREIGN KEY {_NAMES} REFERENCES (?:{_NAME}\.)?{_NAME} {_NAMES}(.*)"
+)
 _CHECK = re.compile(r"\s*CONSTRAINT `((?:[^`]|``)*)` CHECK ")
 
 
@@ -82,8 +86,7 @@ def _apart(
     for line in lines[:end]:
         text = line.rstrip().removesuffix(",")
         if found := _FOREIGN_KEY.match(text):
-            name = found[1].replace("``", "`")
-            keys.append(ForeignKeyDefinition(name, (), "", "", (), text.strip()))
+            keys.append(_foreign_key(found))
             continue
         if found := _CHECK.match(text):
             name = found[1].replace("``", "`")
@@ -91,6 +94,22 @@ def _apart(
         kept.append(text)
     made = "\n".join([f"CREATE TABLE {TABLE} (", ",\n".join(kept), *lines[end:]])
     return made, tuple(keys), tuple(checks)
+
+
+def _foreign_key(found: re.Match[str]) -> ForeignKeyDefinition:
+    name, columns, schema, table, referenced, behind = found.groups()
+    return ForeignKeyDefinition(
+        _unquoted(name),
+        tuple(map(_unquoted, re.findall(_NAME, columns))),
+        _unquoted(schema or ""),
+        _unquoted(table),
+        tuple(map(_unquoted, re.findall(_NAME, referenced))),
+        behind.rstrip(),
+    )
+
+
+def _unquoted(name: str) -> str:
+    return name.replace("``", "`")
 
 
 def _indexes(session: Session, there: str) -> Iterator[ConstraintDefinition]:

@@ -13,6 +13,7 @@ from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.mysql.publish import drop_tables, table_in
 from spark_channel.connectors.mysql.session import MysqlWriteSession
+from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect
 from spark_channel.connectors.sql.catalog import TABLE
 from spark_channel.connectors.sql.definition import NewTable, with_not_null
 from spark_channel.connectors.sql.write_protocol import WriteTarget
@@ -33,10 +34,11 @@ def tried(
     if lacks:
         return f"the rows lack column {lacks[0]}"
     create = definition.statement
-    left = [
-        f"{key.label}: when the table that it names has its rows, add {key.behind}"
-        for key in definition.foreign_keys
-    ]
+    left, writes = [], MysqlWriteDialect()
+    for key in definition.foreign_keys:
+        other = writes.place(key.schema or place.schema, key.table)
+        statement = writes.added_key(writes.place(place.schema, place.name), key, other)
+        left.append(f"{key.label}: when {key.table} has its rows, run {statement}")
     engine = _ENGINE.search(create)
     if engine is not None and engine[0] != "InnoDB":
         create = _ENGINE.sub("InnoDB", create, count=1)

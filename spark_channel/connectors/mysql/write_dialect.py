@@ -348,6 +348,10 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         made = f"{self.quoted(column)} {declared} NOT NULL"
         return f"ALTER TABLE {table} MODIFY COLUMN {made} /* DEFAULT and COMMENT as before */"
 
+    def dropped_key(self, table: str, name: str) -> str:
+        """As servers of each version say it."""
+        return f"ALTER TABLE {table} DROP FOREIGN KEY {self.quoted(name)}"
+
     def nullable(self, table: str, column: Column) -> str:
         made = self.definition(replace(column, not_null=False))
         return f"ALTER TABLE {table} MODIFY COLUMN {made}"

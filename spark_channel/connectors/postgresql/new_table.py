@@ -25,7 +25,7 @@ from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep
 from spark_channel.connectors.sql.definition import NewTable, with_not_null
 from spark_channel.errors import SchemaError, TargetError
 
-__all__ = ["keyed", "relation_names", "tried"]
+__all__ = ["counted_on", "keyed", "refusal", "relation_names", "tried"]
 
 _RELATIONS = """
 SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -38,6 +38,13 @@ WHERE n.nspname = {schema} AND c.oid NOT IN (
 _CONTINUE = """
 SELECT setval({sequence}, least({following}, q.seqmax), {following} > q.seqmax)
 FROM pg_catalog.pg_sequence q WHERE q.seqrelid = {sequence}
+"""
+
+_COUNT_ON = """
+SELECT setval(q.seqrelid, least(f.following, q.seqmax), f.following > q.seqmax)
+FROM pg_catalog.pg_sequence q CROSS JOIN LATERAL (SELECT {more}(
+  coalesce(pg_catalog.pg_sequence_last_value(q.seqrelid) + q.seqincrement, q.seqstart), {others}) AS following) f
+WHERE q.seqrelid = pg_catalog.pg_get_serial_sequence({table}, {column})::pg_catalog.regclass
 """
 
 NameOf = Callable[[str], str]
@@ -82,7 +89,7 @@ def tried(
             types = _types(session, table, parts, left)
             made = _made(session, table, parts.create(types))
             for trial, step in parts.steps(_other_names(), name_of):
-                why = _refusal(session, trial.on(table))
+                why = refusal(session, trial.on(table))
                 if why:
                     left.append(f"{step.what}: {why}")
                 else:
@@ -109,7 +116,30 @@ def _other_names() -> NameOf:
     return lambda _name: f"spark_channel_trial_{mark}_{next(numbers)}"
 
 
-def _refusal(session: PgWriteSession, statements: Sequence[str]) -> str:
+def counted_on(table: TableDefinition, source: TableDefinition | None) -> tuple[str, ...]:
+    """Statements after which the sequences of a table that is there are behind its rows, and behind its source's."""
+    place, statements = DIALECT.place(table.schema, table.name), []
+    for column in table.columns:
+        own = column.sequence
+        if own is None:
+            continue
+        last, more = ("max", "greatest") if own.increment > 0 else ("min", "least")
+        name = DIALECT.quoted(column.name)
+        others = [f"(SELECT {last}({name}) FROM {place}) + {own.increment}"]  # noqa: S608 - quoted names, and numbers
+        theirs = None if source is None else source.column(column.name)
+        if theirs is not None and theirs.sequence is not None:
+            others.append(str(theirs.sequence.following))
+        statement = _COUNT_ON.format(
+            more=more,
+            others=", ".join(others),
+            table=literal_sql(place),
+            column=literal_sql(column.name),
+        )
+        statements.append(" ".join(statement.split()))
+    return tuple(statements)
+
+
+def refusal(session: PgWriteSession, statements: Sequence[str]) -> str:
     """Why the server refuses the statements, in its words; "" = it has run them."""
     session.rows("SAVEPOINT spark_channel_trial")
     try:
@@ -138,9 +168,9 @@ def _types(
 ) -> Collection[str]:
     """Make the table of the trial. Returns the columns that have the source's own declaration."""
     types = {column.name for column in parts.columns}
-    if _refusal(session, [parts.create(types).replace(TABLE, table)]):
+    if refusal(session, [parts.create(types).replace(TABLE, table)]):
         for column in parts.columns:  # one by one, to find which
-            why = _refusal(session, [parts.create({column.name}).replace(TABLE, table)])
+            why = refusal(session, [parts.create({column.name}).replace(TABLE, table)])
             if why:
                 types.discard(column.name)
                 left.append(f"type {column.declared} of {column.name}: {why}")
@@ -221,12 +251,7 @@ class _Parts:
 
     def foreign_key(self, key: ForeignKeyDefinition, referenced: str) -> str:
         """The statement that adds the key. `referenced`: the other table, as SQL."""
-        columns = ", ".join(map(DIALECT.quoted, key.columns))
-        theirs = ", ".join(map(DIALECT.quoted, key.referenced))
-        return (
-            f"ALTER TABLE {TABLE} ADD CONSTRAINT {DIALECT.quoted(key.name)} FOREIGN KEY ({columns}) "
-            f"REFERENCES {referenced} ({theirs}){key.behind}"
-        )
+        return DIALECT.added_key(TABLE, key, referenced)
 
     def _is_to_itself(self, key: ForeignKeyDefinition) -> bool:
         own = self._definition

@@ -27,7 +27,13 @@ from spark_channel.connectors.postgresql.failures import (
     sqlstate_of,
 )
 from spark_channel.connectors.postgresql.load import TASK_SECONDS, open_task
-from spark_channel.connectors.postgresql.new_table import keyed, relation_names, tried
+from spark_channel.connectors.postgresql.new_table import (
+    counted_on,
+    keyed,
+    refusal,
+    relation_names,
+    tried,
+)
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.publish import (
     check_staged,
@@ -171,6 +177,24 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
             return tried(session, place.schema, definition, rows, self.options, name_of)
         new = plain_new_table(DIALECT, definition, rows, is_full=is_full, name_of=name_of)
         return keyed(new, self.options, self.options.key_columns or ())
+
+    def numbers(
+        self, session: PgWriteSession | None, table: Table, context: WriteContext
+    ) -> tuple[str, ...]:
+        if session is None or table.is_view:
+            return ()
+        source = None if context.definition is None else context.definition()
+        return counted_on(self.definition_of(session, table), source)
+
+    def count_on(self, session: PgWriteSession, plan: SqlPlan) -> None:
+        why = refusal(session, plan.numbers)
+        if why:
+            _log.warning(
+                "table %s may give numbers that its rows have: %s. As the owner of its sequences, run %s",
+                plan.place.label,
+                why,
+                "; ".join(plan.numbers),
+            )
 
     def definition_of(self, session: PgWriteSession, table: Table) -> TableDefinition:
         assert isinstance(table, PgTable)

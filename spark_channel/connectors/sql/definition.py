@@ -123,7 +123,8 @@ def plain_new_table(
     why = f"{dialect.product} may read its SQL in another way than {definition.system}"
     out += [f"{part}: {why}" for part in definition.of_columns()]
     out += [
-        f"{foreign.label}: it is carried within one system" for foreign in definition.foreign_keys
+        f"{foreign.label}: replicate adds it when both tables have their rows"
+        for foreign in definition.foreign_keys
     ]
     out += [f"{other}: no copy carries it" for other in definition.others]
     return NewTable(rows, key, steps=tuple(steps), left_out=tuple(out), renamed=tuple(renamed))

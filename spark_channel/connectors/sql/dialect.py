@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from spark_channel.connectors.base.definition import ForeignKeyDefinition
 from spark_channel.connectors.base.types import Node, fits, is_longer, plain_kind, widened
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import (
@@ -609,6 +610,19 @@ class WriteDialect(Dialect):
     def keyed(self, table: str, columns: Sequence[str], name: str) -> str:
         """The statement that makes a primary key of `columns`, which are never NULL, for people."""
         return f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(map(self.quoted, columns))})"
+
+    def added_key(self, table: str, key: ForeignKeyDefinition, referenced: str) -> str:
+        """The statement that adds a foreign key. `table` and `referenced`, the other table, are SQL."""
+        columns = ", ".join(map(self.quoted, key.columns))
+        theirs = ", ".join(map(self.quoted, key.referenced))
+        return (
+            f"ALTER TABLE {table} ADD CONSTRAINT {self.quoted(key.name)} FOREIGN KEY ({columns}) "
+            f"REFERENCES {referenced} ({theirs}){key.behind}"
+        )
+
+    def dropped_key(self, table: str, name: str) -> str:
+        """The statement that drops a foreign key. `table` is SQL."""
+        return f"ALTER TABLE {table} DROP CONSTRAINT {self.quoted(name)}"
 
     def nullable(self, table: str, column: Column) -> str:
         """The statement that lets a column be NULL, for people."""

@@ -132,6 +132,8 @@ class SqlPlan(WritePlan):
     """What the table gets that the write makes, where it is asked to take its source's definition."""
     computed: tuple[str, ...] = ()
     """Columns that the table, which is there, computes as the rows' source does: they are not written."""
+    numbers: tuple[str, ...] = ()
+    """Statements after which the table, which is there, numbers rows behind the greatest number that it has."""
 
     @property
     def stage(self) -> str:

@@ -298,7 +298,10 @@ class SqlWriter(WriteProtocol[S]):
         if place.table is not None and not is_dropped:
             if level != "full":
                 return plan
-            return replace(plan, computed=self._computed(session, place.table, context))
+            computed = self._computed(session, place.table, context)
+            return replace(
+                plan, computed=computed, numbers=self.numbers(session, place.table, context)
+            )
         definition = None if context.definition is None else context.definition()
         if definition is None and level == "auto":
             return plan
@@ -320,6 +323,14 @@ class SqlWriter(WriteProtocol[S]):
             )
         if self.options.key_columns:  # they are the new table's primary key
             definition = definition.without_primary()
+        if (
+            context.stream is not None
+        ):  # its run adds keys to other tables when these have their rows
+            own = definition.schema, definition.name
+            to_itself = (
+                each for each in definition.foreign_keys if (each.schema, each.table) == own
+            )
+            definition = replace(definition, foreign_keys=tuple(to_itself))
         left: tuple[str, ...] = ()
         if level == "auto":
             lengths = context.text_lengths
@@ -348,6 +359,15 @@ class SqlWriter(WriteProtocol[S]):
             and (theirs.declared, theirs.generated) == (own.declared, own.generated)
         )
 
+    def numbers(self, session: S | None, table: Table, context: WriteContext) -> tuple[str, ...]:
+        """Statements that let identity and serial columns of the table count on behind its rows, and its source's
+        numbers; () = the database does so by itself.
+        """
+        return ()
+
+    def count_on(self, session: S, plan: SqlPlan) -> None:
+        """Run the plan's `numbers` in the transaction that publishes; one that is refused does not fail it."""
+
     def definition_of(self, session: S, table: Table) -> TableDefinition | None:
         """The definition of a table of the target; None = the database says no expressions."""
         return None
@@ -375,6 +395,7 @@ class SqlWriter(WriteProtocol[S]):
     def complete(self, session: S, target: TargetTable) -> None:
         """Give the table that was made the parts of its definition that follow its rows."""
         for step in target.steps:
+            _log.info("table %s gets %s, which no limit slows down", target.label, step.what)
             for statement in step.on(target.sql):
                 session.rows(statement)
 
@@ -657,6 +678,8 @@ class SqlWriter(WriteProtocol[S]):
                 self.publish_staged(session, plan, staged)
             else:
                 claims.check_committed(plan.claim, receipts)
+            if plan.numbers:
+                self.count_on(session, plan)
             rows, nbytes = (
                 sum(each.rows for each in receipts),
                 sum(each.nbytes for each in receipts),

@@ -1,0 +1,183 @@
+"""Foreign keys between the tables of one run: added when all of its tables have their rows.
+
+Rows are replaced and added table by table, so the keys are dropped when a run begins, and the next run adds those that
+one could not add.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_channel.connectors.base.definition import ForeignKeyDefinition, TableDefinition
+from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.errors import ChannelError, TargetError
+from spark_channel.plain_text import log_of
+from spark_channel.replication.report import TableOutcome
+from spark_channel.replication.table_run import reader_of, writer_of
+from spark_channel.replication.tables import TableCopy
+
+__all__ = ["ForeignKeys"]
+
+_log = log_of(__name__)
+
+_ADDS = ("postgresql", "mysql")
+"""Targets that add a foreign key to a table that is there."""
+_ACTION = r"(?:CASCADE|SET NULL|RESTRICT|NO ACTION)"
+_SHARED = re.compile(rf"(?: ON (?:UPDATE|DELETE) {_ACTION})*")
+"""What is said behind a key and means the same in each system."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A key of the source, and the table of the target to which it is to refer. `why` it cannot; "" = it can."""
+
+    key: ForeignKeyDefinition
+    to: TableCopy | None
+    why: str = ""
+
+
+class ForeignKeys:
+    """The keys of those tables of a run that take their source's whole definition (`schema: full`)."""
+
+    def __init__(self, copies: Sequence[TableCopy]) -> None:
+        self._copies = {_place(copy): copy for copy in copies if copy.table is not None}
+        self._full = [
+            copy
+            for copy in copies
+            if copy.options.table_schema == "full" and copy.table is not None and not copy.fault
+        ]
+        self._sources: dict[str, TableDefinition | None] = {}
+
+    def drop(self) -> None:
+        """Drop the keys that `add` is going to make again. One that stays is named where it is in the way."""
+        for copy in self._full:
+            try:
+                self._drop(copy)
+            except ChannelError as error:
+                _log.warning("%s: its foreign keys stay for this run: %s", copy.stream, error)
+
+    def add(self, outcomes: Mapping[str, TableOutcome]) -> None:
+        """Add the keys of tables that have their rows, and report those that are left out."""
+        for copy in self._full:
+            outcome = outcomes[copy.stream]
+            if outcome.state not in ("done", "unchanged"):
+                continue
+            try:
+                left = list(self._add(copy, outcomes))
+            except ChannelError as error:
+                left = [f"foreign keys: {error}"]
+            if left:
+                why = f"without {'; '.join(left)}"
+                outcome.why = f"{outcome.why}; {why}" if outcome.why else why
+                _log.warning("%s: %s", copy.stream, why)
+
+    def _planned(self, copy: TableCopy) -> Iterator[_Planned]:
+        if copy.stream not in self._sources:
+            self._sources[copy.stream] = reader_of(copy).definition()
+        source = self._sources[copy.stream]
+        if source is None:
+            return
+        writer = writer_of(copy)
+        is_same = isinstance(writer, SqlWriter) and writer.dialect.sql == source.system
+        for key in source.foreign_keys:
+            schema = key.schema or source.schema
+            names = [(schema, key.table)]
+            if schema == source.schema:
+                names.append(("", key.table))
+            to = next((self._copies[name] for name in names if name in self._copies), None)
+            why = ""
+            if to is None:
+                why = f"it refers to {schema}.{key.table}, which this run does not copy"
+            elif key.behind is None or not (is_same or _SHARED.fullmatch(key.behind)):
+                why = "the target has no such kind"
+            elif copy.writer["writer"] not in _ADDS:
+                why = f"{copy.writer['writer']} adds none to a table that is there"
+            yield _Planned(key, to, why)
+
+    def _drop(self, copy: TableCopy) -> None:
+        wanted = [each for each in self._planned(copy) if not each.why]
+        if not wanted:
+            return
+        writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
+
+        def work(session: Any) -> None:
+            there = _there(writer, session)
+            for each in wanted:
+                key = None if there is None else self._same(there, each, session)
+                if there is not None and key is not None:
+                    writer.alter(session, writer.dialect.dropped_key(_sql(writer, there), key.name))
+
+        writer.run(TargetError, "drop foreign keys", work)
+
+    def _add(self, copy: TableCopy, outcomes: Mapping[str, TableOutcome]) -> Iterator[str]:
+        planned = list(self._planned(copy))
+        if not planned:
+            return
+        yield from (f"{each.key.label}: {each.why}" for each in planned if each.why)
+        writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
+        for each in planned:
+            if each.why or each.to is None:
+                continue
+            outcome = outcomes[each.to.stream]
+            if outcome.state not in ("done", "unchanged"):
+                yield f"{each.key.label}: table {each.to.stream} to which it refers is {outcome.state}"
+                continue
+
+            def work(session: Any, each: _Planned = each) -> str:
+                there = _there(writer, session)
+                if there is None or self._same(there, each, session) is not None:
+                    return ""
+                assert each.to is not None
+                to = _place_in_target(each.to, session)
+                statement = writer.dialect.added_key(
+                    _sql(writer, there), each.key, writer.dialect.place(*to)
+                )
+                try:
+                    writer.alter(session, statement)
+                except TargetError as error:
+                    if writer.is_lost(error):
+                        raise
+                    return f"{each.key.label}: {error}. When its cause is removed, run {statement}"
+                return ""
+
+            if why := writer.run(TargetError, "add foreign keys", work):
+                yield why
+
+    def _same(
+        self, there: TableDefinition, planned: _Planned, session: Any
+    ) -> ForeignKeyDefinition | None:
+        """The key of the target's table that is the planned one, whatever its name is."""
+        assert planned.to is not None
+        to = _place_in_target(planned.to, session)
+        folded = [name.lower() for name in planned.key.columns]
+        return next(
+            (
+                key
+                for key in there.foreign_keys
+                if [name.lower() for name in key.columns] == folded
+                and (key.schema or there.schema, key.table) == to
+            ),
+            None,
+        )
+
+
+def _place(copy: TableCopy) -> tuple[str, str]:
+    assert copy.table is not None
+    return copy.table.schema, copy.table.name
+
+
+def _place_in_target(copy: TableCopy, session: Any) -> tuple[str, str]:
+    """The schema and the name of the table's copy. All copies of a run are in one database."""
+    writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
+    place = writer.look(session)
+    return place.schema, place.name
+
+
+def _there(writer: SqlWriter[Any], session: Any) -> TableDefinition | None:
+    table = writer.look(session).table
+    return None if table is None else writer.definition_of(session, table)
+
+
+def _sql(writer: SqlWriter[Any], table: TableDefinition) -> str:
+    return writer.dialect.place(table.schema, table.name)
