@@ -213,7 +213,7 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
     console.print(one_line(f"{opened.source} -> {opened.target}{''.join(others)}"), markup=False)
     steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
     console.print(one_line(f"mode {spec.save_mode}, transformers: {steps or 'none'}"), markup=False)
-    for line in replaced:
+    for line in (*(one.path for one in every if one.path), *replaced):
         console.print(one_line(line), markup=False)
     limits = [
         f"{short(value)}{unit}"

@@ -435,6 +435,7 @@ class JobProgress:
                 error=self._error or (self._table.error if self._phase is Phase.FAILED else ""),
                 rerun=spec.rerun,
                 behind=spec.behind,
+                path=spec.path,
                 lag=spec.lag,
                 traces=self._table.traces(),
                 held={name: round(seconds, 3) for name, seconds in sorted(self._held.items())},

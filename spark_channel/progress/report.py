@@ -36,7 +36,7 @@ __all__ = [
     "summary_lines",
 ]
 
-_WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "aim", "behind", "lag")
+_WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "aim", "behind", "lag", "path")
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
 
@@ -54,6 +54,7 @@ class TransferReport:
         waits: seconds by reason, "side:reason", summed over the pushing threads of all tasks.
         changes: the limits in force, each from its `seconds` on; empty if the limit never changed.
         retries: attempts beyond one per task, including speculative ones.
+        path: how the rows got from one system to another of its kind, and why not faster; empty where there is one way.
         where: where the rows are; `rerun`: how to run the job again.
         dirty_rows_path: where the `rows_dirty` refused rows are kept.
         rows_dropped: rows that transformers dropped, by transformer.
@@ -104,6 +105,7 @@ class TransferReport:
     aim: str = ""
     behind: str = ""
     lag: Mapping[str, int | float] = field(default_factory=dict)
+    path: str = ""
 
     @property
     def moving_seconds(self) -> float:
@@ -369,6 +371,8 @@ def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
         lines.append(unused)
     if report.retries and report.rows_moved > report.rows:
         lines.append(f"{grouped(report.rows_moved)} rows moved, retries and speculation included")
+    if report.path and verbose:
+        lines.append(report.path)
     if report.aim and verbose:
         lines.append(report.aim)
     if report.held:

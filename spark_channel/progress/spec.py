@@ -120,9 +120,10 @@ class JobSpec:
     connection to the target at the same time, `max_dirty_rows` and `max_dirty_fraction` how many rows may be refused
     (None = no limit). `commit` is "job", "task" or ""; `at_least_once`: nothing keeps the rows of a retried task from
     being added twice. `where` says where the rows are once the job is
-    done, `rerun` how to run it again. `batch` is the number of a stream's micro-batch, None outside streams,
-    `query` the id of the streaming query that it is of, `behind` how far it is behind its source ("behind 12.4k rows,
-    3 s"), `lag` the same as numbers. `static_tasks`: a Spark task that does not reach the service keeps 1/static_tasks
+    done, `path` how they get there where there are two ways, `rerun` how to run it again.
+    `batch` is the number of a stream's micro-batch, None outside streams, `query` the id of the streaming query
+    that it is of, `behind` how far it is behind its source ("behind 12.4k rows, 3 s"), `lag` the same as
+    numbers. `static_tasks`: a Spark task that does not reach the service keeps 1/static_tasks
     of the job's own limit; None = it fails. `at_once`: so many run at a time.
     `stall_timeout`: seconds without progress after which a task is named. `protect`: the speed follows the health of
     source and target; `pressure`: the user's bounds for it, by the name of a signal. `source_columns` and
@@ -152,6 +153,7 @@ class JobSpec:
     max_dirty_rows: Count | None = None
     max_dirty_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
     where: Text = ""
+    path: Text = ""
     rerun: Text = ""
     batch: Count | None = None
     query: Text = ""

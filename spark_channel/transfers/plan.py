@@ -17,6 +17,7 @@ from spark_channel.connectors import (
     FetchSize,
     Reader,
     WriteContext,
+    WritePlan,
     Writer,
     find_connector,
     load_reader,
@@ -71,6 +72,7 @@ __all__ = [
     "open_reader",
     "open_targets",
     "open_transfer",
+    "path_of",
     "refuse_existing",
     "rehearse",
     "server_of",
@@ -131,6 +133,9 @@ _SLOW = 7
 """Where no limit says how fast the job will be, it may be so many times slower than is guessed for a fetch."""
 
 
+_OTHERWISE = "the columns are read as other types than the source has"
+
+
 @dataclass(frozen=True, slots=True)
 class OpenedTransfer:
     """Readers with their steps, writers not yet prepared, and which task does what."""
@@ -148,6 +153,8 @@ class OpenedTransfer:
     """The steps of one of several targets, after the steps that all share."""
     own_lengths: TextLengths | None = None
     """The lengths that texts may have after the steps of such a target."""
+    path: str = ""
+    """Of a transfer that was rehearsed: see `path_of`."""
 
     @property
     def options(self) -> WriteOptions:
@@ -174,15 +181,26 @@ class OpenedTransfer:
         asked = any(each.asks_reads(each.options.commit) for each in self.writers)
         return _stored(self.sources) if asked else ()
 
-    def native_rows(self) -> NativeRows | None:
-        """The native rows that all sources could send to the one target instead of Arrow values; None = not available.
+    def native_rows(self) -> tuple[NativeRows | None, str]:
+        """The native rows that all sources could send to the one target instead of Arrow values, or None and why not.
 
-        Steps, and rows that are refused one by one, need values that can be read.
+        Steps, and rows that are refused one by one, need values that can be read. No reason: the two ends have no
+        native rows in common.
         """
-        if len(self.writers) > 1 or self.steps is not None or self.options.tolerates_dirty_rows:
-            return None
+        system = self.writers[0].native_system
+        if not system or any(each.reader.native_system != system for each in self.sources):
+            return None, ""
+        if len(self.writers) > 1:
+            return None, "there are several targets"
+        if self.steps is not None or any(each.pipeline.steps for each in self.sources):
+            return None, "a transformer needs values"
+        if self.options.tolerates_dirty_rows:
+            return None, "rows that are refused one by one need values"
         found = [self._native_of(number, source) for number, source in enumerate(self.sources)]
-        return found[0] if all(each == found[0] for each in found) else None
+        if None in found:
+            whys = (each.reader.no_native for each in self.sources)
+            return None, next(filter(None, whys), _OTHERWISE)
+        return (found[0], "") if all(each == found[0] for each in found) else (None, _OTHERWISE)
 
     @property
     def definition(self) -> Callable[[], TableDefinition | None] | None:
@@ -194,7 +212,7 @@ class OpenedTransfer:
     def _native_of(self, number: int, source: TransferSource) -> NativeRows | None:
         splits = [task.split.params for task in self.plan.tasks]
         own = [params["split"] for params in splits if params["source"] == number]
-        native = None if source.pipeline.steps else source.reader.native_rows(own)
+        native = source.reader.native_rows(own)
         return (
             native if native is not None and native.schema.equals(source.pipeline.schema) else None
         )
@@ -210,6 +228,21 @@ class OpenedTransfer:
         return replace(
             self, plan=_dealt(self.spec, left, channels, channels, per_mark=self.per_mark)
         )
+
+
+def path_of(native: NativeRows | None, why: str, plan: WritePlan | None) -> str:
+    """How the rows get from one system to another of its kind, for people; "" = there is one way only.
+
+    `native` and `why` are those of `OpenedTransfer.native_rows`; `plan` is what the writer made of them, None = its
+    table is not there yet.
+    """
+    if native is not None and plan is None:
+        return "rows pass as the source's bytes, where the new table takes its types"
+    if plan is not None and plan.native:
+        return "rows pass as the source's bytes"
+    if native is not None:
+        why = "the target's columns take other types, or writeMode is apply"
+    return f"rows pass through Arrow: {why}" if why else ""
 
 
 _START = "startsql"
@@ -654,8 +687,9 @@ def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[Ope
         every = open_targets(spec, jobs, parallelism, held)
     else:
         every = (open_transfer(_without_script(job_options(spec, {})), parallelism, held),)
+    rehearsed = []
     for opened in every:
-        options = opened.options
+        options, (native, why) = opened.options, opened.native_rows()
         commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
         context = WriteContext(
             job="rehearsal",
@@ -664,12 +698,15 @@ def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[Ope
             text_lengths=opened.text_lengths,
             reads=opened.reads(),
             definition=opened.definition,
+            native=native,
         )
+        plans = []
         for writer in opened.writers:
             if opened.spec.save_mode == "errorIfExists":
                 refuse_existing(writer, opened)
-            writer.rehearse(context, opened.schema)
-    return every
+            plans.append(writer.rehearse(context, opened.schema))
+        rehearsed.append(replace(opened, path=path_of(native, why, plans[0])))
+    return tuple(rehearsed)
 
 
 def _without_script(job: JobOptions) -> JobOptions:

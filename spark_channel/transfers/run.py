@@ -19,6 +19,7 @@ from spark_channel.service.launch import JobReporter, reason_of
 from spark_channel.transfers.limits import is_limited, static_of_spec, static_shares, told_static
 from spark_channel.transfers.plan import (
     OpenedTransfer,
+    path_of,
     refuse_existing,
 )
 from spark_channel.transfers.resume import job_of, plan_text, transaction_of
@@ -50,6 +51,7 @@ class Transfer:
         self._left: int | None = 0
         """Rows that stay in the target of a run that failed; None = as the tasks have counted."""
         self._dirty = 0
+        self._path = ""
 
     def run(self) -> TransferReport:
         if not self.prepare():
@@ -188,7 +190,7 @@ class Transfer:
             self.dirty_store = DirtyStore.prepare(path, self.job, opened.target)
         begun, stream = opened.begun, opened.spec.stream
         commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
-        native, reads = opened.native_rows(), opened.reads()
+        (native, why), reads = opened.native_rows(), opened.reads()
         for number, writer in enumerate(opened.writers):
             context = WriteContext(
                 job=job_of(self.job, number),
@@ -209,6 +211,8 @@ class Transfer:
             self._plans.append(plan)
             if replaced and plan.published_at is None:
                 _log.warning("job %s replaces %s in %s", self.job, replaced, opened.target)
+        if self._plans[0].published_at is None:
+            self._path = path_of(native, why, self._plans[0])
         for source in opened.sources:
             source.reader.native = self._plans[0].native
         if begun is None and transaction_of(options) is not None:
@@ -250,6 +254,7 @@ class Transfer:
             rows_expected=made.rows,
             bytes_expected=made.nbytes,
             commit=self._plans[0].commit if self._plans else "",
+            path=self._path,
             at_least_once=any(plan.at_least_once for plan in self._plans),
             **opened.limits.of_spec(per_mark=opened.per_mark),
             **static_of_spec(
@@ -399,6 +404,7 @@ class Transfer:
             target=spec.target,
             where=spec.where,
             commit=spec.commit,
+            path=spec.path,
             started_at=self._started.isoformat(timespec="seconds"),
             seconds=round((utc_now() - self._started).total_seconds(), 3),
             rows=rows,

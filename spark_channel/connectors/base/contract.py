@@ -179,6 +179,10 @@ class Reader(SplitReader):
     schema_is_own: bool = False
     """Set by the host: what `with_schema` was given is what `schema()` said, and no wish of the user's."""
     native: bool = False
+    native_system: ClassVar[str] = ""
+    """The system of its native rows; "" = it has none."""
+    no_native: str = ""
+    """After `native_rows` returned None: why, for people."""
     stored_is_asked: bool = True
     """Set by the host: `stored` is called later, so that `split` may look for it."""
 
@@ -510,6 +514,8 @@ class Writer(ABC):
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
 
+    native_system: ClassVar[str] = ""
+    """The system whose native rows it takes; "" = it takes none."""
     makes_files: ClassVar[bool] = False
     """Whether each task makes separate files, so that few rows by many tasks are many small files."""
 
@@ -561,8 +567,12 @@ class Writer(ABC):
         """
         return ""
 
-    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:  # noqa: B027 - optional
-        """Driver. What `prepare` would refuse, without a claim, and with nothing changed; also missing rights."""
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> WritePlan | None:
+        """Driver. What `prepare` would refuse, without a claim, and with nothing changed; also missing rights.
+
+        Returns the plan as far as it is known; None = not before the target is there.
+        """
+        return None
 
     @abstractmethod
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:

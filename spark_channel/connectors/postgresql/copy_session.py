@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import asyncpg
+import psycopg
 
 from spark_channel.connectors.postgresql.copy import (
     HEADER,
@@ -15,6 +16,7 @@ from spark_channel.connectors.postgresql.copy import (
     Bounds,
     row_bounds,
 )
+from spark_channel.connectors.postgresql.copy_login import forget_login, login_parameters
 from spark_channel.connectors.postgresql.options import PostgresOptions, asyncpg_arguments
 from spark_channel.connectors.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql import joined
@@ -26,6 +28,7 @@ _COPY_FAILURES = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
+    psycopg.Error,  # of libpq, which is asked for the login
     OSError,
 )
 _KEEPALIVE = {
@@ -57,8 +60,17 @@ class PgCopySession(PgSession):
         self._loop = _Loop(parameters)
         with self.closed_on_failure():
             with self.explained():
-                self._connection = self._loop.run_until_complete(_connected(parameters))
+                self._connection = self._logged_in(parameters)
             self._set_up()
+
+    def _logged_in(self, parameters: Mapping[str, str]) -> asyncpg.Connection:
+        """Asks libpq again for a login that was kept, and is refused: a password may be renewed at any time."""
+        try:
+            return self._loop.run_until_complete(_connected(login_parameters(parameters)))
+        except asyncpg.InvalidAuthorizationSpecificationError:
+            if not forget_login(parameters):
+                raise
+        return self._loop.run_until_complete(_connected(login_parameters(parameters)))
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -37,9 +37,9 @@ __all__ = [
     "PostgresWriteOptions",
     "SslMode",
     "asyncpg_arguments",
-    "asyncpg_can_use",
     "conninfo",
     "parse_url",
+    "why_not_asyncpg",
 ]
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
@@ -294,7 +294,7 @@ def _escaped(value: str) -> str:
 _IN_DSN = frozenset(
     {"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "target_session_attrs"}
 )
-_NAMED = {"user": "user", "password": "password", "passfile": "passfile", "dbname": "database"}
+_NAMED = {"user": "user", "password": "password", "dbname": "database"}
 _OWN = frozenset(
     {
         "host",
@@ -316,7 +316,6 @@ _UNHEARD = frozenset(
         "PGHOSTADDR",
         "PGREQUIREAUTH",
         "PGREQUIREPEER",
-        "PGSERVICE",
         "PGSSLCERTMODE",
         "PGSSLCRLDIR",
         "PGSSLNEGOTIATION",
@@ -325,19 +324,24 @@ _UNHEARD = frozenset(
 """What libpq hears of its environment, and asyncpg does not."""
 
 
-def asyncpg_can_use(parameters: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Whether asyncpg accepts all of the parameters that libpq would get, and treats them in the same way.
+def why_not_asyncpg(parameters: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """What asyncpg would not take, or treat otherwise than libpq, of the parameters that libpq would get; "" = nothing.
 
-    It sends the server those that it does not know (findings/asyncpg-parameters-of-libpq.sh), tries several hosts in
-    the time that is meant for each, and reads `.pgpass` without its escapes.
+    It sends the server those that it does not know (findings/asyncpg-parameters-of-libpq.sh), and tries several hosts
+    in the time that is meant for each.
     """
-    return (
-        parameters.keys() <= _IN_DSN | _NAMED.keys() | _OWN
-        and not environment.keys() & _UNHEARD
-        and "," not in parameters["host"]
-        and "system" not in (parameters.get("sslrootcert"), environment.get("PGSSLROOTCERT"))
-        and "password" in parameters
-    )
+    unknown = sorted(parameters.keys() - (_IN_DSN | _NAMED.keys() | _OWN))
+    if unknown:
+        return f"the connection parameter {unknown[0]!r} is known to libpq alone"
+    if unheard := sorted(environment.keys() & _UNHEARD):
+        return f"the environment variable {unheard[0]} is heard by libpq alone"
+    if "," in parameters.get("host", ""):
+        return "the url names several hosts"
+    if "host" not in parameters:
+        return "no host is named"
+    if "system" in (parameters.get("sslrootcert"), environment.get("PGSSLROOTCERT")):
+        return "sslrootcert is 'system'"
+    return ""
 
 
 def asyncpg_arguments(
@@ -346,6 +350,8 @@ def asyncpg_arguments(
     """The arguments of `asyncpg.connect`, password included."""
     tls = {name: value for name, value in parameters.items() if name in _IN_DSN}
     named = {to: parameters[name] for name, to in _NAMED.items() if name in parameters}
+    # libpq has found the password: asyncpg reads `.pgpass` without its escapes.
+    secret = {} if "password" in named else {"passfile": os.devnull}
     settings = {name: parameters[name] for name in ("application_name",) if name in parameters}
     options = parameters.get("options") or environment.get("PGOPTIONS")
     if options:
@@ -359,6 +365,7 @@ def asyncpg_arguments(
         "server_settings": settings,
         "statement_cache_size": 0,  # a pooler between may hand each transaction to another server process
         **named,
+        **secret,
     }
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
+import psycopg
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, connecting
@@ -28,7 +29,7 @@ from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.postgresql.definition import read_definition
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
-from spark_channel.connectors.postgresql.options import PostgresReadOptions, asyncpg_can_use
+from spark_channel.connectors.postgresql.options import PostgresReadOptions, why_not_asyncpg
 from spark_channel.connectors.postgresql.publication import Part
 from spark_channel.connectors.postgresql.publish import table_sql
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
@@ -266,12 +267,14 @@ class PostgresReader(SqlReader):
     Options: ClassVar[type[ReadOptions]] = PostgresReadOptions
     Splitter = PostgresSplitter
     takes_pieces = True
+    native_system = SYSTEM
     options: PostgresReadOptions
 
     def __init__(self, options: PostgresReadOptions) -> None:
         super().__init__(options, PostgresDialect(local=options.timestamps_as == "local"))
         self._snapshot: str | None = None
-        self._is_native = self._is_builtin = False
+        self._is_builtin = False
+        self._why_no_copies: str | None = None
         self._is_unknown = False
         """Whether the source may have types that a session which was kept does not know."""
         self._long: bool | None = None
@@ -337,12 +340,6 @@ class PostgresReader(SqlReader):
             else not own_names(session)
         )
         self._is_builtin = builtin
-        as_they_are = (
-            self.options.custom_schema is None
-            and self.options.timestamps_as == "instant"
-            and self.options.floats_as == "number"
-        )
-        self._is_native = as_they_are and builtin
         return source
 
     def _published(self, source: ReadSource) -> ReadSource:
@@ -434,17 +431,36 @@ class PostgresReader(SqlReader):
         return [remark]
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
-        source = self._source
-        if source is None or not self._is_native or not self.reaches_copies:
+        found = self._native_of(splits)
+        if isinstance(found, str):
+            self.no_native = found
             return None
+        self.no_native = ""
+        return found
+
+    def _native_of(self, splits: Sequence[Split]) -> NativeRows | str:
+        """The native rows, or why the reader has none."""
+        source, options = self._source, self.options
+        if source is None:
+            return "the table is not known"
+        if options.custom_schema is not None:
+            return "option 'customSchema' is set"
+        if options.timestamps_as != "instant":
+            return f"option 'timestampsAs' is {options.timestamps_as}"
+        if options.floats_as != "number":
+            return f"option 'floatsAs' is {options.floats_as}"
+        types = native_types(_declared(source)) if self._is_builtin else None
+        if types is None:
+            return "a column has a type whose bytes another server may not understand"
         if any(self._rows_at_once(split) is not None for split in splits):
-            return None  # a cursor gives no rows as COPY writes them
-        if self.options.statement_seconds and any(
+            return "the limit is so low that rows are fetched by a cursor"
+        if options.statement_seconds and any(
             self.may_be_short(split) and keyset_of(source, split) is not None for split in splits
         ):
-            return None  # the key of the last row is not read from what COPY writes
-        types = native_types(_declared(source))
-        return None if types is None else NativeRows(SYSTEM, source.schema, types)
+            # The key of the last row is not read from what COPY writes.
+            return "option 'statementSeconds' needs the keys of the rows"
+        why = self.why_no_copies
+        return why or NativeRows(SYSTEM, source.schema, types)
 
     def may_be_short(self, split: Split) -> bool:
         """A snapshot's transaction is as long as its read."""
@@ -589,7 +605,31 @@ class PostgresReader(SqlReader):
     @property
     def reaches_copies(self) -> bool:
         """Whether `copies` takes all that the options say of the connection."""
-        return asyncpg_can_use(self.options.parameters(""), os.environ)
+        return not self.why_no_copies
+
+    @property
+    def why_no_copies(self) -> str:
+        """Why the connection cannot be that of `copies`; "" = it can. A login without a password is tried."""
+        if self._why_no_copies is None:
+            self._why_no_copies = self._tried_copies()
+        return self._why_no_copies
+
+    def _tried_copies(self) -> str:
+        from spark_channel.connectors.postgresql.copy_login import login_parameters
+
+        options = self.options.parameters("")
+        try:
+            parameters = login_parameters(options)
+        except psycopg.Error:
+            return "libpq could not log in once more"
+        why = why_not_asyncpg(parameters, os.environ)
+        if why or "password" in parameters:
+            return why
+        try:
+            with self.copies("plan"):
+                return ""
+        except SourceError as error:  # as by Kerberos, which libpq alone knows
+            return f"a login without a password failed there: {error}"
 
     def copies(self, purpose: str) -> "PgCopySession":
         """A session that reads rows as COPY writes them."""

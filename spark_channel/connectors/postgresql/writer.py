@@ -48,6 +48,7 @@ from spark_channel.connectors.postgresql.publish import (
     table_sql,
 )
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
+from spark_channel.connectors.postgresql.types import SYSTEM
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
@@ -79,6 +80,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
     options: PostgresWriteOptions
     dialect = DIALECT
     stages_with_claim = True
+    native_system = SYSTEM
 
     def __init__(self, options: PostgresWriteOptions) -> None:
         super().__init__(options)

@@ -190,10 +190,10 @@ class SqlWriter(WriteProtocol[S]):
         except TargetError:
             return None
 
-    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> WritePlan | None:
         self.check(context)
 
-        def look(session: S) -> None:
+        def look(session: S) -> SqlPlan | None:
             place, over = self.placed(session), context.overwrite
             self._check_place(place)
             commit, _ = self._commit_apart(session, place, context)
@@ -216,8 +216,9 @@ class SqlWriter(WriteProtocol[S]):
                 override = "OVERRIDING SYSTEM VALUE " if self.script_dialect == "postgres" else ""
                 into = f"INSERT INTO {plan.target.sql} ({columns}) {override}"
                 session.rows(f"EXPLAIN {into}{nothing}")
+            return plan if is_there else None
 
-        self.run(TargetError, "look", look, begins=True)
+        return self.run(TargetError, "look", look, begins=True)
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.check(context)
