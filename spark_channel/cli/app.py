@@ -13,6 +13,7 @@ from spark_channel.cli.arguments import (
     Conf,
     DirtyRowsPath,
     DryRun,
+    EngineName,
     Job,
     Jobs,
     Master,
@@ -25,7 +26,6 @@ from spark_channel.cli.arguments import (
     examples_of,
     in_panels,
 )
-from spark_channel.cli.run import EngineName
 from spark_channel.cli.table_commands import (
     COPY_EXAMPLES,
     REPLICATE_EXAMPLES,

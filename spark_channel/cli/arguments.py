@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import typer
 from typer.models import OptionInfo
 
-from spark_channel.cli.run import EngineName
-
 __all__ = [
     "OF_DATAX",
     "AllContent",
@@ -18,6 +16,7 @@ __all__ = [
     "DryRun",
     "EndOptions",
     "Engine",
+    "EngineName",
     "Job",
     "Jobs",
     "Master",
@@ -90,6 +89,7 @@ def in_panels(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+EngineName = Literal["auto", "local", "spark"]
 _Format = Literal["text", "json"]
 Job = Annotated[Path, typer.Argument(help="A DataX job.json.", show_default=False)]
 Jobs = Annotated[

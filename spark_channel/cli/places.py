@@ -16,9 +16,9 @@ from urllib.parse import unquote
 import typer
 from pydantic import TypeAdapter
 
+from spark_channel.cli.arguments import EngineName
 from spark_channel.cli.plan import check_place, load, show_plan, without_pandas
 from spark_channel.cli.run import (
-    EngineName,
     JobRun,
     RunOptions,
     carry_out_jobs,
@@ -32,19 +32,18 @@ from spark_channel.connectors.base.registry import (
     describe,
     find_connector,
     has_third_parties,
-    load_reader,
+    is_database,
+    load_writer,
 )
+from spark_channel.connectors.base.stored import counted
 from spark_channel.connectors.sql.definition import DEFINING
 from spark_channel.datax import LoadedJob
-from spark_channel.datax.place import parse_transaction
-from spark_channel.datax.plugins.connectors import is_database
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.masking import is_clear, mask_text, scheme_of
 from spark_channel.option_types import ColumnList
 from spark_channel.plain_text import one_line_json
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
-from spark_channel.progress.report import grouped, many
 from spark_channel.service.display import is_verbose
 from spark_channel.verification.report import (
     RepairSettings,
@@ -105,6 +104,8 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
         if value is not None and name != "channels":
             add_option(given["writer"], name, value)
     if options.txn is not None:
+        from spark_channel.datax.place import parse_transaction
+
         name, version = parse_transaction(options.txn, {}, "--txn")
         add_option(given["writer"], "txnAppId", name)
         add_option(given["writer"], "txnVersion", version)
@@ -123,38 +124,24 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
         show_plan(loaded, run.master)
         return 0
     label = f"{_label(spec.reader, 'reader')} -> {_label(spec.writer, 'writer')}"
-    before = _rows_before(spec.writer) if options.mode == "append" else 0
+    before = _rows_before(spec.writer) if options.mode == "append" else None
     code = carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
     if before and not code:
-        rows = (
-            many(before, "row")
-            if before <= _MOST_COUNTED
-            else f"more than {grouped(_MOST_COUNTED)} rows"
-        )
         be = "was" if before == 1 else "were"
-        say(f"added to {rows} that {be} there", error=True)
+        say(f"added to {counted(before, 'row')} that {be} there", error=True)
     return code
 
 
-_MOST_COUNTED = 10_000
-
-
-def _rows_before(end: Endpoint) -> int:
-    """How many rows a table of a database has, counted up to a bound; 0 where that is not known."""
+def _rows_before(end: Endpoint) -> int | None:
+    """How many rows a table of a database has, counted up to a bound; None where that is not known."""
     options = {key: value for key, value in end.options.items() if key.lower() in _OF_PLACE}
-    table = next((value for key, value in options.items() if key.lower() == "dbtable"), None)
-    if table is None or not is_database(end.name):
-        return 0
-    options = {key: value for key, value in options.items() if key.lower() != "dbtable"}
-    query = (
-        f"SELECT count(*) AS n FROM (SELECT 1 AS one FROM {table} LIMIT {_MOST_COUNTED + 1}) AS q"  # noqa: S608 - the user's own words
-    )
+    if not is_database(end.name) or not any(key.lower() == "dbtable" for key in options):
+        return None
     try:
-        reader, _ = load_reader({**options, "reader": end.name, "query": query})
-        batches = [each for split in reader.split(1) for each in reader.read(split)]
-        return int(batches[0].column(0)[0].as_py()) if batches else 0
-    except ChannelError:  # the table is not there, or the login may not read it
-        return 0
+        writer, _ = load_writer({**options, "writer": end.name})
+        return writer.existing_rows()
+    except ChannelError:  # the server does not answer, or the login may not look; the job says so
+        return None
 
 
 _OF_PLACE = frozenset(

@@ -16,22 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spark_channel.cli.reach import reach, reach_of_replication
 from spark_channel.cli.text import cell, json_line, say
 from spark_channel.connectors import find_connector, load_reader, load_writer
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.connectors.sql.session_pool import keeping_sessions
-from spark_channel.datax import LoadedJob, load_job, parse_parameters
-from spark_channel.datax.load import check_job_file
 from spark_channel.errors import ChannelError, MissingPackageError, OptionError
 from spark_channel.option_types import has_reference, without_references
 from spark_channel.plain_text import one_line
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress.report import short
-from spark_channel.transfers.options import take_schema
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from spark_channel.datax import LoadedJob
 
 __all__ = [
     "CheckResult",
@@ -99,12 +97,14 @@ def load(
     commit: str | None = None,
     transaction: str | None = None,
     named: bool = False,
-) -> LoadedJob:
+) -> "LoadedJob":
     """The job in a file; its warnings go to the standard error, `named` with the file's name.
 
     Raises:
         JobFileError: it is broken.
     """
+    from spark_channel.datax import load_job, parse_parameters
+
     if not has_third_parties():  # whose connectors may hand pyarrow what only pandas can read
         without_pandas()
     loaded = load_job(
@@ -174,7 +174,7 @@ def plan_job(
     show_plan(load(job, parameters, all_content), master)
 
 
-def show_plan(loaded: LoadedJob, master: str | None) -> None:
+def show_plan(loaded: "LoadedJob", master: str | None) -> None:
     """As `plan_job`, for a job that is there already."""
     from rich.console import Console
 
@@ -299,6 +299,8 @@ def check_jobs(
     Raises:
         OptionError: a folder without job files.
     """
+    from spark_channel.datax import parse_parameters
+
     if not has_third_parties():
         without_pandas()
     variables = parse_parameters(" ".join(parameters))
@@ -323,6 +325,9 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
     """Return whether the job can run, judged by its text; with `connect`, by its source and target, too."""
     if path.suffix.lower() in (".yml", ".yaml"):
         return _check_replication(path, connect=connect)
+    from spark_channel.cli.reach import reach
+    from spark_channel.datax.load import check_job_file
+
     found = check_job_file(path, variables)
     if found.faults or found.loaded is None:
         faults = found.faults
@@ -340,6 +345,7 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
 
 
 def _check_replication(path: Path, *, connect: bool) -> CheckResult:
+    from spark_channel.cli.reach import reach_of_replication
     from spark_channel.replication.config import load_replication
     from spark_channel.replication.plan import check_replication, plan_replication
 
@@ -383,6 +389,8 @@ def _needs(spec: TransferSpec) -> list[str]:
         given = {**({half: end.name} if end.name else {}), **without_references(first.options)}
         try:
             if half == "reader":
+                from spark_channel.transfers.options import take_schema
+
                 take_schema(given)
                 load_reader(given)
             else:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 import yaml
 
+from spark_channel.cli.arguments import EngineName
 from spark_channel.cli.plan import check_place, job_files, load, publish_text, without_pandas
-from spark_channel.cli.run import EngineName, chosen_engine, open_engine, parse_conf
+from spark_channel.cli.run import chosen_engine, open_engine, parse_conf
 from spark_channel.cli.text import cell, json_line, say
 from spark_channel.connectors.base.registry import all_connectors, has_third_parties
 from spark_channel.connectors.sql.statements import parsed_name

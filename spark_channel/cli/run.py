@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from spark_channel.cli.arguments import EngineName
 from spark_channel.cli.outcome import JobOutcome, RunOutcome, closing_table, exit_code
 from spark_channel.cli.plan import check_place, job_files, load, publish_text
 from spark_channel.cli.text import json_line, say
 from spark_channel.clock import utc_now
-from spark_channel.datax import LoadedJob
-from spark_channel.datax.plugins.connectors import is_database
+from spark_channel.connectors.base.registry import is_database
 from spark_channel.errors import ChannelError, JobFileError, OptionError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import TransferSpec
@@ -26,10 +26,10 @@ from spark_channel.progress import TransferReport
 from spark_channel.signals import raise_if_ended
 
 if TYPE_CHECKING:
+    from spark_channel.datax import LoadedJob
     from spark_channel.service.jobs import JobListener
 
 __all__ = [
-    "EngineName",
     "JobRun",
     "RunOptions",
     "carry_out_jobs",
@@ -38,9 +38,6 @@ __all__ = [
     "parse_conf",
     "run_jobs",
 ]
-
-
-EngineName = Literal["auto", "local", "spark"]
 
 
 def chosen_engine(
@@ -142,7 +139,7 @@ class JobRun:
     file: Path
     label: str
     """Unique among the jobs of this command, where there are several; names them in logs and limits."""
-    loaded: LoadedJob | None = None
+    loaded: "LoadedJob | None" = None
     error: ChannelError | None = None
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 from pydantic.alias_generators import to_camel
 
+from spark_channel.connectors.base.registry import is_database
 from spark_channel.datax.columns import in_64_bits, job_transformers, time_patterns, time_texts
 from spark_channel.datax.document import (
     Content,
@@ -19,6 +20,7 @@ from spark_channel.datax.document import (
     read_job_text,
     unset_names,
 )
+from spark_channel.datax.loaded import LoadedJob
 from spark_channel.datax.place import (
     CommitSetting,
     ParsedPlugin,
@@ -27,14 +29,13 @@ from spark_channel.datax.place import (
     parse_transaction,
 )
 from spark_channel.datax.plugins import UnknownPluginError, find_plugin
-from spark_channel.datax.plugins.connectors import is_database, with_local_times
+from spark_channel.datax.plugins.connectors import with_local_times
 from spark_channel.datax.values import ineffective_keys, parse_section, refusal, refused
 from spark_channel.errors import ChannelError, JobFileError, OptionError
 from spark_channel.planning import Endpoint, Target, TransferSpec, channel_count
 
 __all__ = [
     "JobFileCheck",
-    "LoadedJob",
     "check_job_file",
     "dirty_limit",
     "load_job",
@@ -102,20 +103,6 @@ def dirty_limit(
 
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedJob:
-    """What a job file asks for: one transfer for each content that runs, and what the user should know."""
-
-    specs: tuple[TransferSpec, ...]
-    warnings: tuple[str, ...] = ()
-    name: str = "job"
-
-    @property
-    def spec(self) -> TransferSpec:
-        """The first transfer, which is the only one unless all contents were asked for."""
-        return self.specs[0]
 
 
 def load_job(

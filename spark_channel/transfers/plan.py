@@ -31,7 +31,6 @@ from spark_channel.connectors.base.registry import (
     experiment_remark,
 )
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
-from spark_channel.datax.plugins.databases import jdbc_port
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.masking import MASK, mask_url, without_login
 from spark_channel.options import WriteOptions
@@ -100,6 +99,8 @@ def _default_port(scheme: str) -> int | None:
     for connector in all_connectors():
         if scheme in connector.schemes:
             return connector.port
+    from spark_channel.datax.plugins.databases import jdbc_port
+
     return jdbc_port(scheme)
 
 

@@ -11,23 +11,29 @@ from tests.cli.cpu import cpu_of, imports
 from tests.cli.test_run import CLI, environment
 from tests.cli.typed import made_up, write_job
 
-HEAVY = (
-    "pyspark",
-    "pandas",
-    "sqlglot",
-    "matplotlib",
-    "rich",
-    "IPython",
-    "deltalake",
+USED = {
+    *("numpy", "pyarrow", "dateutil", "six"),
+    *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
+    *("typer", "annotated_doc", "shellingham"),
+}
+"""Libraries of every job, and what they import themselves."""
+DRIVERS = {
+    "postgresql": {"psycopg", "psycopg_binary", "asyncpg"}
+    | {"adbc_driver_manager", "adbc_driver_postgresql"},
+    "mariadb": {"pymysql", "cryptography", "bcrypt"},
+}
+UNUSED = (
     "pyarrow.flight",
     "pyarrow.dataset",
-    "spark_channel.datax.plugins.http",
-    "spark_channel.datax.plugins.files",
-    "spark_channel.datax.plugins.stores",
-    "spark_channel.datax.plugins.files",
-    "spark_channel.datax.plugins.documents",
-    "spark_channel.datax.plugins.stores",
+    "spark_channel.replication",
+    "spark_channel.tunnel",
+    "spark_channel.spark",
+    "spark_channel.service.windows",
+    "spark_channel.datax.load",
+    "spark_channel.datax.columns",
+    "spark_channel.datax.plugins",
 )
+"""Parts of these libraries and of this package that a copy does without."""
 
 
 @pytest.fixture
@@ -35,18 +41,13 @@ def ten_rows(tmp_path: Path) -> str:
     return write_job(tmp_path / "job.json", made_up(10), {"name": "streamwriter"})
 
 
-@pytest.mark.parametrize("command", ["run", "copy"])
-def test_a_small_job_imports_nothing_heavy(ten_rows: str, tmp_path: Path, command: str) -> None:
-    given = [ten_rows]
-    if command == "copy":
-        csv = tmp_path / "ten.csv"
-        csv.write_text("id,name\n" + "".join(f"{number},n\n" for number in range(10)))
-        given = [f"csv:{csv}", f"sqlite:{tmp_path}/ten.db?dbtable=ten"]
+def loaded_by(*arguments: str) -> set[str]:
+    """The modules that a command has imported when it ends."""
     script = (
         "import sys\nfrom spark_channel.cli import main\n"
-        f"sys.argv = ['spark-channel', {command!r}, *{given!r}]\n"
+        f"sys.argv = ['spark-channel', *{list(arguments)!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
-        f"print('loaded', [name for name in {HEAVY!r} if name in sys.modules])"
+        "print('loaded', *sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -58,7 +59,51 @@ def test_a_small_job_imports_nothing_heavy(ten_rows: str, tmp_path: Path, comman
     )
     assert done.returncode == 0, done.stderr
     assert "copied 10 rows" in done.stderr
-    assert done.stdout.splitlines()[-1] == "loaded []"
+    return set(done.stdout.splitlines()[-1].split()[1:])
+
+
+def libraries(modules: set[str]) -> set[str]:
+    tops = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
+    return {name for name in tops if not name.startswith("_")} - {"spark_channel", "cython_runtime"}
+
+
+def ten_lines(directory: Path) -> str:
+    csv = directory / "ten.csv"
+    csv.write_text("id,name\n" + "".join(f"{number},n\n" for number in range(10)))
+    return f"csv:{csv}"
+
+
+def test_a_copy_between_files_and_a_file_database_imports_what_it_uses(tmp_path: Path) -> None:
+    table, parquet = f"sqlite:{tmp_path}/ten.db?dbtable=ten", f"parquet:{tmp_path}/ten"
+    for source, target in (
+        (ten_lines(tmp_path), table),
+        (table, parquet),
+        (parquet, f"csv:{tmp_path}/out"),
+    ):
+        loaded = loaded_by("copy", source, target)
+        assert libraries(loaded) <= USED
+        assert not loaded & set(UNUSED)
+
+
+@pytest.mark.parametrize("system", DRIVERS)
+def test_a_copy_between_tables_imports_the_drivers_alone(
+    request: pytest.FixtureRequest, system: str, tmp_path: Path
+) -> None:
+    server = request.getfixturevalue(
+        {"postgresql": "postgres_server", "mariadb": "mariadb_server"}[system]
+    )
+    login = "&".join(f"{name}={value}" for name, value in server.login.items() if name != "url")
+    first, second = (f"{server.url}?dbtable={name}&{login}" for name in ("start_1", "start_2"))
+    loaded_by("copy", ten_lines(tmp_path), first)
+    loaded = loaded_by("copy", first, second)
+    assert libraries(loaded) <= USED | DRIVERS[system]
+    assert not loaded & set(UNUSED) - {"pyarrow.dataset"}  # which the driver imports
+
+
+def test_a_job_of_datax_imports_what_it_uses(ten_rows: str) -> None:
+    loaded = loaded_by("run", ten_rows)
+    assert libraries(loaded) <= USED
+    assert not {name for name in loaded if name.startswith("spark_channel.replication")}
 
 
 @pytest.mark.real_time

@@ -560,6 +560,10 @@ class Writer(ABC):
         """Whether a row is the matter of what a writing call raised, and not the target as a whole."""
         return isinstance(error, BatchRefusedError)
 
+    def existing_rows(self) -> int | None:
+        """Driver, before `prepare`. The target's rows, counted up to `MOST_COUNTED` and one more; None: unknown."""
+        return None
+
     def foreign_content(self, schema: pa.Schema) -> str:
         """Driver, before `prepare` of an overwrite. What of others goes with it, for people; "" = nothing, or unknown.
 

@@ -38,6 +38,7 @@ __all__ = [
     "experiment_remark",
     "find_connector",
     "has_third_parties",
+    "is_database",
     "load_reader",
     "load_writer",
 ]
@@ -562,6 +563,11 @@ def experiment_remark(used: Iterable[tuple[Connector, Mapping[str, Any]]]) -> st
         for name, tested in found.items()
     )
     return f"an experimental connector is used: {listed}. Compare target and source before you rely on it"
+
+
+def is_database(connector: str) -> bool:
+    """Whether the connector of that name is of a database."""
+    return any(each.name == connector and each.dialect for each in all_connectors())
 
 
 def find_connector(options: Mapping[str, Any], half: str) -> Connector:

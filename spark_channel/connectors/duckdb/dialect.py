@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from typing import cast
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
 
 from spark_channel.arrow_schema import is_list
 from spark_channel.connectors.base.feed import OPERATION
-from spark_channel.connectors.base.types import fits, plain_kind
+from spark_channel.connectors.base.types import exp, fits, plain_kind, sqlglot
 from spark_channel.connectors.duckdb.session import DuckdbSession, is_locked, text_literal
 from spark_channel.connectors.sql.catalog import (
     Column,

@@ -7,10 +7,9 @@ from datetime import datetime
 from typing import Any, cast
 
 import pyarrow as pa
-import sqlglot
-from sqlglot.tokens import TokenType  # type: ignore[attr-defined] # sqlglot does not list it
 
 from spark_channel.arrow_schema import UNLIMITED
+from spark_channel.connectors.base.types import sqlglot, tokens
 from spark_channel.connectors.mysql.session import MysqlSession, code_of, is_away, is_ended, quoted
 from spark_channel.connectors.mysql.types import (
     INSTANT,
@@ -92,8 +91,6 @@ _MODIFIER_COMMENT = re.compile(rf"/\*M?!\d*\s*(?:(?:{'|'.join(_MODIFIERS)})\s*)+
 _OTHER_MODIFIERS = frozenset(
     {"ALL", "DISTINCT", "DISTINCTROW", "STRAIGHT_JOIN", "SQL_SMALL_RESULT", "SQL_BIG_RESULT"}
 )
-_BEHIND_ORDER = frozenset({TokenType.LIMIT, TokenType.FETCH, TokenType.FOR, TokenType.LOCK})
-_QUERY_WORDS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN})
 _QUOTED_OR_COMMENT = re.compile(r"('(?:[^'\\]|''|\\.)*')|/\*.*?\*/", re.DOTALL)
 
 Keys = tuple[tuple[str, ...], ...]
@@ -458,8 +455,10 @@ def _without_modifiers(query: str) -> str:
     cuts, depth = [], 0
     found = sqlglot.tokenize(query, read="mysql")
     for number, token in enumerate(found):
-        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
-        if depth or token.token_type is not TokenType.SELECT:
+        depth += {tokens.TokenType.L_PAREN: 1, tokens.TokenType.R_PAREN: -1}.get(
+            token.token_type, 0
+        )
+        if depth or token.token_type is not tokens.TokenType.SELECT:
             continue
         end = token.end + 1
         for word in found[number + 1 :]:
@@ -481,13 +480,15 @@ def _sorted_as_written(query: str) -> str:
     """With a limit that cuts nothing: MariaDB sorts no query in parentheses without one, and an order decides what
     variables such as `@n := @n + 1` count.
     """
-    found, depth, top = sqlglot.tokenize(query, read="mysql"), 0, set[TokenType]()
+    kinds = tokens.TokenType
+    found, depth, top = sqlglot.tokenize(query, read="mysql"), 0, set[Any]()
+    behind = {kinds.LIMIT, kinds.FETCH, kinds.FOR, kinds.LOCK}
     for token in found:
-        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        depth += {kinds.L_PAREN: 1, kinds.R_PAREN: -1}.get(token.token_type, 0)
         if depth == 0:
             top.add(token.token_type)
-    counts = any(token.token_type is TokenType.PARAMETER for token in found)
-    if not counts or TokenType.ORDER_BY not in top or top & _BEHIND_ORDER:
+    counts = any(token.token_type is kinds.PARAMETER for token in found)
+    if not counts or kinds.ORDER_BY not in top or top & behind:
         return query
     return f"{query} LIMIT {_NO_LIMIT}"
 
@@ -498,12 +499,16 @@ def _is_one_expression(query: str) -> bool:
         found = sqlglot.tokenize(statements.text_of(query, "mysql"), read="mysql")
     except sqlglot.errors.SqlglotError:
         return False
-    depth = 0
+    depth, kinds = 0, tokens.TokenType
     for token in found:
-        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
-        if depth < 0 or token.token_type is TokenType.SEMICOLON:
+        depth += {kinds.L_PAREN: 1, kinds.R_PAREN: -1}.get(token.token_type, 0)
+        if depth < 0 or token.token_type is kinds.SEMICOLON:
             return False
-    return depth == 0 and bool(found) and found[0].token_type in _QUERY_WORDS
+    return (
+        depth == 0
+        and bool(found)
+        and found[0].token_type in (*(kinds.SELECT, kinds.WITH, kinds.VALUES, kinds.L_PAREN),)
+    )
 
 
 def name_places(session: Session, text: str) -> list[tuple[str, str]]:

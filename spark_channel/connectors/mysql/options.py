@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-import sqlglot
 from pydantic import BeforeValidator, Field
-from sqlglot.tokens import TokenType  # type: ignore[attr-defined] # sqlglot does not list it
 
 from spark_channel.connectors.base.network import (
     check_no_fragment,
@@ -17,6 +15,7 @@ from spark_channel.connectors.base.network import (
     decoded,
     tls_mode,
 )
+from spark_channel.connectors.base.types import sqlglot, tokens
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import LedgerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
@@ -429,13 +428,15 @@ def session_variables(text: str) -> str:
     """
     takes = "name=value pairs with commas between, such as sql_mode='ANSI',time_zone='+08:00'"
     try:
-        tokens = sqlglot.tokenize(text, read="mysql")
+        found = sqlglot.tokenize(text, read="mysql")
     except sqlglot.errors.SqlglotError:
-        tokens = []
+        found = []
     parts, begin, depth = [], 0, 0
-    for token in tokens:
-        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
-        if depth == 0 and token.token_type in (TokenType.COMMA, TokenType.SEMICOLON):
+    for token in found:
+        depth += {tokens.TokenType.L_PAREN: 1, tokens.TokenType.R_PAREN: -1}.get(
+            token.token_type, 0
+        )
+        if depth == 0 and token.token_type in (tokens.TokenType.COMMA, tokens.TokenType.SEMICOLON):
             parts.append(text[begin : token.start].strip())
             begin = token.end + 1
     parts.append(text[begin:].strip())

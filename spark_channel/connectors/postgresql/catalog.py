@@ -5,11 +5,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
-
-from sqlglot import exp
+from typing import Any, NamedTuple
 
 from spark_channel.connectors.base.feed import RetainedLog
+from spark_channel.connectors.base.types import exp
 from spark_channel.connectors.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql import catalog
 from spark_channel.connectors.sql.rights import MissingRights, Right
@@ -17,6 +16,7 @@ from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import parsed_name, quoted_parts
 
 __all__ = [
+    "Part",
     "PgColumn",
     "PgTable",
     "described",
@@ -174,6 +174,17 @@ def lacking(session: PgSession, rights: Sequence[Right]) -> MissingRights:
     return MissingRights(role, {rights[int(number)]: str(place) for _, number, place in found})
 
 
+class Part(NamedTuple):
+    """The part of a table that a publication has: its `columns`, and the rows that `condition` keeps. None: all.
+
+    `generated`: its generated columns of which the publication has the values.
+    """
+
+    columns: tuple[str, ...] | None = None
+    condition: str | None = None
+    generated: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class PgColumn(catalog.Column):
     """`declared` is its type as SQL, `base` the type's name below a domain, `element` an array's.
@@ -244,18 +255,25 @@ class PgTable(catalog.Table):
         return "" if self.kind != "r" or self.is_divided else "ONLY "
 
 
+_PLAIN = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_]*)\.)?([A-Za-z_][A-Za-z0-9_]*)")
+
+
 @lru_cache(maxsize=1024)
 def name_parts(text: str) -> tuple[str | None, str] | None:
     """(schema, table) that `text` names by PostgreSQL's rules, which fold unquoted names to lower case."""
-    if (quoted := quoted_parts(text)) is not None:
+    if (quoted := quoted_parts(text, "postgres")) is not None:
         return quoted
+    if (
+        plain := _PLAIN.fullmatch(text)
+    ) is not None:  # without sqlglot, whose import takes longer than many a job
+        return plain[1] and plain[1].lower(), plain[2].lower()
     tree = parsed_name(text, "postgres")
     if tree is None:
         return None
     return (_folded(tree.args["db"]) if tree.args.get("db") else None), _folded(tree.this)
 
 
-def _folded(name: exp.Identifier) -> str:
+def _folded(name: "exp.Identifier") -> str:
     text = str(name.this)
     return text if name.args.get("quoted") else text.lower()
 

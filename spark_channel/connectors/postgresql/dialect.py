@@ -9,11 +9,10 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
 
 from spark_channel.arrow_schema import UNLIMITED, is_list
 from spark_channel.connectors.base.contract import NativeRows
+from spark_channel.connectors.base.types import exp, sqlglot
 from spark_channel.connectors.postgresql.catalog import (
     PgColumn,
     PgTable,

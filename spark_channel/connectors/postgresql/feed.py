@@ -24,7 +24,7 @@ from spark_channel.connectors.base.feed import (
     Token,
     change_schema,
 )
-from spark_channel.connectors.postgresql.catalog import PgTable, kept_bytes
+from spark_channel.connectors.postgresql.catalog import Part, PgTable, kept_bytes
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.pgoutput import (
@@ -36,7 +36,6 @@ from spark_channel.connectors.postgresql.pgoutput import (
     TableShape,
 )
 from spark_channel.connectors.postgresql.publication import (
-    Part,
     Published,
     check_decodable,
     check_operations,

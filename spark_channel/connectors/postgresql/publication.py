@@ -9,7 +9,13 @@ from typing import NamedTuple, cast
 import pyarrow as pa
 
 from spark_channel.connectors.base.feed import LogFacts
-from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, find_table, name_parts
+from spark_channel.connectors.postgresql.catalog import (
+    Part,
+    PgColumn,
+    PgTable,
+    find_table,
+    name_parts,
+)
 from spark_channel.connectors.postgresql.pgoutput import LogColumn
 from spark_channel.connectors.postgresql.publish import table_sql
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
@@ -24,7 +30,6 @@ __all__ = [
     "CatalogTable",
     "Followed",
     "LogTypes",
-    "Part",
     "Published",
     "check_decodable",
     "check_operations",
@@ -89,17 +94,6 @@ class Followed(NamedTuple):
     name: str
     oid: int
     entries: Entries
-
-
-class Part(NamedTuple):
-    """The part of a table that a publication has: its `columns`, and the rows that `condition` keeps. None: all.
-
-    `generated`: its generated columns of which the publication has the values.
-    """
-
-    columns: tuple[str, ...] | None = None
-    condition: str | None = None
-    generated: tuple[str, ...] = ()
 
 
 class Published(NamedTuple):

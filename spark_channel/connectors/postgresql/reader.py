@@ -25,12 +25,11 @@ from spark_channel.connectors.base.contract import (
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts, RetainedLog
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
+from spark_channel.connectors.postgresql.catalog import Part, PgColumn, PgTable
 from spark_channel.connectors.postgresql.definition import read_definition
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions, why_not_asyncpg
-from spark_channel.connectors.postgresql.publication import Part
 from spark_channel.connectors.postgresql.publish import table_sql
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
 from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names

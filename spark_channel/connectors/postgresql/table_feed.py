@@ -14,7 +14,7 @@ from spark_channel.connectors.base.feed import (
     change_schema,
     missing_source,
 )
-from spark_channel.connectors.postgresql.catalog import PgTable, find_table
+from spark_channel.connectors.postgresql.catalog import Part, PgTable, find_table
 from spark_channel.connectors.postgresql.feed import FollowedTable, ReplicationFeed
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
@@ -25,7 +25,6 @@ from spark_channel.connectors.postgresql.pgoutput import (
 from spark_channel.connectors.postgresql.publication import (
     Followed,
     LogTypes,
-    Part,
     Published,
     check_published,
     row_columns,

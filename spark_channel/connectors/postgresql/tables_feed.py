@@ -16,7 +16,7 @@ from spark_channel.connectors.base.feed import (
     Token,
     change_schema,
 )
-from spark_channel.connectors.postgresql.catalog import PgTable, find_table, oldest_of
+from spark_channel.connectors.postgresql.catalog import Part, PgTable, find_table, oldest_of
 from spark_channel.connectors.postgresql.feed import FollowedTable, ReplicationFeed
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
@@ -28,7 +28,6 @@ from spark_channel.connectors.postgresql.publication import (
     CatalogTable,
     Followed,
     LogTypes,
-    Part,
     Published,
     check_decodable,
     check_published,

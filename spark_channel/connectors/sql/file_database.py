@@ -105,6 +105,9 @@ class FileWriter(SqlWriter[S]):
     def foreign_content(self, schema: pa.Schema) -> str:
         return super().foreign_content(schema) if self.path.exists() else ""
 
+    def existing_rows(self) -> int | None:
+        return super().existing_rows() if self.path.exists() else 0
+
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
         if self.path.exists():
             super().rehearse(context, schema)

@@ -273,8 +273,11 @@ SameName = Callable[[str, Sequence[str]], str | None]
 
 _SHOWN = 20
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_QUOTED_NAME = re.compile(r'(?:"([^"]+)"\.)?"([^"]+)"')
-_BY_DOUBLE_QUOTES = frozenset({"sqlite", "duckdb", "postgres"})
+_QUOTED_NAMES = {
+    "mysql": re.compile(r"(?:`([^`]+)`\.)?`([^`]+)`"),
+    **dict.fromkeys(("sqlite", "duckdb", "postgres"), re.compile(r'(?:"([^"]+)"\.)?"([^"]+)"')),
+}
+"""By sqlglot's name of the dialect."""
 
 
 class Named(Protocol):
@@ -369,12 +372,13 @@ def is_plain_name(text: str) -> bool:
     return _PLAIN_NAME.fullmatch(text) is not None
 
 
-def quoted_parts(text: str) -> tuple[str | None, str] | None:
-    """(schema, table) of a name in double quotes, as this project writes those of tables that it has found.
+def quoted_parts(text: str, dialect: str) -> tuple[str | None, str] | None:
+    """(schema, table) of a name in quotes, as this project writes those of tables that it has found.
 
     None for any other text, which needs a parser: that takes longer than some statements.
     """
-    found = _QUOTED_NAME.fullmatch(text)
+    quoted = _QUOTED_NAMES.get(dialect)
+    found = quoted.fullmatch(text) if quoted else None
     return None if found is None else (found[1], found[2])
 
 
@@ -385,7 +389,7 @@ def name_readings(text: str, dialect: str, schema: str) -> list[tuple[str, str]]
     """
     if is_plain_name(text):
         return [(schema, text)]
-    quoted = quoted_parts(text) if dialect in _BY_DOUBLE_QUOTES else None
+    quoted = quoted_parts(text, dialect)
     if quoted is not None:
         return [(schema, text), (quoted[0] or schema, quoted[1])]
     tree = parsed_name(text, dialect)

@@ -12,6 +12,7 @@ from spark_channel.connectors.base.stored import Stored
 from spark_channel.connectors.base.types import Node, exp, sqlglot
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import ChannelError
 from spark_channel.plain_text import log_of
 
@@ -147,6 +148,8 @@ class _Search:
         return bool(self._session.rows(question.format(names=listed, reads=_READS)))
 
     def _text(self, value: str) -> str:
+        if self._dialect.sql == "postgres":  # most jobs: sqlglot takes longer to import
+            return quoted_text(value)
         return exp.Literal.string(value).sql(self._dialect.sql or None)
 
     def _add_named(self, schema: "exp.Identifier | None", name: Node, own: set[str]) -> None:

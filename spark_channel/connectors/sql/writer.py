@@ -169,9 +169,7 @@ class SqlWriter(WriteProtocol[S]):
             with self.transaction(session):
                 if self.claims(session, place).knows(place.claimed):
                     return ""
-            query = f"SELECT 1 AS one FROM {self.dialect.place(place.schema, place.name)}"  # noqa: S608 - a quoted name
-            first = self.dialect.limited(query, MOST_COUNTED + 1)
-            rows = self._counted(session, f"SELECT COUNT(*) FROM ({first}) first_rows")  # noqa: S608 - made here
+            rows = self._counted(session, place)
             if rows == 0:
                 return ""
             names = getattr(table, "names", None) or [column.name for column in table.columns]
@@ -182,8 +180,17 @@ class SqlWriter(WriteProtocol[S]):
 
         return self.run(TargetError, "look", look, begins=True)
 
-    def _counted(self, session: S, query: str) -> int | None:
+    def existing_rows(self) -> int | None:
+        def look(session: S) -> int | None:
+            place = self.placed(session)
+            return 0 if place.table is None else self._counted(session, place)
+
+        return self.run(TargetError, "look", look, begins=True)
+
+    def _counted(self, session: S, place: WriteTarget) -> int | None:
         """None: the role may not read the table."""
+        rows = f"SELECT 1 AS one FROM {self.dialect.place(place.schema, place.name)}"  # noqa: S608 - a quoted name
+        query = f"SELECT COUNT(*) FROM ({self.dialect.limited(rows, MOST_COUNTED + 1)}) first_rows"  # noqa: S608 - made here
         try:
             with self.transaction(session):
                 return int(session.rows(query)[0][0])

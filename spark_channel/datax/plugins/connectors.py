@@ -33,7 +33,6 @@ __all__ = [
     "connector_plugin",
     "declared_plugins",
     "duplicate_options",
-    "is_database",
     "mode_options",
     "reading_options",
     "stream_reader",
@@ -357,11 +356,6 @@ def with_local_times(end: Endpoint) -> Endpoint:
         if end.spark_format
         else replace(end, options={**_as_datax(end.name).texts, **end.options})
     )
-
-
-def is_database(connector: str) -> bool:
-    """Whether the connector of that name is of a database."""
-    return any(each.name == connector and each.dialect for each in all_connectors())
 
 
 def writing_options(connector: str, *, promises: bool) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from spark_channel.connectors.base.types import arrow_columns, sql_columns
+from spark_channel.connectors.postgresql.catalog import name_parts
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.options import SqlWriteOptions
@@ -128,7 +129,12 @@ def test_scripts_are_taken_apart(text: str, found: list[str]) -> None:
 
 @pytest.mark.parametrize("dialect", ["sqlite", "duckdb", "postgres", "mysql"])
 @pytest.mark.parametrize(
-    "text", ["orders", "Orders_2", '"orders"', '"main"."or ders"', 'main."x"', '"a""b"', "a.b"]
+    "text",
+    [
+        *("orders", "Orders_2", "a.b"),
+        *('"orders"', '"main"."or ders"', 'main."x"', '"a""b"'),
+        *("`orders`", "`main`.`or ders`", "main.`x`", "`a``b`", "`a.b`"),
+    ],
 )
 def test_names_that_are_read_without_a_parser_are_read_as_by_it(text: str, dialect: str) -> None:
     tree = parsed_name(text, dialect)
@@ -136,11 +142,25 @@ def test_names_that_are_read_without_a_parser_are_read_as_by_it(text: str, diale
     assert set(name_readings(text, dialect, "here")) == wanted
 
 
-@given(st.lists(NAMES, min_size=1, max_size=3))
-def test_a_name_in_quotes_has_the_parts_that_the_parser_finds(names: list[str]) -> None:
-    text = ".".join(f'"{name}"' for name in names)
-    found = quoted_parts(text)
+@given(st.lists(NAMES, min_size=1, max_size=3), st.sampled_from(["postgres", "mysql"]))
+def test_a_name_in_quotes_has_the_parts_that_the_parser_finds(
+    names: list[str], dialect: str
+) -> None:
+    quote = "`" if dialect == "mysql" else '"'
+    text = ".".join(f"{quote}{name}{quote}" for name in names)
+    found = quoted_parts(text, dialect)
     if found is not None:
-        tree = parsed_name(text, "postgres")
+        tree = parsed_name(text, dialect)
         assert tree is not None
         assert found == (tree.db or None, tree.name)
+
+
+@given(
+    st.lists(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{2,8}", fullmatch=True), min_size=1, max_size=2)
+)
+def test_a_plain_name_of_postgresql_is_folded_as_the_parser_and_the_server_do(
+    names: list[str],
+) -> None:
+    tree = parsed_name(".".join(names), "postgres")
+    if tree is not None:  # not a word that sqlglot reads as a statement or a function
+        assert name_parts(".".join(names)) == (tree.db.lower() or None, tree.name.lower())
