@@ -270,7 +270,8 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
         if static:
             _log.warning("%s", told_static(static, len(own), self._static))
         self._reporter.enter(Phase.PUBLISHING, limit=told_static(static, len(own), self._static))
-        self._writer.commit(self._plan, receipts)
+        if self._writer.commit(self._plan, receipts) is False:
+            receipts = []
         rows, nbytes = sum(r.rows for r in receipts), sum(r.nbytes for r in receipts)
         self._reporter.enter(Phase.DONE, rows=rows)
         seconds = (utc_now() - self._started).total_seconds()

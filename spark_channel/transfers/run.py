@@ -141,8 +141,7 @@ class Transfer:
 
     def commit(self, spec: JobSpec) -> TransferReport:
         """Publish what `judge` has let pass."""
-        receipts = self._receipts
-        self._commit(receipts)
+        receipts = self._commit(self._receipts)
         rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
         self._reporter.enter(Phase.DONE, rows=rows)
         return self._report(spec, rows, nbytes, self._dirty)
@@ -316,13 +315,16 @@ class Transfer:
             )
         return dirty
 
-    def _commit(self, receipts: Sequence[Receipt]) -> None:
+    def _commit(self, receipts: Sequence[Receipt]) -> list[Receipt]:
+        """Return the receipts of the rows that this run has published."""
+        published: list[Receipt] = []
         for number, (writer, plan) in enumerate(
             zip(self._opened.writers, self._plans, strict=True)
         ):
             own = [each for each in receipts if self._target_of(each) == number]
             try:
-                writer.commit(plan, own)
+                if writer.commit(plan, own) is not False:
+                    published += own
             except ChannelError as error:
                 if number == 0 and is_row_refusal(writer, error):
                     raise DirtyRowsError(str(error)) from error
@@ -331,6 +333,7 @@ class Transfer:
                 raise CommitError(
                     f"{error}. The {number} targets before it are published"
                 ) from error
+        return published
 
     def _target_of(self, receipt: Receipt) -> int:
         return self._opened.target_of(receipt.task)

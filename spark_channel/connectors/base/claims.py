@@ -30,6 +30,7 @@ __all__ = [
     "forget",
     "heartbeat_is_due",
     "is_alive",
+    "is_of_another_run",
     "own_process",
     "progress_of",
     "publish",
@@ -361,6 +362,11 @@ def publish(
         position = found.position if held.position is None else held.position
         return replace(done, position=position, owner="", process=held.owner)
     return replace(done, state="published")
+
+
+def is_of_another_run(found: Claim | None, held: HeldClaim) -> bool:
+    """Whether a published write is another run's. The runs of a stream's batch have one name."""
+    return held.identity.kind == "txn" and (found is None or found.owner != held.owner)
 
 
 def release(

@@ -696,8 +696,10 @@ class Writer(ABC):
         """
 
     @abstractmethod
-    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> bool | None:
         """Driver. Publish exactly `receipts`, one per task, and record that it was published. A second call is a no-op.
+
+        Returns False where another run has published the same write, so that no row of this one was added.
 
         Raises:
             CommitError: says what the target contains.

@@ -284,31 +284,37 @@ class FilesWriter(Writer):
             store.make(posixpath.dirname(path))
             store.put(path, text.encode())
 
-    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> bool | None:
         if isinstance(plan, RemotePlan):
             self._remote().commit(plan, receipts)
-            return
+            return True
         assert isinstance(plan, FilesPlan)
         if plan.published_at is not None:
-            return
+            return False
         store = self._store(plan)
         target = self._target(store, plan.path)
         with writing(store.place.show(plan.path)):
             try:
-                added = self._commit(plan, receipts, target)
+                visible, by_another = self._commit(plan, receipts, target)
             except SupersededError:
                 self._clear(plan, target)
                 raise
-            self._clear(plan, target, ended_well=added)
+            self._clear(plan, target, ended_well=visible)
+        return not by_another
 
     def _commit(
         self, plan: FilesPlan, receipts: Sequence[Receipt], target: TargetDirectory
-    ) -> bool:
-        """Publish the write. False: it was published before."""
+    ) -> tuple[bool, bool]:
+        """Publish the write; return whether its files are visible, and whether another run has published it."""
         manifest = target.manifest()
         files: list[StagedFile] = []
+        by_another = False
         found = manifest.claim(plan.claim.identity)
-        if found is None or not found.has_published(plan.claim.position):
+        if found is not None and found.has_published(plan.claim.position):
+            own = [file.name for receipt in receipts for file in _files(receipt)]
+            # Of a published write the log keeps no run, and the files have their run's name.
+            by_another = plan.commit == "job" and bool(manifest.files.missing(own))
+        else:
             if plan.commit == "task":
                 there = {each.task for each in manifest.receipts(plan.claim.identity)}
                 lost = sorted({receipt.task for receipt in receipts} - there)
@@ -331,10 +337,10 @@ class FilesWriter(Writer):
             rows=sum(each.rows for each in receipts),
             nbytes=sum(each.nbytes for each in receipts),
         )
-        if not added:
+        if by_another or not added:
             shown = plan.claim.identity.shown
             _log.warning("%s was published before: nothing is added by job %s", shown, plan.job)
-        return added
+        return added, by_another or not added
 
     def _clear(self, plan: FilesPlan, target: TargetDirectory, *, ended_well: bool = False) -> None:
         """After the write has ended, one way or the other."""

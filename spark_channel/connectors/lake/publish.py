@@ -111,19 +111,20 @@ class LakePublisher(Writer):
         """The rows of one data file, in the table's columns: batches."""
         raise NotImplementedError
 
-    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> bool | None:
         assert isinstance(plan, LakePlan)
         if plan.published_at is not None:
-            return
+            return False
         lake = self.lake(plan.place)
         with writing(lake.shown):
             self._renew(lake, plan)
             try:
-                self._publish(lake, plan, receipts)
+                added = self._publish(lake, plan, receipts)
             except SupersededError:
                 self._clear(lake, plan)
                 raise
             self._clear(lake, plan)
+        return added
 
     def _renew(self, lake: LakeTable, plan: LakePlan) -> None:
         try:
@@ -133,11 +134,11 @@ class LakePublisher(Writer):
                 "job %s: credentials for %s are those of its start: %s", plan.job, lake.shown, error
             )
 
-    def _publish(self, lake: LakeTable, plan: LakePlan, receipts: Sequence[Receipt]) -> None:
+    def _publish(self, lake: LakeTable, plan: LakePlan, receipts: Sequence[Receipt]) -> bool:
+        """Return False where another run has published the write."""
         added = new_files(receipts)
         if self._was_published(lake, plan, added):
-            self._warn_published(plan)
-            return
+            return self._warn_published(lake, plan)
         run = self._run(lake, plan)
         replaced = self._replaced(lake, plan, added)
         done: list[bool] = []
@@ -184,8 +185,7 @@ class LakePublisher(Writer):
             raise
         except (TargetError, OSError, pa.ArrowException) as error:
             self._settle(lake, plan, error)
-        if done == [False]:
-            self._warn_published(plan)
+        return self._warn_published(lake, plan) if done == [False] else True
 
     def _evolve(self, lake: LakeTable, plan: LakePlan) -> None:
         """Add the new columns and widen others, in a separate commit that is fenced as the publish is."""
@@ -345,12 +345,18 @@ class LakePublisher(Writer):
             "that it had before; run the job again"
         )
 
-    def _warn_published(self, plan: LakePlan) -> None:
+    def _warn_published(self, lake: LakeTable, plan: LakePlan) -> bool:
+        """Return whether it was this run that has published the write."""
         _log.warning(
             "%s was published before: nothing is added by job %s",
             plan.claim.identity.shown,
             plan.job,
         )
+        state = lake.open()
+        held, found = _held_now(
+            plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
+        )
+        return not protocol.is_of_another_run(found, held)
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         assert isinstance(plan, LakePlan)

@@ -206,8 +206,9 @@ class DirectWriter(Writer, ABC):
         tally = RowTally(task, attempt)
         return DirectTask(self.connect(plan.schema), tally, self.options.batch_size)
 
-    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> bool | None:
         """The tasks have published their rows."""
+        return None
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         """Nothing is staged; rows that were written remain."""

@@ -216,7 +216,7 @@ class Staging:
         )
 
     def publish(self, held: HeldClaim, receipts: Sequence[Receipt]) -> bool:
-        """Make the rows of `receipts` visible, once. False: they were before.
+        """Make the rows of `receipts` visible, once. False: another run has published the write.
 
         Raises:
             SupersededError: another run took over. CommitError: nothing was published, and why.
@@ -253,7 +253,7 @@ class Staging:
             done = claims.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
             if done is None:
                 self._forget(client, held)
-                return False
+                return not claims.is_of_another_run(found, held)
             # A type matters where a value is changed, not where it is replaced.
             changes = self._options.write_mode == "upsert" or self._options.hash_fields is not None
             changed = "hash" if self._options.hash_fields is not None else self._options.value_type
@@ -564,9 +564,8 @@ class RedisWriter(DirectWriter):
     def connect(self, schema: pa.Schema) -> Sink:
         return _Direct(self.options, schema)
 
-    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
-        if plan.held is not None:
-            Staging(self.options).publish(plan.held, receipts)
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> bool | None:
+        return None if plan.held is None else Staging(self.options).publish(plan.held, receipts)
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         if plan.held is not None:

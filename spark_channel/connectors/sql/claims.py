@@ -423,11 +423,15 @@ class Claims:
             SupersededError: it is another run's, or was given back.
         """
         found = self._without_void(self._locked(held.identity, self._dialect.update), lock=True)
+        self._publishing = found
         if found is not None and found.has_published(held.position):
             return False
         claims.check(found, held)
-        self._publishing = found
         return True
+
+    def lost(self, held: HeldClaim) -> bool:
+        """After `begin_publish`, which returned False: whether another run has published the write."""
+        return claims.is_of_another_run(self._publishing, replace(held, owner=_bounded(held.owner)))
 
     def publish(self, held: HeldClaim, *, rows: int, nbytes: int) -> None:
         """Mark the write as published; its tasks' rows and its plan go. After `begin_publish`, and `overwrite`."""

@@ -135,23 +135,22 @@ class FileWriter(SqlWriter[S]):
             self._remove_if_dead(name)
         return self._staged(own)
 
-    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> bool | None:
         if plan.held is not None and plan.held.epoch == _NOT_TAKEN and plan.published_at is None:
             own = file_plan(plan)
             refuse_two_receipts(receipts)
             if self._make_file(own, receipts):
                 self._drop_quietly(own)
-                return
-            self._commit_late(own, receipts)
-            return
-        super().commit(plan, receipts)
+                return True
+            return self._commit_late(own, receipts)
+        return super().commit(plan, receipts)
 
-    def _commit_late(self, plan: FilePlan, receipts: Sequence[Receipt]) -> None:
+    def _commit_late(self, plan: FilePlan, receipts: Sequence[Receipt]) -> bool | None:
         """Publish into the file that another job has made meanwhile; the rows are staged as before there was one."""
         late = plan
         try:
             late = self._take_late(plan)
-            super().commit(late, receipts)
+            added = super().commit(late, receipts)
         except SupersededError:
             self._drop_quietly(plan)
             raise
@@ -160,6 +159,7 @@ class FileWriter(SqlWriter[S]):
                 self._abort_late(late)  # `abort` is given a plan that holds no claim
             raise
         self._drop_quietly(plan)
+        return added
 
     def _abort_late(self, late: FilePlan) -> None:
         try:

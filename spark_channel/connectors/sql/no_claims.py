@@ -74,6 +74,9 @@ class NoClaims(Claims):
     def begin_publish(self, held: HeldClaim) -> bool:
         return True
 
+    def lost(self, held: HeldClaim) -> bool:
+        return False
+
     def publish(self, held: HeldClaim, *, rows: int, nbytes: int) -> None: ...
 
     def check_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None: ...

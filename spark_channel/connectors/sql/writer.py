@@ -641,13 +641,13 @@ class SqlWriter(WriteProtocol[S]):
             return NothingWriter(Receipt(task, attempt, rows=0, nbytes=0))
         return self.open_task(own_plan(plan), task, attempt)
 
-    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> bool | None:
         if plan.published_at is not None:
-            return
+            return False
         own = own_plan(plan)
         refuse_two_receipts(receipts)
         try:
-            self.run(
+            return self.run(
                 CommitError,
                 f"publish {own.job}",
                 lambda session: self._publish_and_drop(session, own, receipts),
@@ -658,17 +658,19 @@ class SqlWriter(WriteProtocol[S]):
         except TargetError as error:
             raise CommitError(f"{error}. {self._what_is_there(own)}") from error
 
-    def _publish_and_drop(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
-        is_new = self._publish(session, plan, receipts)
-        if is_new and plan.commit == "job" and self.stages_with_claim:
-            return
+    def _publish_and_drop(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool:
+        """Return False where another run has published the write."""
+        lost = self._publish(session, plan, receipts)
+        if lost is None and plan.commit == "job" and self.stages_with_claim:
+            return True
         try:
             self.drop_staging(session, plan)
         except TargetError as error:  # the rows are published all the same
             _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
+        return not lost
 
-    def _publish(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool:
-        """Return whether this call has published the rows; False = they were published before."""
+    def _publish(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool | None:
+        """None: this call has published the rows. Else they were published before: True = by another run."""
         claims = self.claims(session, plan.place)
         with self.publishing(session, plan), self.transaction(session):
             if not claims.begin_publish(plan.claim):
@@ -677,7 +679,7 @@ class SqlWriter(WriteProtocol[S]):
                     plan.claim.identity.shown,
                     plan.job,
                 )
-                return False
+                return claims.lost(plan.claim)
             if plan.commit == "job":
                 if plan.overwrite:
                     claims.overwrite(plan.claim)
@@ -695,7 +697,7 @@ class SqlWriter(WriteProtocol[S]):
             claims.publish(plan.claim, rows=rows, nbytes=nbytes)
             # Last: where a procedure commits inside, the rows are not there without the note that they are published.
             self.script(session, self.options.post_sql, "postSql", written=True)
-        return True
+        return None
 
     def _check_place(self, place: WriteTarget) -> None:
         if is_own_table(place.name):
