@@ -91,13 +91,11 @@ class ForeignKeys:
                 why = f"it refers to {schema}.{key.table}, which this run does not copy"
             elif key.behind is None or not (is_same or _SHARED.fullmatch(key.behind)):
                 why = "the target has no such kind"
-            elif copy.writer["writer"] not in _ADDS:
-                why = f"{copy.writer['writer']} adds none to a table that is there"
             yield _Planned(key, to, why)
 
     def _drop(self, copy: TableCopy) -> None:
         wanted = [each for each in self._planned(copy) if not each.why]
-        if not wanted:
+        if not wanted or copy.writer["writer"] not in _ADDS:
             return
         writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
 
@@ -116,6 +114,7 @@ class ForeignKeys:
             return
         yield from (f"{each.key.label}: {each.why}" for each in planned if each.why)
         writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
+        adds = copy.writer["writer"] in _ADDS
         for each in planned:
             if each.why or each.to is None:
                 continue
@@ -130,6 +129,8 @@ class ForeignKeys:
                     return ""
                 assert each.to is not None
                 to = _place_in_target(each.to, session)
+                if not adds:
+                    return f"{each.key.label} to {to[1]}: {writer.dialect.product} adds none to a table that is there"
                 statement = writer.dialect.added_key(
                     _sql(writer, there), each.key, writer.dialect.place(*to)
                 )

@@ -6,12 +6,14 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
+from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import split_conditions
+from spark_channel.connectors.sqlite.definition import read_definition
 from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteTable, misfit_condition
 from spark_channel.connectors.sqlite.session import (
     SqliteReadOptions,
@@ -54,6 +56,12 @@ class SqliteReader(SqlReader):
         ) as session:
             session.rows("BEGIN")
             yield session
+
+    def defined(self, session: Session, table: Table) -> TableDefinition:
+        assert isinstance(table, SqliteTable)
+        if table.is_view or table.schema != "main":
+            return super().defined(session, table)
+        return read_definition(session, table)
 
     @contextmanager
     def looking(self) -> Iterator[tuple[Session, ReadSource]]:

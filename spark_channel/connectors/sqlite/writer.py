@@ -2,22 +2,26 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, TaskWriter, bisect_refused
+from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import OPERATION
-from spark_channel.connectors.sql.catalog import Column, TargetTable
+from spark_channel.connectors.sql.catalog import Column, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PUBLISHED, ClaimDialect
+from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter, file_plan
 from spark_channel.connectors.sql.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
-from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect
+from spark_channel.connectors.sqlite.definition import read_definition, tried
+from spark_channel.connectors.sqlite.dialect import SqliteTable, SqliteWriteDialect
 from spark_channel.connectors.sqlite.session import (
     SqliteSession,
     SqliteWriteOptions,
@@ -276,6 +280,29 @@ class SqliteWriter(FileWriter[SqliteSession]):
 
     def new_place(self, session: SqliteSession | None) -> tuple[str, str]:
         return "main", self._new_name()
+
+    def new_table(
+        self,
+        session: SqliteSession | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        if not (is_full and definition.statement and definition.system == self.dialect.sql):
+            return super().new_table(session, place, definition, rows, is_full=is_full)
+        taken = () if session is None else self.dialect.index_names(session, place.schema)
+        name_of = free_names({place.name, *taken}, self.dialect.cuts_names_at)
+        found = tried(definition, rows, place.name, name_of)
+        if isinstance(found, NewTable):
+            return found
+        plain = super().new_table(session, place, definition, rows, is_full=True)
+        return replace(plain, left_out=(f"what only CREATE TABLE says: {found}", *plain.left_out))
+
+    def definition_of(self, session: SqliteSession, table: Table) -> TableDefinition:
+        assert isinstance(table, SqliteTable)
+        return read_definition(session, table)
 
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
         return SqliteTaskWriter(self, file_plan(plan), task, attempt)
