@@ -27,6 +27,7 @@ __all__ = [
     "length_in",
     "match_names",
     "noted",
+    "numpy_name",
     "plain_type",
     "rebuild",
     "text_lengths",
@@ -361,6 +362,12 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 def is_number(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def numpy_name(kind: pa.DataType) -> str:
+    """NumPy's name of the values of a number's type, such as "i8": to say it, older pyarrows import pandas."""
+    letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+    return f"{letter}{kind.bit_width // 8}"
 
 
 def is_text(kind: pa.DataType) -> bool:

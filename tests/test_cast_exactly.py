@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_channel.arrow_schema import InexactError, cast_exactly
+from spark_channel.arrow_schema import InexactError, cast_exactly, numpy_name
 from spark_channel.connectors.sql.catalog import Column, WriteColumn
 from spark_channel.connectors.sql.encode import BadValueError, convert
 from spark_channel.errors import SchemaError
@@ -234,3 +234,19 @@ def test_an_error_of_a_time_has_all_its_digits() -> None:
         convert(values, pa.time64("us"), column)
     assert refused.value.value == "12:34:56.123456789"
     assert json.loads(row_text(pa.record_batch({"at": values}))) == {"at": "12:34:56.123456789"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        "float16",
+        "float32",
+        "float64",
+    ],
+)
+def test_a_number_s_values_are_named_as_numpy_names_them(name: str) -> None:
+    """Without pandas, which pyarrow 18 imports to say it."""
+    np = pytest.importorskip("numpy")
+    kind = pa.from_numpy_dtype(np.dtype(name))
+    assert np.dtype(numpy_name(kind)) == np.dtype(name)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_channel.arrow_schema import is_binary, is_number, is_text, plain_type
+from spark_channel.arrow_schema import is_binary, is_number, is_text, numpy_name, plain_type
 from spark_channel.errors import SchemaError
 from spark_channel.lazy import compute as pc
 from spark_channel.verification.report import TextForm
@@ -261,7 +261,7 @@ def _boolean(values: pa.Array, _form: Form) -> Hashes:
 def _integer(values: pa.Array, _form: Form) -> Hashes:
     if pa.types.is_boolean(values.type):
         return _boolean(values, _form)
-    numbers = _numbers(values, values.type.to_pandas_dtype())
+    numbers = _numbers(values, numpy_name(values.type))
     return mixed(numbers if numbers.dtype == np.uint64 else _words(numbers))
 
 
@@ -289,7 +289,7 @@ def _double(values: pa.Array, _form: Form) -> Hashes:
     if not pa.types.is_floating(values.type):
         values = values.cast(pa.float64(), safe=False)
     with np.errstate(invalid="ignore"):  # a NaN may be a signalling one
-        numbers = _numbers(values, values.type.to_pandas_dtype()).astype(np.float64)
+        numbers = _numbers(values, numpy_name(values.type)).astype(np.float64)
         numbers += 0.0  # -0.0 is 0.0
     numbers[np.isnan(numbers)] = np.nan
     return mixed(numbers.view(np.uint64))
@@ -517,5 +517,5 @@ def ordinals(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bo
     values = _plain(values)
     if pa.types.is_null(values.type):
         return np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
-    numbers = _numbers(values, values.type.to_pandas_dtype())
+    numbers = _numbers(values, numpy_name(values.type))
     return numbers.astype(np.int64), _nulls(values) if values.null_count else None

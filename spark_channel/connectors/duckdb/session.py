@@ -197,6 +197,7 @@ def _in_the_way(text: str) -> bool:
         "Conflicting lock" in text
         or "Could not set lock" in text
         or "different configuration" in text
+        or "Unique file handle conflict" in text  # another thread closes the file: DuckDB 1.4
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_channel.arrow_schema import numpy_name
 from spark_channel.clock import Clock
 from spark_channel.connectors.base.health import RowCost, way_seconds
 from spark_channel.connectors.sql.pacing import WritePacer
@@ -130,7 +131,7 @@ def _matrix(array: pa.Array) -> Matrix:
 
 
 def _number(array: pa.Array) -> Matrix:
-    return _bytes(_plain(array, np.dtype(array.type.to_pandas_dtype())))
+    return _bytes(_plain(array, np.dtype(numpy_name(array.type))))
 
 
 def _date(array: pa.Array) -> Matrix:

@@ -7,6 +7,7 @@ would leave the program's own connection without the lock that keeps other proce
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -81,6 +82,26 @@ def test_a_look_leaves_the_lock_of_the_programs_own_connection(tmp_path: Path) -
         other = [sys.executable, "-c", _OTHER, str(path)]
         ran = subprocess.run(other, capture_output=True, text=True, check=True)
         assert "Could not set lock" in ran.stdout
+
+
+def test_a_file_that_another_thread_is_closing_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB 1.4 refuses it for a moment."""
+    path, real, refused = tmp_path / "marts.db", duckdb.connect, ["once"]
+    with real(str(path)) as own:
+        own.execute("CREATE TABLE t AS SELECT 1 AS a")
+
+    def connect(*given: Any, **more: Any) -> duckdb.DuckDBPyConnection:
+        if refused:
+            refused.clear()
+            raise duckdb.BinderException("Unique file handle conflict: Cannot attach 'marts'")
+        return real(*given, **more)
+
+    monkeypatch.setattr(duckdb, "connect", connect)
+    reader, _ = load_reader({"url": f"duckdb:{path}", "dbtable": "t"})
+    assert reader.schema().names == ["a"]
+    assert refused == []
 
 
 @pytest.mark.parametrize("content", [b"", b"id,name\n" * 1000, b"SQLite format 3\0" + bytes(4080)])
