@@ -315,7 +315,7 @@ class Follower(ChangePublisher):
         Raises:
             OptionError: another file has tables in it that this one does not have.
         """
-        before, here = tunnel.store.notes(tunnel.name).get(FILE, ""), self._replication.file
+        before, here = tunnel.store.note_of(tunnel.name, FILE), self._replication.file
         if not before or not here or before == here:
             return
         known = known_tables(tunnel, options_of(self._replication, self._copies.values()))
@@ -574,7 +574,7 @@ class Follower(ChangePublisher):
         """Have the next run read the rows of a table again whose changes this one does not write."""
         assert self._tunnel is not None
         stream = ".".join(each for each in parts_of(table) if each)
-        if stream not in parked_of(self._tunnel):
+        if self._tunnel.store.note_of(self._tunnel.name, stream) is None:
             self._note_again(stream)
 
     def _rewritten(self, copy: TableCopy) -> str:
@@ -587,7 +587,7 @@ class Follower(ChangePublisher):
             return ""
         self._looked[copy.stream] = now
         facts = reader_of(copy).column_facts()
-        noted = self._tunnel.store.notes(self._tunnel.name).get(ROWS + copy.stream)
+        noted = self._tunnel.store.note_of(self._tunnel.name, ROWS + copy.stream)
         altered = rewritten(self._tunnel, copy, facts, noted)
         if not {*self._keys[copy.stream]}.isdisjoint(altered):
             why = f"{_why_rewritten(altered)}, one of which is in the key"

@@ -194,7 +194,7 @@ class ChangePublisher:
     def _latest_time(self, copy: TableCopy, stream: tuple[str, int] | None) -> datetime | None:
         """The latest time in the deliveries of a table before this one, also of earlier runs; None = not known."""
         if copy.stream not in self._times and self._tunnel is not None and self._tunnel.exists():
-            said = self._tunnel.store.notes(self._tunnel.name).get(TIMES + copy.stream)
+            said = self._tunnel.store.note_of(self._tunnel.name, TIMES + copy.stream)
             if said is not None:
                 self._times[copy.stream] = json.loads(said)
         delivery, before, after = self._times.get(copy.stream, (None, None, None))

@@ -132,7 +132,7 @@ def _check_masked(copy: TableCopy, before: str, name: str) -> bool:
 
 def columns_noted(tunnel: Tunnel, stream: str) -> dict[str, str]:
     """The numbers of a table's columns when its target got them; {} = they are not known."""
-    found = tunnel.store.notes(tunnel.name).get(COLUMNS + stream)
+    found = tunnel.store.note_of(tunnel.name, COLUMNS + stream)
     return {} if found is None else {str(name): str(n) for name, n in json.loads(found).items()}
 
 

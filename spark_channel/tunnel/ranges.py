@@ -9,6 +9,7 @@ the others that do not fit are left out. They are read again when that delivery 
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import cast
@@ -281,6 +282,8 @@ class DeliveryRows:
             self.waited += time.perf_counter() - began
 
 
+_MOST_GIVEN = 64
+"""Deliveries of a range that the pool has at a time."""
 _ANY_NUMBER = 1 << 62
 """The rows and bytes of one table's delivery, which only the memory of its client bounds."""
 
@@ -345,6 +348,9 @@ class RangeRead:
         self._deliveries: dict[str, DeliveryRows] = {}
         self._left_out: set[str] = set()
         self._rows_of: dict[str, int] = {}
+        self._queue: deque[DeliveryRows] | None = None
+        self._out = 0
+        """How many deliveries the pool has."""
         self._put_table = ""
         self._is_read = self._is_full = self._is_withdrawn = self._has_ended = False
         self._share = budget.share(self._make_room if self._by_table else None)
@@ -472,13 +478,18 @@ class RangeRead:
         with self._lock:
             if self._is_withdrawn or self.lost is not None:
                 return []
-            found = [each for each in self._deliveries.values() if not each.is_given]
             if self._by_table and not self._is_read:
                 largest = self._largest()
-                waits = self._is_full and not any(map(_is_out, self._deliveries.values()))
-                found = [largest] if waits and largest is not None else []
+                found = [largest] if self._is_full and not self._out and largest is not None else []
+            else:
+                if self._queue is None:  # no delivery is added any more
+                    given = [each for each in self._deliveries.values() if not each.is_given]
+                    self._queue = deque(given)
+                room = min(len(self._queue), _MOST_GIVEN - self._out)
+                found = [self._queue.popleft() for _ in range(room)]
             for each in found:
                 each.is_given = True
+            self._out += len(found)
             return found
 
     def over(
@@ -486,6 +497,7 @@ class RangeRead:
     ) -> None:
         """Note that the processor of `delivery` has ended."""
         with self._lock:
+            self._out -= _is_out(delivery)
             delivery.is_processed, delivery.error, delivery.is_over = is_processed, error, True
 
     def ends(self) -> bool:
@@ -502,7 +514,7 @@ class RangeRead:
             return self._is_withdrawn and self._is_over()
 
     def _is_over(self) -> bool:
-        if any(map(_is_out, self._deliveries.values())):
+        if self._out:
             return False
         if self._is_withdrawn or self.lost is not None:
             return True

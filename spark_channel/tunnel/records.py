@@ -306,6 +306,10 @@ class TunnelStore(Protocol):
         """The texts that `note` keeps."""
         ...
 
+    def note_of(self, name: str, key: str) -> str | None:
+        """One of them; None: there is none."""
+        ...
+
     def now(self) -> float:
         """Seconds of the store's clock."""
         ...

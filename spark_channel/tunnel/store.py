@@ -15,7 +15,7 @@ from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.errors import OptionError, TunnelError, TunnelStoreError, UnsupportedError
 from spark_channel.processes import has_ended
-from spark_channel.serialization import dump_tagged, load_tagged
+from spark_channel.serialization import dump_tagged
 from spark_channel.tunnel import state_machine
 from spark_channel.tunnel.records import (
     Channel,
@@ -27,6 +27,14 @@ from spark_channel.tunnel.records import (
     TunnelState,
     TunnelStore,
     TunnelType,
+)
+from spark_channel.tunnel.stored_channels import (
+    CHANNEL_COLUMNS,
+    changing,
+    channel_of,
+    has_places,
+    params_of,
+    place_changes,
 )
 
 __all__ = [
@@ -91,17 +99,19 @@ SCHEMA = (
     """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_notes (
       tunnel TEXT NOT NULL REFERENCES spark_channel_tunnels (name), id TEXT NOT NULL, said TEXT NOT NULL,
       PRIMARY KEY (tunnel, id))""",
+    """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_places (
+      tunnel TEXT NOT NULL, channel TEXT NOT NULL, id TEXT NOT NULL, place BIGINT NOT NULL, said TEXT NOT NULL,
+      PRIMARY KEY (tunnel, channel, id))""",
 )
 """The store's tables, one statement each."""
 
 _TUNNELS = "SELECT name, id, type, source, schema_text, created_at FROM spark_channel_tunnels"
 ONE_TUNNEL = f"{_TUNNELS} WHERE name = ?"
-_CHANNEL_COLUMNS = (
-    "id, place, params, parents, state, version, client, closing_beats, sequence, token, pending"
-)
-_CHANNELS = f"SELECT {_CHANNEL_COLUMNS} FROM spark_channel_tunnel_channels WHERE tunnel = ?"  # noqa: S608 - constants
+_CHANNELS = f"SELECT {CHANNEL_COLUMNS} FROM spark_channel_tunnel_channels WHERE tunnel = ?"  # noqa: S608 - constants
 _NOTES = "SELECT id, said FROM spark_channel_tunnel_notes WHERE tunnel = ? ORDER BY id"
+_ONE_NOTE = "SELECT said FROM spark_channel_tunnel_notes WHERE tunnel = ? AND id = ?"
 _NOTE = "INSERT INTO spark_channel_tunnel_notes (tunnel, id, said) VALUES (?, ?, ?)"
+_OF_CHANNEL = "FROM spark_channel_tunnel_places WHERE tunnel = ? AND channel = ?"
 _CLIENTS = "SELECT id, tag, timeout, last_seen, host, process FROM spark_channel_tunnel_clients WHERE tunnel = ?"
 
 
@@ -114,6 +124,7 @@ class Statements(Protocol):
 class SqlStore(ABC):
     """See `TunnelStore`."""
 
+    _has_notes = False
     _has_tables: ClassVar[str]
     """A statement that gives a row where the store's tables are made."""
 
@@ -130,6 +141,11 @@ class SqlStore(ABC):
         Raises:
             TunnelError: the store cannot be reached, or has no tables.
         """
+
+    def _make(self, statements: Statements) -> None:
+        """Make the tables that are not there."""
+        for statement in SCHEMA:
+            statements.rows(statement)
 
     @abstractmethod
     def _lock(self, statements: Statements, name: str) -> list[tuple[Any, ...]]:
@@ -295,7 +311,7 @@ class SqlStore(ABC):
                 self._save(statements, name, old, state_machine.release(old, client, channels))
 
     def note(self, name: str, key: str, said: str | None) -> None:
-        with self._transaction(make=True) as statements:
+        with self._noting() as statements:
             self._record(statements, name)
             given = (name, key)
             statements.rows(
@@ -305,8 +321,20 @@ class SqlStore(ABC):
                 statements.rows(_NOTE, (*given, said))
 
     def notes(self, name: str) -> dict[str, str]:
-        with self._transaction(make=True) as statements:
+        with self._noting() as statements:
             return {str(key): str(said) for key, said in statements.rows(_NOTES, (name,))}
+
+    def note_of(self, name: str, key: str) -> str | None:
+        with self._noting() as statements:
+            rows = statements.rows(_ONE_NOTE, (name, key))
+            return str(rows[0][0]) if rows else None
+
+    @contextmanager
+    def _noting(self) -> Iterator[Statements]:
+        """A transaction on a store that has notes, which an early version did not make."""
+        with self._transaction(make=not self._has_notes) as statements:
+            yield statements
+        self._has_notes = True
 
     def now(self) -> float:
         with self._transaction() as statements:
@@ -352,35 +380,75 @@ class SqlStore(ABC):
         return record
 
     def _insert(self, statements: Statements, name: str, channel: Channel) -> None:
+        self._save_places(statements, name, None, channel)
         statements.rows(
-            f"INSERT INTO spark_channel_tunnel_channels (tunnel, {_CHANNEL_COLUMNS}) "  # noqa: S608 - constants
+            f"INSERT INTO spark_channel_tunnel_channels (tunnel, {CHANNEL_COLUMNS}) "  # noqa: S608 - constants
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 name,
                 channel.id,
                 channel.place,
-                _params(channel),
+                params_of(channel),
                 dump_tagged(channel.parents),
-                *_changing(channel),
+                *changing(channel),
             ),
         )
 
     def _remove(self, statements: Statements, name: str) -> None:
-        for table in ("tunnel_notes", "tunnel_clients", "tunnel_channels"):
+        for table in ("tunnel_notes", "tunnel_clients", "tunnel_places", "tunnel_channels"):
             statements.rows(f"DELETE FROM spark_channel_{table} WHERE tunnel = ?", (name,))  # noqa: S608 - a constant name
         statements.rows("DELETE FROM spark_channel_tunnels WHERE name = ?", (name,))
 
     def _load(self, statements: Statements, name: str) -> TunnelState:
-        channels = [
-            _channel(row) for row in statements.rows(f"{_CHANNELS} ORDER BY place", (name,))
-        ]
-        return TunnelState({each.id: each for each in channels}, self._clients(statements, name))
+        rows = statements.rows(f"{_CHANNELS} ORDER BY place", (name,))
+        return self._state(statements, name, rows)
 
     def _load_one(self, statements: Statements, name: str, channel: str) -> TunnelState:
         self._record(statements, name)
         rows = statements.rows(f"{_CHANNELS} AND id = ?", (name, channel))
-        found = [_channel(row) for row in rows]
-        return TunnelState({each.id: each for each in found}, self._clients(statements, name))
+        return self._state(statements, name, rows)
+
+    def _state(
+        self, statements: Statements, name: str, rows: Sequence[tuple[Any, ...]]
+    ) -> TunnelState:
+        channels = {}
+        for row in rows:
+            key, places = str(row[0]), {}
+            if has_places(row):  # else an earlier version wrote it, or it is not of several tables
+                sql = f"SELECT id, said {_OF_CHANNEL} ORDER BY place, id"
+                places = dict(statements.rows(sql, (name, key)))
+            channels[key] = channel_of(row, places)
+        return TunnelState(channels, self._clients(statements, name))
+
+    def _save_places(
+        self, statements: Statements, name: str, old: Channel | None, new: Channel
+    ) -> None:
+        """Before the channel's row is written, which says whether it has places in rows already."""
+        given = (name, new.id)
+        changes = place_changes(old, new)
+        if changes is None:
+            return
+        rows = [] if old is None else statements.rows(f"{_CHANNELS} AND id = ?", given)
+        if not any(map(has_places, rows)):
+            self._make(statements)  # a store of an earlier version lacks the table
+            changes = place_changes(None, new) or changes
+            statements.rows(f"DELETE {_OF_CHANNEL}", given)
+        for table in changes.removed:
+            statements.rows(f"DELETE {_OF_CHANNEL} AND id = ?", (*given, table))
+        for table, said in changes.changed.items():
+            statements.rows(
+                "UPDATE spark_channel_tunnel_places SET said = ? "
+                "WHERE tunnel = ? AND channel = ? AND id = ?",
+                (said, *given, table),
+            )
+        if changes.added:
+            ((last,),) = statements.rows(f"SELECT MAX(place) {_OF_CHANNEL}", given)
+            for place, (table, said) in enumerate(changes.added.items(), 1 + int(last or 0)):
+                statements.rows(
+                    "INSERT INTO spark_channel_tunnel_places (tunnel, channel, id, place, said) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    (*given, table, place, said),
+                )
 
     def _clients(self, statements: Statements, name: str) -> Mapping[str, Client]:
         return {row[0]: Client(*row) for row in statements.rows(_CLIENTS, (name,))}
@@ -391,10 +459,11 @@ class SqlStore(ABC):
             if before is None:
                 self._insert(statements, name, channel)
             elif channel != before:
+                self._save_places(statements, name, before, channel)
                 statements.rows(
                     "UPDATE spark_channel_tunnel_channels SET params = ?, state = ?, version = ?, client = ?, "
                     "closing_beats = ?, sequence = ?, token = ?, pending = ? WHERE tunnel = ? AND id = ?",
-                    (_params(channel), *_changing(channel), name, key),
+                    (params_of(channel), *changing(channel), name, key),
                 )
         for key in old.clients.keys() - new.clients.keys():
             statements.rows(
@@ -423,70 +492,9 @@ class SqlStore(ABC):
                 )
 
 
-_PARKED, _AT, _AFTER, _PAUSED, _IN_FLIGHT = "$parked", "$at", "$after", "$paused", "$in_flight"
-_MORE = (
-    ("parked", _PARKED),
-    ("checkpointed_at", _AT),
-    ("after", _AFTER),
-    ("paused", _PAUSED),
-    ("in_flight", _IN_FLIGHT),
-)
-"""Fields of a channel that the store keeps in the split's column."""
-
-
-def _params(channel: Channel) -> str:
-    more: dict[str, Any] = {_PARKED: channel.parked} if channel.parked else {}
-    if channel.checkpointed_at:
-        more[_AT] = channel.checkpointed_at
-    if channel.after is not None:
-        more[_AFTER] = channel.after
-    if channel.paused:
-        more[_PAUSED] = True
-    if channel.in_flight is not None:
-        more[_IN_FLIGHT] = channel.in_flight
-    return dump_tagged({**channel.params, **more})
-
-
-def _changing(channel: Channel) -> tuple[Any, ...]:
-    return (
-        str(channel.state),
-        channel.version,
-        channel.client,
-        channel.closing_beats,
-        channel.sequence,
-        dump_tagged(channel.token),
-        "" if channel.pending is None else dump_tagged(channel.pending),
-    )
-
-
 def _tunnel(row: tuple[Any, ...]) -> TunnelRecord:
     name, key, kind, source, schema, created_at = row
     return TunnelRecord(name, key, TunnelType(kind), source, schema, created_at)
-
-
-def _channel(row: tuple[Any, ...]) -> Channel:
-    key, place, params, parents, state, version, client, beats, sequence, token, pending = row
-    try:
-        known = load_tagged(params)
-        more = {name: known.pop(key) for name, key in _MORE if key in known}
-        return Channel(
-            key,
-            place,
-            known,
-            tuple(load_tagged(parents)),
-            ChannelState(state),
-            version,
-            client,
-            beats,
-            sequence,
-            load_tagged(token),
-            load_tagged(pending) if pending else None,
-            **more,
-        )
-    except (ValueError, TypeError) as error:
-        raise TunnelError(
-            f"channel {key!r} of the tunnel is damaged in its store ({error}); reset the tunnel"
-        ) from error
 
 
 _MAKING = 0x5C_7A_11
@@ -522,9 +530,7 @@ class PostgresStore(SqlStore):
         try:
             with transaction(self._url) as statements:
                 if make:
-                    statements.rows("SELECT CAST(pg_advisory_xact_lock(?) AS TEXT)", (_MAKING,))
-                    for statement in SCHEMA:
-                        statements.rows(statement)
+                    self._make(statements)
                 yield statements
         except adbc_driver_manager.Error as error:
             text = str(error).replace(self._url, self.show()).strip()
@@ -533,6 +539,10 @@ class PostgresStore(SqlStore):
                     f"{self.show()} holds no tunnels; make one with `spark-channel tunnel create`"
                 ) from error
             raise TunnelStoreError(f"tunnel store {self.show()}: {text}") from error
+
+    def _make(self, statements: Statements) -> None:
+        statements.rows("SELECT CAST(pg_advisory_xact_lock(?) AS TEXT)", (_MAKING,))
+        super()._make(statements)
 
     def _lock(self, statements: Statements, name: str) -> list[tuple[Any, ...]]:
         return statements.rows(f"{ONE_TUNNEL} FOR UPDATE", (name,))
@@ -596,8 +606,7 @@ class SqliteStore(SqlStore):
             session.rows("BEGIN IMMEDIATE")
             try:
                 if make:
-                    for statement in SCHEMA:
-                        session.rows(statement)
+                    self._make(session)
                 yield session
                 session.rows("COMMIT")
             except BaseException:

@@ -12,6 +12,7 @@ from spark_channel.tunnel.channel import RangeSize
 from tests.connectors.protocol.targets import Target, open_target
 from tests.growth.test_claims import Jobs
 from tests.growth.test_files import _copied
+from tests.growth.test_followed_tables import ranges_of_small_tables, written_by_a_range
 
 _PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 _SIZES = (1, 10, 100)
@@ -80,6 +81,8 @@ _COUNTS: dict[str, Callable[[Path, int], int]] = {
     "rows of claims that stay": _claims,
     "files that a job makes": _files,
     "ranges of a change feed": _ranges,
+    "bytes that a range of one followed table writes": written_by_a_range,
+    "ranges of the first run of small followed tables, up to 500": ranges_of_small_tables,
 }
 
 

@@ -112,6 +112,19 @@ class NamedChunk:
             yield self.name, event
 
 
+class Sizes:
+    def __init__(self, log: ModelLog) -> None:
+        self.log = log
+
+    def count(self, name: str, base: BaseProgress, most: int) -> int:
+        low: int = (base.after or (number_of(name) * KEYS - 1,))[0]
+        upper: int = base.until[0]
+        return min(most, sum(low < key <= upper for key in self.log.table.rows))
+
+    def bound(self, name: str, base: BaseProgress, rows: int) -> Key | None:
+        return TableLog(self.log, name, [], {}, {}).bound(base.after, base.until, rows)
+
+
 @dataclass
 class Client:
     """Plans and reads ranges as the feed does; dies, and reads a range again."""
@@ -124,6 +137,8 @@ class Client:
     ranges: list[tuple[int, list[Row]]] = field(default_factory=list)
     restarts: list[tuple[int, str]] = field(default_factory=list)
     """How many ranges there were when a table was to be read again."""
+    shared: int = 0
+    """The most tables that had a chunk in one range."""
 
     @classmethod
     def of(cls, table: Table, names: list[str]) -> "Client":
@@ -164,36 +179,34 @@ class Client:
             return old.seen(end, ())
         log.mark()
         after = old.seen(end, log.running())
-        name = after.due() if chance.random() < 0.9 else None
-        if name is None:
-            return after
-        one = TableLog(log, name, [], {}, {})
-        base = after.tables[name].base
-        if base is None:
-            last = one.last()
-            return after.started(name, None if last is None else BaseProgress(None, (last,)))
-        rows = chance.randrange(1, 5)
-        return after.advanced(name, one.bound(base.after, base.until, rows), rows)
+        names = after.due() if chance.random() < 0.9 else []
+        begun = [name for name in names if after.tables[name].base is not None]
+        if begun:
+            return after.with_chunks(begun, chance.randrange(1, 10), Sizes(log))
+        for name in names:
+            last = TableLog(log, name, [], {}, {}).last()
+            after = after.started(name, None if last is None else BaseProgress(None, (last,)))
+        return after
 
     def range(self, chance: random.Random) -> None:
         old, new = self.token, self.plan(chance)
         followed = list(old.tables)
-        chunk = old.chunk_to(new)
+        chunks = old.chunks_to(new)
+        self.shared = max(self.shared, len(chunks))
         while True:
-            if chunk is None:
-                log = TableLog(self.log, followed[0], followed, self.unpublished, old.begins())
-                found = list(log.events(old.lsn, new.lsn, new.lsn, ChunkWindow(lambda _: True)))
-            else:
-                name, place, upper = chunk
+            found: list[Row] = []
+            upto = new.lsn
+            for name, place, upper in chunks:
                 assert place.base is not None
                 assert place.since is not None
                 begins = {**old.begins(), name: place.since}
                 log = TableLog(self.log, name, followed, self.unpublished, begins)
-                found = list(
-                    read_window(
-                        log, old.lsn, new.lsn, place.base.after, upper, chance.randrange(1, 4)
-                    )
-                )
+                rows = chance.randrange(1, 4)
+                found += read_window(log, old.lsn, upto, place.base.after, upper, rows)
+                upto = old.lsn
+            if not chunks:
+                log = TableLog(self.log, followed[0], followed, self.unpublished, old.begins())
+                found += log.events(old.lsn, new.lsn, new.lsn, ChunkWindow(lambda _: True))
             if chance.random() < 0.8:
                 break  # else it died before all was delivered, and reads it again
             for _ in range(chance.randrange(20)):
@@ -288,19 +301,20 @@ def many(seeds: range) -> None:
         check(run(seed, truncates=False))
 
 
-def _eager(self: TablesToken) -> str | None:
-    return next((name for name, each in self.tables.items() if each.since is not None), None)
+def test_tables_of_a_history_share_ranges() -> None:
+    assert max(run(seed, truncates=False).shared for seed in range(50)) >= 2
 
 
-def _early(self: TablesToken) -> str | None:
-    return next(
-        (
-            n
-            for n, each in self.tables.items()
-            if each.base or (each.since is not None and self.safe >= each.since)
-        ),
-        None,
-    )
+def _eager(self: TablesToken) -> list[str]:
+    return [name for name, each in self.tables.items() if each.since is not None]
+
+
+def _early(self: TablesToken) -> list[str]:
+    return [
+        n
+        for n, each in self.tables.items()
+        if each.base or (each.since is not None and self.safe >= each.since)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -339,7 +353,7 @@ def test_a_table_is_followed_from_where_its_columns_were_looked_at() -> None:
     behind = one().joined("shop.b", 2, "y", SHAPE, 150)
     assert behind.begins() == {"shop.a": 100, "shop.b": 150}
     assert behind.restarted("shop.b", 2, "y", SHAPE).begins() == behind.begins()
-    assert behind.seen(140, []).due() is None
+    assert behind.seen(140, []).due() == []
     assert behind.seen(160, []).begins() == {"shop.a": 160, "shop.b": 160}
     assert one().joined("shop.b", 2, "y", SHAPE, 50).begins() == {"shop.a": 100, "shop.b": 100}
 
@@ -420,15 +434,15 @@ def test_entries_of_an_older_version_are_those_without_a_transaction() -> None:
 
 def test_the_log_is_kept_from_where_a_table_joined() -> None:
     waits = one().joined("shop.b", 2, "y", SHAPE)
-    assert (waits.confirmable, waits.due()) == (100, None)
+    assert (waits.confirmable, waits.due()) == (100, [])
     doubt = waits.seen(150, [7])
-    assert (doubt.confirmable, doubt.due()) == (100, None)
+    assert (doubt.confirmable, doubt.due()) == (100, [])
     safe = doubt.seen(200, [])
-    assert (safe.confirmable, safe.due()) == (200, "shop.b")
+    assert (safe.confirmable, safe.due()) == (200, ["shop.b"])
     begun = safe.started("shop.b", BaseProgress(None, (9,)))
-    assert safe.chunk_to(begun) is None
+    assert safe.chunks_to(begun) == []
     done = begun.advanced("shop.b", None, 5)
-    assert begun.chunk_to(done) == ("shop.b", begun.tables["shop.b"], (9,))
+    assert begun.chunks_to(done) == [("shop.b", begun.tables["shop.b"], (9,))]
     assert done.is_read
     assert done.token() == {
         "lsn": "00000000/000000C8",

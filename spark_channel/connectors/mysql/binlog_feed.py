@@ -31,7 +31,7 @@ from spark_channel.connectors.mysql.binlog_events import Event, Kind
 from spark_channel.connectors.mysql.binlog_position import GtidSet, Remaining, TaggedGtidError
 from spark_channel.connectors.mysql.binlog_snapshot import (
     BinlogWatermarks,
-    bound_of,
+    RestOfTables,
     snapshot_place,
     start_of,
 )
@@ -49,7 +49,10 @@ from spark_channel.connectors.mysql.binlog_token import (
 from spark_channel.connectors.mysql.options import MysqlReadOptions
 from spark_channel.connectors.mysql.session import MysqlSession, is_away, is_short
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.incremental_snapshot import read_window
+from spark_channel.connectors.sql.incremental_snapshot import (
+    MOST_TABLES,
+    read_window,
+)
 from spark_channel.connectors.sql.keyset import SessionHolder
 from spark_channel.connectors.sql.log_feed import SchemaRule
 from spark_channel.connectors.sql.log_tables import (
@@ -294,22 +297,30 @@ class BinlogFeed(ChangeFeed):
             return made if count or is_cut else self._fresh(token, made)
         if is_cut and token.waited < MOST_WAITS:
             return replace(made, waited=token.waited + 1)
-        name = token.due()
-        if name is None or name not in made.tables:
-            return made
-        place = made.tables[name]
-        source = None if place.is_dropped else self._source_of(session, place, made.position)
-        if source is None:
-            warn_of_gone_rows(name)
-            return made.started(name, None)
-        if place.since is None or place.since != token.tables[name].since:
-            return made  # it is to be read again from a later position on
-        if place.base is None:
-            if not self._visible(session).covers(place.since):
-                return made  # a statement may not see its last key yet
-            return made.started(name, start_of(session, source, place.since))
+        sizes = RestOfTables(session)
+        for name in token.due()[:MOST_TABLES]:
+            place = made.tables.get(name)
+            if place is None:
+                continue
+            source = None if place.is_dropped else self._source_of(session, place, made.position)
+            if source is None:
+                warn_of_gone_rows(name)
+                return made.started(name, None)
+            # Another position: it is to be read again from there on.
+            if place.since is not None and place.since == token.tables[name].since:
+                sizes.sources[name] = source
+        begun = [name for name in sizes.sources if made.tables[name].base is not None]
+        if not begun:
+            if not sizes.sources:
+                return made
+            seen, bases = self._visible(session), {}
+            for name, source in sizes.sources.items():
+                since = made.tables[name].since
+                if seen.covers(since):  # else a statement may not see its last key yet
+                    bases[name] = start_of(session, source, since)
+            return made.all_started(bases)
         rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
-        return made.advanced(name, bound_of(session, source, place.base, rows), rows)
+        return made.with_chunks(begun, rows, sizes)
 
     def _all(self, session: MysqlSession, token: TablesToken, upto: GtidSet | None) -> TablesToken:
         """The token behind all that is in the log."""
@@ -417,12 +428,18 @@ class BinlogFeed(ChangeFeed):
             if each.is_dropped:
                 tables[name]["dropped"] = True
         log = {"after": str(old.position), "upto": str(new.position), "tables": tables}
-        chunk = old.chunk_to(new)
-        if chunk is not None:
-            name, place, upper = chunk
-            base = place.base
-            keys = {"lower": base.after, "upper": upper, "order": base.order, "since": base.since}
-            return [Split({"kind": "window", **log, "table": name, **keys})]
+        chunks = [
+            {
+                "table": name,
+                "lower": place.base.after,
+                "upper": upper,
+                "order": place.base.order,
+                "since": place.base.since,
+            }
+            for name, place, upper in old.chunks_to(new)
+        ]
+        if chunks:
+            return [Split({"kind": "window", **log, "chunks": chunks})]
         return [] if old.position == new.position else [Split({"kind": "changes", **log})]
 
     # --- rows ---
@@ -440,40 +457,42 @@ class BinlogFeed(ChangeFeed):
             for name, each in params["tables"].items()
             if "since" in each
         }
-        table = next((each for each in tables if each.listed == params.get("table")), None)
-        columns = (
-            None if table is None or (self._cuts_at_alter and self._rule.evolves) else table.schema
-        )
+        named = {each.listed: each for each in tables}
+        evolves = self._cuts_at_alter and self._rule.evolves
         with (
             _Answers(self._options) as answers,
             SessionHolder(partial(self._reader.connect, "read")) as rows,
         ):
-            events = partial(self._events, answers, tables, table, skips)
-            if table is None or not self._has_rows(places[table.listed], start):
-                yield from events(start, start, end, None)
-                return
-            log = BinlogWatermarks(
-                self._reader_of(table),
-                rows,
-                self._seen,
-                events,
-                columns,
-                change_schema(table.schema),
-                start,
-                end,
-                rule=self._range_rule,
-                order=params["order"],
-                since=params["since"],
-            )
-            lower, upper = params["lower"], params["upper"]
-            yield from read_window(
-                NamedLog(log, table.listed) if table.listed else log,
-                start,
-                end,
-                None if lower is None else tuple(lower),
-                tuple(upper),
-                log.chunk_rows(),
-            )
+            upto = end  # the changes are delivered once, with the first chunk
+            for chunk in params.get("chunks", ()):
+                table = named[chunk["table"]]
+                if not self._has_rows(places[table.listed], start):
+                    continue
+                log = BinlogWatermarks(
+                    self._reader_of(table),
+                    rows,
+                    self._seen,
+                    partial(self._events, answers, tables, table, skips),
+                    None if evolves else table.schema,
+                    change_schema(table.schema),
+                    start,
+                    end,
+                    rule=self._range_rule,
+                    order=chunk["order"],
+                    since=chunk["since"],
+                )
+                lower, upper = chunk["lower"], tuple(chunk["upper"])
+                yield from read_window(
+                    NamedLog(log, table.listed) if table.listed else log,
+                    start,
+                    upto,
+                    None if lower is None else tuple(lower),
+                    upper,
+                    log.chunk_rows(),
+                )
+                upto = start
+            if upto is end:
+                yield from self._events(answers, tables, None, skips, start, start, end, None)
 
     def _events(
         self,

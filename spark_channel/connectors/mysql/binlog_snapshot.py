@@ -29,6 +29,7 @@ from spark_channel.connectors.sql.log_feed import (
     base_keyset,
     between,
     check_order,
+    count_of,
     key_of,
     order_of,
 )
@@ -39,7 +40,7 @@ from spark_channel.errors import SourceError
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
-__all__ = ["BinlogWatermarks", "bound_of", "obstacle", "snapshot_place", "start_of"]
+__all__ = ["BinlogWatermarks", "RestOfTables", "obstacle", "snapshot_place", "start_of"]
 
 _KEYS = frozenset(
     {
@@ -107,12 +108,28 @@ def start_of(session: Session, source: ReadSource, since: GtidSet) -> BaseProgre
     )
 
 
-def bound_of(session: Session, source: ReadSource, base: BaseProgress, rows: int) -> Key | None:
-    """The key of row number `rows` of what is left; None = there are fewer."""
-    keyset = base_keyset(source)
-    check_order(keyset, _sorted_as, base.order)
-    found = session.rows(key_of(keyset, between(keyset, base.after, base.until), rows - 1))
-    return tuple(found[0]) if found else None
+class RestOfTables:
+    """See `ChunkSizes`. `sources`: the tables as the catalog has them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.sources: dict[str, ReadSource] = {}
+
+    def count(self, name: str, base: BaseProgress, most: int) -> int:
+        keyset = self._keyset(name, base)
+        sql = count_of(keyset, between(keyset, base.after, base.until), most)
+        return int(self._session.rows(sql)[0][0])
+
+    def bound(self, name: str, base: BaseProgress, rows: int) -> Key | None:
+        keyset = self._keyset(name, base)
+        sql = key_of(keyset, between(keyset, base.after, base.until), rows - 1)
+        found = self._session.rows(sql)
+        return tuple(found[0]) if found else None
+
+    def _keyset(self, name: str, base: BaseProgress) -> Keyset:
+        keyset = base_keyset(self.sources[name])
+        check_order(keyset, _sorted_as, base.order)
+        return keyset
 
 
 def _sorted_as(column: Column) -> str:

@@ -367,14 +367,14 @@ class BinlogTablesFeed(BinlogFeed):
 
     def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
         (token,) = map(self._read, tokens)
-        made = token
+        made = {}
         with self._session() as session:
             for name, place in token.tables.items():
                 reader = self._reader_named(place.table["database"], place.table["name"])
                 base = start_of(session, reader.resolve(session), token.position)
                 since = None if base is None else token.position
-                made = made.placed(name, replace(place, base=base, since=since))
-        return [made.token()]
+                made[name] = replace(place, base=base, since=since)
+        return [replace(token, tables=made).token()]
 
     def _read(self, token: Token) -> TablesToken:
         return TablesToken.read(token, self._gtids)

@@ -112,20 +112,21 @@ class TablesToken(SeveralTables):
     waited: int = 0
     removed: tuple[str, ...] = ()
 
-    def due(self) -> str | None:
-        """The table whose existing rows are read next; None: none is read yet, or all are.
+    def due(self) -> list[str]:
+        """The tables whose existing rows may be read next.
 
         The first ones wait until the position has passed what does not belong to the feed: a chunk drops keys that
         change there, whose changes are not delivered.
         """
-        for name, each in self.tables.items():
-            if each.since is None:
-                continue
-            if each.base is not None or all(
-                at is None or self.position.covers(at) for at in (each.since, each.again)
-            ):
-                return name
-        return None
+        return [
+            name
+            for name, each in self.tables.items()
+            if each.since is not None
+            and (
+                each.base is not None
+                or all(at is None or self.position.covers(at) for at in (each.since, each.again))
+            )
+        ]
 
     def joined(self, name: str, table: Mapping[str, Any], at: GtidSet) -> "TablesToken":
         """With one more table, whose existing rows and later changes are read.

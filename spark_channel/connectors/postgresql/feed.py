@@ -60,8 +60,10 @@ from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.postgresql.tokens import TablesToken
 from spark_channel.connectors.postgresql.watermarks import Connect, PgWatermarks
 from spark_channel.connectors.sql.incremental_snapshot import (
+    MOST_TABLES,
     BaseProgress,
     ChunkWindow,
+    Key,
     WatermarkLog,
     read_window,
 )
@@ -73,6 +75,7 @@ from spark_channel.connectors.sql.log_tables import (
     RANGE_ROWS,
     TableWaiting,
     lag_of_tables,
+    of_table,
 )
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import BatchSize
@@ -322,24 +325,33 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             return after.started(gone, None)
         if is_cut and after.waited < MOST_WAITS:
             return replace(after, waited=after.waited + 1)
-        name = after.due()
-        if name is None:
-            return after
-        place = after.tables[name]
+        names = after.due()
+        begun = [name for name in names if after.tables[name].base is not None]
+        if not begun:
+            bases = {}
+            for name in names[:MOST_TABLES]:
+                place = after.tables[name]
+                table = self._table(name, place.oid, place.shape)
+                bases[name] = self._start(session, table, end)
+            return after.all_started(bases)
+        rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
+        return after.with_chunks(begun, rows, _Sizes(self, session, after, end))
+
+    def rest_of(
+        self, session: PgReadSession, token: TablesToken, name: str, base: BaseProgress, at: int
+    ) -> PgWatermarks:
+        """The existing rows of a table that are left to read, for their number."""
+        place = token.tables[name]
         table = self._table(name, place.oid, place.shape)
-        if place.base is None:
-            return after.started(name, self._start(session, table, end))
         reader = self._reader_of(session, name, place.oid)
-        log = self._log_of(
+        return self._log_of(
             table,
             reader,
-            end,
+            at,
             lambda: nullcontext(session),
-            order=place.base.order,
+            order=base.order,
             rule=self._rule,
         )
-        rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
-        return after.advanced(name, log.bound(place.base.after, place.base.until, rows), rows)
 
     def _start(self, session: PgReadSession, table: FollowedTable, at: int) -> BaseProgress | None:
         reader = self._reader_of(session, table.name, table.oid)
@@ -447,12 +459,18 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             for name, each in old.tables.items()
         }
         log = {"after": old.lsn, "upto": new.lsn, "tables": tables, "begins": old.begins()}
-        chunk = old.chunk_to(new)
-        if chunk is not None:
-            name, place, upper = chunk
-            assert place.base is not None
-            keys = {"lower": place.base.after, "upper": upper, "order": place.base.order}
-            return [Split({"kind": "window", **log, "table": name, "since": place.since, **keys})]
+        chunks = [
+            {
+                "table": name,
+                "since": place.since,
+                "lower": place.base.after,
+                "upper": upper,
+                "order": place.base.order,
+            }
+            for name, place, upper in old.chunks_to(new)
+        ]
+        if chunks:
+            return [Split({"kind": "window", **log, "chunks": chunks})]
         return [Split({"kind": "changes", **log})] if new.lsn > old.lsn else []
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
@@ -463,40 +481,39 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             SessionHolder(partial(self._reader.connect, "read")) as rows,
         ):
             connect = partial(lent, ours)
-            with connect() as session:
+            with connect():
                 tables = [
                     self._table(name, each["oid"], TableColumns.of(each["shape"]))
                     for name, each in params["tables"].items()
                 ]
-                table = next((each for each in tables if each.name == params.get("table")), None)
-                reader = None if table is None else self._rows_of(session, table)
+            named = {each.name: each for each in tables}
             first = {each.oid: int(params["begins"][each.name]) for each in tables}
-            if table is None or reader is None:
+            end = upto  # the changes are delivered once, with the first chunk
+            for chunk in params.get("chunks", ()):
+                table = named[chunk["table"]]
+                with connect() as session:
+                    reader = self._rows_of(session, table)
+                if reader is None:
+                    continue
+                begins = {**first, table.oid: int(chunk["since"])}
+                found = self._log_of(
+                    table,
+                    reader,
+                    upto,
+                    connect,
+                    partial(lent, rows),
+                    partial(self._beside, connect, tables, table, begins),
+                    chunk["order"],
+                    rule=self._range_rule,
+                )
+                log = self._given_log(found, table.name)
+                lower, upper = chunk["lower"], tuple(chunk["upper"])
+                lower = None if lower is None else tuple(lower)
+                yield from read_window(log, after, end, lower, upper, found.chunk_rows())
+                end = after
+            if end > after:
                 for name, batch in self._decoded_of(connect, tables, first, after, upto, upto):
                     yield self._given(batch, name)
-                return
-            first[table.oid] = int(params["since"])
-            events = partial(self._beside, connect, tables, table, first)
-            found = self._log_of(
-                table,
-                reader,
-                upto,
-                connect,
-                partial(lent, rows),
-                events,
-                params["order"],
-                rule=self._range_rule,
-            )
-            log = self._given_log(found, table.name)
-            lower, upper = params["lower"], params["upper"]
-            yield from read_window(
-                log,
-                after,
-                upto,
-                None if lower is None else tuple(lower),
-                tuple(upper),
-                found.chunk_rows(),
-            )
 
     def _beside(
         self,
@@ -642,6 +659,23 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 f"WHERE pubname = {quoted(self._publication)}"
             )
         )
+
+
+class _Sizes:
+    """See `ChunkSizes`."""
+
+    def __init__(
+        self, feed: ReplicationFeed, session: PgReadSession, token: TablesToken, at: int
+    ) -> None:
+        self._rest_of = partial(feed.rest_of, session, token, at=at)
+
+    def count(self, name: str, base: BaseProgress, most: int) -> int:
+        with of_table(name):
+            return self._rest_of(name, base).count(base.after, base.until, most)
+
+    def bound(self, name: str, base: BaseProgress, rows: int) -> Key | None:
+        with of_table(name):
+            return self._rest_of(name, base).bound(base.after, base.until, rows)
 
 
 def _no_events(*_: Any) -> Iterator[pa.RecordBatch]:

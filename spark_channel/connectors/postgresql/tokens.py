@@ -257,16 +257,17 @@ class TablesToken(SeveralTables):
         safe, doubt_at, doubt = safe_after((self.safe, self.doubt_at, self.doubt), end, running)
         return replace(self, lsn=end, safe=safe, doubt_at=doubt_at, doubt=doubt)
 
-    def due(self) -> str | None:
-        """The table whose existing rows are read next; None: none is read yet, or all are."""
-        for name, each in self.tables.items():
-            if each.base is not None or (each.since is not None and self.safe > each.since):
-                return name
-        return None
+    def due(self) -> list[str]:
+        """The tables whose existing rows may be read next."""
+        return [
+            name
+            for name, each in self.tables.items()
+            if each.base is not None or (each.since is not None and self.safe > each.since)
+        ]
 
     def awaited(self) -> list[str]:
         """The tables whose existing rows wait for transactions of `doubt`."""
-        if not self.doubt or self.due() is not None:
+        if not self.doubt or self.due():
             return []
         return [name for name, each in self.tables.items() if each.since is not None]
 

@@ -160,6 +160,11 @@ class PgWatermarks:
         with self._connect() as session:
             return self._table.bound(session, lower, upper, rows)
 
+    def count(self, lower: Key | None, upper: Key, most: int) -> int:
+        """How many rows there are behind `lower`, up to `upper`: up to `most`."""
+        with self._connect() as session:
+            return self._table.count(session, lower, upper, most)
+
     def chunk(self, lower: Key | None, upper: Key, rows: int) -> BaseChunk:
         def once() -> BaseChunk:
             with self._rows() as session:

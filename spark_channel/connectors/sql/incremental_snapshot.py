@@ -7,15 +7,17 @@ earlier transaction that the statement did not see: then it is what the log up t
 chunk was read, and however often. A row that is dropped has a change in the log, which is or will be delivered.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from spark_channel.errors import TunnelError
 
 __all__ = [
+    "MOST_TABLES",
     "BaseProgress",
     "Chunk",
+    "ChunkSizes",
     "ChunkWindow",
     "Key",
     "Safety",
@@ -26,6 +28,10 @@ __all__ = [
 ]
 
 Key = tuple[Any, ...]
+MOST_TABLES = 500
+"""Tables that share a range, each with all its existing rows."""
+_SMALL_ROWS = 1_000
+"""A table with fewer rows left shares its range."""
 P = TypeVar("P")
 """A position in a log."""
 T = TypeVar("T")
@@ -253,9 +259,15 @@ class SeveralTables:
 
     def started(self, name: str, base: BaseProgress | None) -> Self:
         """With the range of keys that is to be read of a table; None: it is empty."""
-        found = self.tables[name]
-        place = replace(found, base=base, since=None if base is None else found.since)
-        return self.changed(tables={**self.tables, name: place})
+        return self.all_started({name: base})
+
+    def all_started(self, bases: Mapping[str, BaseProgress | None]) -> Self:
+        """`started` of several tables."""
+        places = {
+            name: replace(self.tables[name], base=base, since=base and self.tables[name].since)
+            for name, base in bases.items()
+        }
+        return self.changed(tables={**self.tables, **places})
 
     def advanced(self, name: str, upto: Key | None, rows: int) -> Self:
         """With the chunk of a table up to key `upto`; None = with its last one."""
@@ -263,18 +275,52 @@ class SeveralTables:
         assert base is not None
         return self.started(name, base.advanced(upto, rows)).changed(waited=0)
 
-    def chunk_to(self, after: Self) -> tuple[str, Any, Key] | None:
-        """The chunk between this token and a later one: its table at this token, and its last key."""
+    def chunks_to(self, after: Self) -> list[tuple[str, Any, Key]]:
+        """The chunks between this token and a later one: the table of each at this token, and its last key."""
+        found = []
         for name, each in self.tables.items():
             new = after.tables[name].base
             if each.base is not None and (new is None or new.after != each.base.after):
                 upper = each.base.until if new is None else new.after
                 assert upper is not None
-                return name, each, upper
-        return None
+                found.append((name, each, upper))
+        return found
+
+    def with_chunks(self, names: Sequence[str], rows: int, sizes: "ChunkSizes") -> Self:
+        """With the next chunk of each table of a range of about `rows` rows: of one large table, or of small ones.
+
+        `names`: the tables whose existing rows are being read, in order.
+        """
+        read: list[str] = []
+        left = rows
+        for place, name in enumerate(names[:MOST_TABLES]):
+            base = self.tables[name].base
+            most = min(_SMALL_ROWS, left)
+            is_large = base.left is not None and base.left > most
+            if place and (is_large or not left):
+                continue
+            count = most if is_large else sizes.count(name, base, most)
+            if count < most:
+                read.append(name)
+                left -= count
+            elif not place:
+                return self.advanced(name, sizes.bound(name, base, rows), rows)
+        return self.all_started(dict.fromkeys(read)).changed(waited=0)
 
     def changed(self, **changes: Any) -> Self:
         return cast(Self, cast(Callable[..., Any], replace)(self, **changes))
+
+
+class ChunkSizes(Protocol):
+    """What a database says of the existing rows of a table that are left to read."""
+
+    def count(self, name: str, base: BaseProgress, most: int) -> int:
+        """How many there are, up to `most`."""
+        ...
+
+    def bound(self, name: str, base: BaseProgress, rows: int) -> Key | None:
+        """The key of row number `rows`; None = there are fewer rows."""
+        ...
 
 
 Safety = tuple[int, int, tuple[int, ...]]

@@ -30,6 +30,7 @@ __all__ = [
     "between",
     "check_order",
     "chunk_rows",
+    "count_of",
     "key_of",
     "last_key",
     "order_of",
@@ -195,6 +196,12 @@ def key_of(keyset: Keyset, conditions: Sequence[str], skipped: int, *, last: boo
     return f"{source.sql(columns, conditions)} ORDER BY {order} LIMIT 1 OFFSET {skipped}"
 
 
+def count_of(keyset: Keyset, conditions: Sequence[str], most: int) -> str:
+    """The statement for the number of rows, up to `most`."""
+    inner = keyset.source.sql(["1 AS one"], conditions)
+    return f"SELECT COUNT(*) FROM ({inner} LIMIT {most}) counted"  # noqa: S608 - quoted names and literals
+
+
 def last_key(batch: pa.RecordBatch, keyset: Keyset) -> Key:
     return tuple(batch.column(place)[-1].as_py() for place in keyset.places)
 
@@ -341,6 +348,11 @@ class BaseTable:
         keyset = base_keyset(self.source(session))
         found = session.rows(key_of(keyset, between(keyset, lower, upper), rows - 1))
         return tuple(found[0]) if found else None
+
+    def count(self, session: Session, lower: Key | None, upper: Key, most: int) -> int:
+        """How many rows there are behind `lower`, up to `upper`: up to `most`."""
+        keyset = base_keyset(self.source(session))
+        return int(session.rows(count_of(keyset, between(keyset, lower, upper), most))[0][0])
 
     def chunk_rows(self, session: Session) -> int:
         """How many rows are held at once, and read by one statement."""
