@@ -19,6 +19,7 @@ __all__ = [
     "BytesAsText",
     "Convert",
     "CsvTexts",
+    "FloatsAsText",
     "JavaTexts",
     "TimesAsText",
     "can_convert",
@@ -257,6 +258,32 @@ class BytesAsText(Transformer):
 
 def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class FloatsAsText(Transformer):
+    """Floats as DataX writes them into texts: 0.1, 100.0, and all digits in place of an exponent."""
+
+    step: ClassVar[str] = "floats as text"
+    in_place: ClassVar[bool] = True
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema(
+            [
+                part.with_type(pa.string()) if pa.types.is_floating(part.type) else part
+                for part in schema
+            ]
+        )
+
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
+        schema = self.output_schema(batch.schema)
+        columns = [
+            _text(column, pa.string(), _TimeSettings())[0]
+            if pa.types.is_floating(column.type)
+            else column
+            for column in batch.columns
+        ]
+        return TransformResult(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 Converted = tuple[pa.Array, pa.BooleanArray | None]
@@ -618,8 +645,12 @@ def local_zone() -> str:
 
 @dataclass(frozen=True, slots=True)
 class JavaTexts(Transformer):
-    """Timestamps in the format of `java.sql.Timestamp`, to the millisecond, and floats in that of `Double.toString`."""
+    """Timestamps in the format of `java.sql.Timestamp`, to the millisecond, and floats in that of `Double.toString`.
 
+    `whole_seconds`: without a fraction of zero, as Hive's Timestamp has it.
+    """
+
+    whole_seconds: bool = False
     step: ClassVar[str] = "texts of Java"
     in_place: ClassVar[bool] = True
 
@@ -629,25 +660,28 @@ class JavaTexts(Transformer):
         )
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
-        columns = [_shown(column) if _is_shown(column.type) else column for column in batch.columns]
+        columns = [
+            self._shown(column) if _is_shown(column.type) else column for column in batch.columns
+        ]
         return TransformResult(
             pa.RecordBatch.from_arrays(columns, schema=self.output_schema(batch.schema))
         )
+
+    def _shown(self, column: pa.Array) -> pa.Array:
+        if not pa.types.is_timestamp(column.type):
+            return java_double(column)
+        # Zeros at the end of the milliseconds are not shown; the first one only if no digit is.
+        return _timestamps(column, r"\.?0{1,3}$" if self.whole_seconds else "0{1,2}$")
 
 
 def _is_shown(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind) or pa.types.is_floating(kind))
 
 
-def _shown(column: pa.Array) -> pa.Array:
-    return _timestamps(column) if pa.types.is_timestamp(column.type) else java_double(column)
-
-
-def _timestamps(column: pa.Array) -> pa.Array:
+def _timestamps(column: pa.Array, zeros: str) -> pa.Array:
     local = pc.local_timestamp(column) if column.type.tz else column
     local = pc.cast(pc.floor_temporal(local, unit="millisecond"), pa.timestamp("ms"))
-    # At least one digit of a second is shown, and no zero after it.
-    return pc.replace_substring_regex(pc.strftime(local, format="%Y-%m-%d %H:%M:%S"), "0{1,2}$", "")
+    return pc.replace_substring_regex(pc.strftime(local, format="%Y-%m-%d %H:%M:%S"), zeros, "")
 
 
 @dataclass(frozen=True, slots=True)

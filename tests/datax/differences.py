@@ -143,6 +143,42 @@ WHY = {
         "means what it does in txtfilereader",
         "the page of DataX says so",
     ),
+    "zeros": (
+        "decimals of ORC, Parquet, ClickHouse into texts; doubles of MongoDB declared `string`; `-0.0` in hdfswriter",
+        "`1.5`; `100000000000000000000`; `0.0`",
+        "`1.50`, as the type has it; `1e+20`; `-0.0`",
+        "the number is the same",
+    ),
+    "hive": (
+        "hdfswriter: `timestamp`, and in ORC `date` and `decimal`; hdfsreader: times of Parquet",
+        "8 hours earlier in Shanghai; an empty struct, an error; a wrong year or milliseconds",
+        "the time, the day, the number",
+        "the values would be lost",
+    ),
+    "nested": (
+        "mongodbreader: a name with dots, and a nested document",
+        "NULL unless its type is `document`; `Document{{k=v}}`",
+        "the nested value; JSON",
+        "NULL would lose it, and no program reads Java's text",
+    ),
+    "fields": (
+        "mongodbwriter: a value of another type than the column's",
+        "the document without that field, or with the text",
+        "converted, or the row is dirty",
+        "half a document is neither written nor refused",
+    ),
+    "upsert": (
+        "`upsertInfo` of mongodbwriter",
+        "has no effect",
+        "replaces by the key, as `writeMode` does in both",
+        "the page of DataX names it",
+    ),
+    "folder": (
+        "osswriter: `object`, and what `truncate` and `nonConflict` look at",
+        "the beginning of the names of objects",
+        "a folder of that name",
+        "objects of others are neither removed nor in the way",
+    ),
     "kept": (
         "a run that fails, with `errorLimit.record` 0",
         "leaves the rows that were written",

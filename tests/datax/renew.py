@@ -1,7 +1,7 @@
-"""Writes into jobs.json what DataX writes for each job: `DATAX=FOLDER TZ=Asia/Shanghai python -m tests.datax.renew`.
+"""Writes into the files of jobs what DataX writes for each.
 
-FOLDER is a DataX that was built, `JAVA` the Java 8 that runs it. With words behind the command, jobs with these in
-their names are run.
+`DATAX=FOLDER TZ=Asia/Shanghai python -m tests.datax.renew` runs the DataX that was built in FOLDER, by the Java 8
+`JAVA`. With words behind the command, jobs with these in their names are run.
 """
 
 import json
@@ -10,17 +10,18 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.datax import plugin_ends
 from tests.datax.matrix import FILES, Databases, name_of, prepare, read_jobs, rows_after
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
 __all__ = ["datax_command"]
-
-KEPT = ("exit", "refused", "rows")
 
 
 def datax_command(job: Path, *, memory: str = "512m") -> list[str]:
@@ -39,24 +40,26 @@ def datax_command(job: Path, *, memory: str = "512m") -> list[str]:
     ]
 
 
-def _outcome(job: dict[str, Any], databases: Databases) -> dict[str, Any]:
+def _outcome(written: Callable[[Path], Path], rows: Callable[[Path], Any]) -> dict[str, Any]:
+    """What DataX does with the job that `written` puts into a folder; `rows` are there then."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = datax_command(prepare(job, folder, databases))
+        command = datax_command(written(folder))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         failed = re.findall(r"读写失败总数\s*:\s*(\d+)", done.stdout)
         return {
             "exit": min(done.returncode, 1),
             "refused": int(failed[-1]) if failed else None,
-            "rows": rows_after(job, folder, databases),
+            "rows": rows(folder),
         }
 
 
-def _line(job: dict[str, Any]) -> str:
-    return json.dumps(job, ensure_ascii=False)
+def _write(name: str, jobs: list[dict[str, Any]]) -> None:
+    lines = ",\n".join(json.dumps(job, ensure_ascii=False) for job in jobs)
+    Path(__file__).with_name(name).write_text(f"[\n{lines}\n]\n", "utf-8")
 
 
-def main(words: list[str]) -> None:
+def _renew_databases(words: list[str]) -> None:
     with mock.patch.dict(
         os.environ, {"TZ": "UTC"}
     ):  # DataX's zone is another one than the servers'
@@ -68,12 +71,45 @@ def main(words: list[str]) -> None:
                 jobs = read_jobs(name)
                 for number, job in enumerate(jobs):
                     if all(word in name_of(job) for word in words):
-                        jobs[number] = {**job, **_outcome(job, databases)}
-                text = "[\n" + ",\n".join(_line(job) for job in jobs) + "\n]\n"
-                Path(__file__).with_name(name).write_text(text, "utf-8")
+                        done = _outcome(
+                            lambda folder, job=job: prepare(job, folder, databases),  # type: ignore[misc]
+                            lambda folder, job=job: rows_after(job, folder, databases),  # type: ignore[misc]
+                        )
+                        jobs[number] = {**job, **done}
+                _write(name, jobs)
     finally:
         mariadb.close()
         postgres.close()
+
+
+def _renew_plugins(words: list[str]) -> None:
+    jobs = read_jobs("plugins.json")
+    for system, opened in plugin_ends.ENDS.items():
+        chosen = [
+            number
+            for number, job in enumerate(jobs)
+            if job["system"] == system and all(word in f"{system}: {job['what']}" for word in words)
+        ]
+        if not chosen:
+            continue
+        with ExitStack() as held:
+            with mock.patch.dict(os.environ, {"TZ": "UTC"}):
+                end = held.enter_context(opened())
+            for number in chosen:
+                jobs[number] |= _plugin_outcome(jobs[number], end)
+    _write("plugins.json", jobs)
+
+
+def _plugin_outcome(job: dict[str, Any], end: plugin_ends.End) -> dict[str, Any]:
+    return _outcome(
+        lambda folder: plugin_ends.written_job(job, folder, end, for_datax=True),
+        lambda folder: plugin_ends.rows_after(job, folder, end),
+    )
+
+
+def main(words: list[str]) -> None:
+    _renew_databases(words)
+    _renew_plugins(words)
 
 
 if __name__ == "__main__":

@@ -464,9 +464,9 @@ def test_hdfswriter_writes_raw_text(make_job: Any, shop: Shop, tmp_path: Path) -
     }
     move(make_job("mysqlreader", reads(shop), "hdfswriter", target))
     assert lines(tmp_path) == [
-        '1,say "so", a\\b,2022-12-28 00:00:00,2022-12-28 07:00:00.0,2022-12-28,100.0',
+        '1,say "so", a\\b,2022-12-28 00:00:00,2022-12-28 07:00:00,2022-12-28,100.0',
         "2,,,,,",
-        "3, x ,2022-12-28 12:00:01,2022-12-28 07:00:00.0,2022-12-28,1.0E10",
+        "3, x ,2022-12-28 12:00:01,2022-12-28 07:00:00,2022-12-28,1.0E10",
     ]
 
 

@@ -130,7 +130,7 @@ def test_sizes_and_formats(make_job: Any) -> None:
         "nil",
         "gzip",
     )
-    assert writes(make_job, "osswriter", **OSS)["nullValue"] == r"\N"
+    assert writes(make_job, "osswriter", **OSS)["nullValue"] == "null"
     assert (
         writes(make_job, "s3writer", **OSS, fileType="orc", compress="snappy")["compression"]
         == "snappy"

@@ -9,8 +9,7 @@ import pytest
 
 from tests.cli.typed import typed
 from tests.datax.differences import WHY
-from tests.datax.matrix import JOBS, Databases, name_of, prepare, rows_after
-from tests.datax.plugin_ends import read_jobs
+from tests.datax.matrix import JOBS, Databases, name_of, prepare, read_jobs, rows_after
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -47,7 +46,7 @@ def test_a_job_gives_the_rows_of_datax(
 
 
 def test_each_difference_is_a_row_of_the_table() -> None:
-    assert {job["why"] for job in (*JOBS, *read_jobs()) if "here" in job} == set(WHY)
+    assert {job["why"] for job in (*JOBS, *read_jobs("plugins.json")) if "here" in job} == set(WHY)
 
 
 def test_nine_of_ten_jobs_that_datax_carries_out_give_the_same_rows() -> None:

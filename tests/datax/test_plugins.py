@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.cli.typed import typed
-from tests.datax.plugin_ends import ENDS, End, read_jobs, rows_after, written_job
+from tests.datax.matrix import read_jobs
+from tests.datax.plugin_ends import ENDS, End, rows_after, written_job
 
-JOBS = read_jobs()
+JOBS = read_jobs("plugins.json")
 
 pytestmark = [pytest.mark.server, pytest.mark.full]
 

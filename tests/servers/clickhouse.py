@@ -179,6 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
         if login.startswith("Basic "):
             user, _, password = base64.b64decode(login[6:]).decode().partition(":")
             sent = (user, password)
+        elif "user" in given:
+            sent = (given["user"], given.get("password"))
         return sent == (USER, PASSWORD)
 
     def _asked(self, query: bytes, given: dict[str, str]) -> bytes:

@@ -7,11 +7,14 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.transform import CsvTexts, JavaTexts
+from spark_channel.transform.convert import FloatsAsText
 
 
-def shown(values: Sequence[object], kind: pa.DataType) -> list[object]:
+def shown(
+    values: Sequence[object], kind: pa.DataType, *, whole_seconds: bool = False
+) -> list[object]:
     batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], ["v"])
-    step = JavaTexts()
+    step = JavaTexts(whole_seconds)
     out = step.apply(batch).batch
     assert out.schema == step.output_schema(batch.schema)
     found: list[object] = out.column(0).to_pylist()
@@ -57,6 +60,20 @@ def test_timestamps_end_at_milliseconds_and_have_a_digit_of_them() -> None:
     ]
     expected = ["2022-12-28 00:00:00.0", "2022-12-28 01:02:03.12", "2022-12-28 01:02:03.005", None]
     assert shown(times, pa.timestamp("us")) == expected
+    whole = ["2022-12-28 00:00:00", "2022-12-28 01:02:03.12", "2022-12-28 01:02:03.005", None]
+    assert shown(times, pa.timestamp("us"), whole_seconds=True) == whole
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.1, "0.1"), (100.0, "100.0"), (1e7, "10000000"), (1e20, "1" + "0" * 20), (None, None)],
+)
+def test_floats_in_texts_have_all_digits(value: float | None, text: str | None) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([value], pa.float64()), pa.array([7])], ["v", "w"])
+    step = FloatsAsText()
+    out = step.apply(batch).batch
+    assert out.schema == step.output_schema(batch.schema)
+    assert out.to_pydict() == {"v": [text], "w": [7]}
 
 
 def test_texts_of_csv() -> None:

@@ -344,7 +344,7 @@ _BUILT_IN = (
         dialect="clickhouse",
         datax=("clickhouse",),
         secrets=("url", "password"),
-        as_datax=DataxCompatibility(texts={"timestampsAs": "local"}),
+        as_datax=DataxCompatibility(texts=_TEXTS, zone="sessionTimeZone"),
         maturity="preview",
         tested="ClickHouse's engine 26.9 (chdb), without its server; a server of 18.16 is refused",
         delivery=_AT_LEAST_ONCE,

@@ -112,15 +112,15 @@ def _literal(text: str) -> str:
 
 
 class ClickhouseDialect(Dialect):
-    """See `Dialect`. `local`: a DateTime is read as its zone shows it, without the zone."""
+    """See `Dialect`. `local`: a DateTime is read as `zone` shows it, without the zone; "" = its own zone."""
 
     product = "ClickHouse"
     sql = "clickhouse"
     alias = "source"
     no_keys = "ClickHouse holds no column unique"
 
-    def __init__(self, *, local: bool = False) -> None:
-        self.local = local
+    def __init__(self, *, local: bool = False, zone: str = "") -> None:
+        self.local, self.zone = local, zone
 
     def quoted(self, name: str) -> str:
         return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -196,7 +196,7 @@ class ClickhouseDialect(Dialect):
         if bare.startswith("DateTime"):
             if not pa.types.is_timestamp(kind):
                 return f"toString({text})"
-            zone = zone_of(column.declared)
+            zone = self.zone or zone_of(column.declared)
             shown = f", {_literal(zone)}" if zone else ""
             # Arrow has no local time of ClickHouse's: its text is cast by `decode`.
             return (
@@ -210,6 +210,8 @@ class ClickhouseDialect(Dialect):
             ("Array", "Map", "Tuple", "Nested", "JSON", "Object", "Variant", "Dynamic")
         ):
             return f"toJSONString({text})"
+        if bare.startswith("Float") and pa.types.is_string(kind):
+            return f"toString({text})"
         return text if bare in _PLAIN or _DECIMAL.fullmatch(bare) else f"toString({text})"
 
     def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
@@ -268,7 +270,12 @@ class ClickhouseReader(SqlReader):
     feed = Reader.feed  # none: nothing says in which order rows become visible
 
     def __init__(self, options: ClickhouseReadOptions) -> None:
-        super().__init__(options, ClickhouseDialect(local=options.timestamps_as == "local"))
+        super().__init__(
+            options,
+            ClickhouseDialect(
+                local=options.timestamps_as == "local", zone=options.session_time_zone or ""
+            ),
+        )
 
     def resource_mark(self, split: Split) -> str | None:
         host, port = self.options.server

@@ -102,6 +102,12 @@ class ClickhouseAddress(ServerOptions):
             ) from None
         check_tls(self, is_secure=self.secure, how="add ?ssl=true to it")
 
+    session_time_zone: str | None = Field(
+        None,
+        description="time zone of the local times that a DateTime is read as or written from; "
+        "default: the column's, else the server's",
+    )
+
     @property
     def _parts(self) -> SplitResult:
         return urlsplit(_plain(str(getattr(self, "url", None) or "")))
@@ -163,7 +169,11 @@ class ClickhouseReadOptions(ClickhouseAddress, SqlReadOptions):
 
     timestamps_as: Literal["instant", "local"] = Field(
         "instant",
-        description="read DateTime as an `instant`, or as `local` time of the column's zone, else of the server's",
+        description="read DateTime as an `instant`, or as `local` time of `sessionTimeZone`",
+    )
+    floats_as: Literal["number", "text"] = Field(
+        "number",
+        description="read floats as a `number`, or as the `text` that the server shows: `100`, `1.5`",
     )
 
 

@@ -158,7 +158,9 @@ class ClickhouseWriter(DirectWriter):
                 for name in schema.names
             ]
             server = str(session.value("SELECT timezone()"))
-            return _Inserts(session, table, self._columns(session, schema), declared, server)
+            given = self._given.session_time_zone
+            zones = [given or zone_of(each) or server for each in declared]
+            return _Inserts(session, table, self._columns(session, schema), declared, zones)
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         self._run(self._given.post_sql, "postSql")
@@ -193,7 +195,7 @@ def table_column(table: ClickhouseTable, name: str) -> Column | None:
 class _Inserts:
     """An INSERT for each batch; where the server refuses rows, halves of it find out which.
 
-    `declared`: the columns' types in ClickHouse; `zone`: the server's.
+    `declared`: the columns' types in ClickHouse; `zones`: those of their local times.
     """
 
     def __init__(
@@ -202,10 +204,10 @@ class _Inserts:
         table: ClickhouseTable,
         schema: pa.Schema,
         declared: Sequence[str],
-        zone: str,
+        zones: Sequence[str],
     ) -> None:
         self._session, self._schema = session, schema
-        self._zones = [zone_of(each) or zone for each in declared]
+        self._zones = zones
         self._declared = declared
         self._name = f"`{table.schema}`.`{table.name}`"
 

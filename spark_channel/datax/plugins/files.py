@@ -39,7 +39,7 @@ from spark_channel.transform import (
     Transformer,
     strptime_pattern,
 )
-from spark_channel.transform.convert import BytesAsText
+from spark_channel.transform.convert import BytesAsText, FloatsAsText
 
 __all__ = [
     "FileMode",
@@ -374,7 +374,7 @@ def text_writer_end(
         names = given.header if quotes is None else quotes.texts(given.header)
         steps.append(Labelled(Rename(names), place.key("header")))
     steps.append(times_as_text(given.date_format or given.format, place))
-    steps.append(BytesAsText())
+    steps.extend((FloatsAsText(), BytesAsText()))
     if quotes is not None:
         steps.append(quotes)
     return ParsedPlugin(
@@ -443,7 +443,7 @@ def hdfs_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin
     place.left.append(f"{place.key('fileName')} (files get unique names)")
     if connector != "csv":
         return typed_writer_end(connector, target, given.column, given.compress, mode, place)
-    steps = [*_named_columns(given.column, place), JavaTexts()]
+    steps = [*_named_columns(given.column, place), JavaTexts(whole_seconds=True)]
     options = _text_options(given, target, place)
     return ParsedPlugin(
         Endpoint(connector, options), tuple(steps), mode, local_times=True, exact_numbers=True

@@ -91,7 +91,6 @@ class ObjectWriter(TextWriter):
 
     objects: Text = Field(alias="object")
     write_mode: FileMode = "append"
-    null_format: Text = _NULL
     max_file_size: Positive | None = None
     write_single_object: Flag = False
     file_type: Text = ""
@@ -114,7 +113,7 @@ class OssWriter(Oss, ObjectWriter):
 
 
 class S3Writer(S3, ObjectWriter):
-    pass
+    null_format: Text = _NULL
 
 
 def oss_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:

@@ -111,6 +111,21 @@ def test_values_of_every_type(server: ClickhouseServer) -> None:
     assert local == {"m": datetime(2024, 1, 31, 16, 30)}
 
 
+def test_times_of_a_zone_and_floats_as_the_server_shows_them(server: ClickhouseServer) -> None:
+    """What a job of DataX's plugin asks for: the zone of its machine, in texts and in tables."""
+    server.sql(
+        "CREATE TABLE t (m DateTime, z DateTime('America/New_York'), g Float64) ENGINE = MergeTree ORDER BY tuple()"
+    )
+    local = datetime(2024, 1, 31, 10, 0, 5)
+    rows = pa.table({"m": [local], "z": [local], "g": [1e20]})
+    write(server, rows, sessionTimeZone="Asia/Shanghai")
+    instants = "SELECT toUnixTimestamp(m), toUnixTimestamp(z) FROM t"
+    seconds = int(datetime(2024, 1, 31, 2, 0, 5, tzinfo=UTC).timestamp())
+    assert server.sql(instants) == f"{seconds}\t{seconds}"
+    shown = reader(server, sessionTimeZone="Asia/Shanghai", timestampsAs="local", floatsAs="text")
+    assert read(shown).to_pylist() == [{"m": local, "z": local, "g": "1" + "0" * 20}]
+
+
 def test_conditions_queries_and_bounds(server: ClickhouseServer) -> None:
     server.sql("CREATE TABLE t (k Date, v Nullable(Int32), s String) ENGINE = MergeTree ORDER BY k")
     server.sql(
@@ -316,7 +331,10 @@ def test_the_login_is_not_shown(server: ClickhouseServer) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["jdbc:clickhouse://", "jdbc:clickhouse:http://"])
-def test_a_datax_job_copies_a_table(server: ClickhouseServer, prefix: str) -> None:
+def test_a_datax_job_copies_a_table(
+    server: ClickhouseServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")  # in which DataX shows times
     server.sql(
         "CREATE TABLE t (id Int64, name String, at DateTime('Asia/Tokyo')) ENGINE = MergeTree ORDER BY id"
     )
@@ -336,7 +354,7 @@ def test_a_datax_job_copies_a_table(server: ClickhouseServer, prefix: str) -> No
     for _ in range(2):
         refused = move(job)
         assert [each.rows.to_pylist()[0]["id"] for each in refused] == [300]
-    assert server.sql("SELECT * FROM u") == "1\ta\t2024-01-31 10:00:05"
+    assert server.sql("SELECT * FROM u") == "1\ta\t2024-01-31 09:00:05"
 
 
 def test_a_profile_that_cuts_results_cuts_no_read(server: ClickhouseServer) -> None:
