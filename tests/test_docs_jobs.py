@@ -54,6 +54,50 @@ def test_the_datax_job_of_the_page(
     postgres_server.psql("DROP TABLE orders, orders_of_a_day")
 
 
+def test_the_replication_of_its_page_goes_from_check_to_end(
+    postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "replicate.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (file,) = re.findall(r"^```yaml\n(# nightly\.yml\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    host = f"127.0.0.1:{postgres_server.port}"
+    file = re.sub(r"(db|warehouse)\.example\.com:5432", host, file)
+    login = postgres_server.login
+    Path("nightly.yml").write_text(file.replace("user: etl", f"user: {login['user']}"))
+    monkeypatch.setenv("SHOP_PASSWORD", login["password"])
+    postgres_server.psql("CREATE DATABASE shop")
+    postgres_server.psql("CREATE DATABASE marts")
+    postgres_server.psql(
+        "CREATE SCHEMA crm; CREATE TABLE crm.users (id int PRIMARY KEY);"
+        "CREATE TABLE crm.orders (id int PRIMARY KEY, total int);"
+        "INSERT INTO crm.users VALUES (1); INSERT INTO crm.orders VALUES (1, 10), (2, 20)",
+        database="shop",
+    )
+    commands = page[page.index("spark-channel check nightly.yml") :].split("```")[0].splitlines()
+    assert [each.split()[1] for each in commands] == [
+        *("check", "replicate", "-d", "replicate", "replicate", "verify", "replicate")
+    ]
+    shown = ""
+    try:
+        for number, command in enumerate(commands):
+            words = shlex.split(command, comments=True)
+            if words[0] == "psql":
+                assert words[-1] in shown  # as the page says
+                postgres_server.psql(words[-1], database="shop")
+                continue
+            done = typed(*words[1:])
+            shown = done.output
+            # the dry run finds that the publication is missing
+            assert done.exit_code == (3 if number == 1 else 0), (command, done.output)
+        rows = postgres_server.psql("SELECT total FROM orders ORDER BY id", database="marts")
+        assert rows.split() == ["10", "20"]
+        slots = "SELECT count(*) FROM pg_replication_slots WHERE database = 'shop'"
+        assert postgres_server.psql(slots) == "0"
+    finally:
+        for database in ("shop", "marts"):
+            postgres_server.psql(f"DROP DATABASE {database} WITH (FORCE)")
+
+
 def test_the_examples_of_the_pages_read_the_quickstart_s_table() -> None:
     """Their conditions and columns are those of the table that the page makes."""
     quickstart = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")

@@ -337,6 +337,7 @@ def replicate(
             help="A YAML file that names source, target and streams. A word before it: `status` shows what the target "
             "records of each table; `reset`, with names of tables behind the file, makes the next run replace all "
             "their rows; `resume`, with names of parked tables, makes it read their rows again. "
+            "`end` drops slot, checkpoints and claims of followed tables, all or those named. "
             "`schema` alone prints the file's JSON schema.",
             show_default=False,
         ),
