@@ -162,8 +162,8 @@ def test_both_commands_print_json_and_take_options(tmp_path: Path) -> None:
     asked = ("claims", "list", place, *prefix, "--limit", "1", "--output", "json")
     (newest,) = json.loads(typed(*asked).stdout)
     assert newest["kind"] in ("job", "txn")  # of one second
-    asked = ("claims", "forget", place, *prefix, "--older-than", "0h", "--dry-run")
-    for sure in (asked, asked[:-1]):
+    again: tuple[str, ...] = ("claims", "forget", place, *prefix, "--older-than", "0h", "--dry-run")
+    for sure in (again, again[:-1]):
         forgotten = json.loads(typed(*sure, "--output", "json").stdout)
         assert {each["kind"] for each in forgotten} <= {"job", "txn"}
     assert typed("claims", "forget", place).exit_code == 2

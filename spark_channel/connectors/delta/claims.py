@@ -27,6 +27,7 @@ __all__ = [
     "about",
     "actions_of",
     "app_id",
+    "bits_app_id",
     "decoded",
     "encoded",
     "find_claim",
@@ -42,7 +43,7 @@ OVERWRITES = "spark-channel/overwrites"
 PER_ACTION = 62
 """Versions that share an app id: the bits of its version, which is a positive number of 64 bits."""
 _VERSION_SLOTS = 16
-_JOB_SLOTS = 1024
+_JOB_SLOTS = 64
 _OPEN, _GIVEN_BACK, _PUBLISHED = range(3)
 
 Versions = Callable[[str], int | None]

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -223,9 +224,11 @@ class DeltaState(TableState):
         self.columns = written_columns(table)
         self.partition_columns = tuple(table.metadata().partition_columns)
         self._history: list[dict[str, Any]] | None = None
+        # Each question reads the whole checkpoint.
+        self.versions = cache(table.transaction_version)
 
     def claim(self, identity: Identity, job: str) -> Claim | None:
-        versions = self._table.transaction_version
+        versions = self.versions
         found = find_claim(identity, job, versions, self._named)
         if found is None:
             return self._of_another_writer(identity)
@@ -257,7 +260,7 @@ class DeltaState(TableState):
         now = utc_now().isoformat(timespec="seconds")
         found = []
         for key, identity in identities.items():
-            claim = find_claim(identity, "", self._table.transaction_version, self._named)
+            claim = find_claim(identity, "", self.versions, self._named)
             if claim is None or not (
                 claim.owner or claim.last is not None or claim.state != "open"
             ):
@@ -273,7 +276,7 @@ class DeltaState(TableState):
 
     @property
     def overwrites(self) -> int:
-        return int(self._table.transaction_version(OVERWRITES) or 0)
+        return int(self.versions(OVERWRITES) or 0)
 
     def _of_another_writer(self, identity: Identity) -> Claim | None:
         """The transaction pair as Delta's own writers keep it: the last version of each app id.
@@ -285,13 +288,13 @@ class DeltaState(TableState):
         """
         if identity.kind != "txn" or identity.version is None:
             return None
-        last = self._table.transaction_version(identity.name)
+        last = self.versions(identity.name)
         if last is None or last < identity.version:
             return None
         if last == identity.version:
             at = "an unknown time"
             return Claim(identity, "another writer of Delta", 1, "published", published_at=at)
-        if was_written_here(replace(identity, version=last), self._table.transaction_version):
+        if was_written_here(replace(identity, version=last), self.versions):
             return None  # it was written here, where each version is known
         raise TargetError(
             f"option 'txnVersion' got {identity.version}, and another writer has written version {last} "
@@ -344,7 +347,7 @@ class DeltaState(TableState):
     def commit(self, change: Change) -> bool:
         added, properties = (
             [_add(file) for file in change.added],
-            _commit_properties(change, self._table),
+            _commit_properties(change, self.versions),
         )
         # An overwrite lists nothing: deltalake removes every file of this version.
         whole = change.operation == "overwrite"
@@ -406,14 +409,14 @@ def _committing(shown: str) -> Iterator[list[str]]:
 
 
 def _commit_properties(
-    change: Change, table: "DeltaTable | None", *, claim: bool = True
+    change: Change, versions: Versions | None, *, claim: bool = True
 ) -> "CommitProperties":
     """Without retries: deltalake would write a later version, for which nothing was decided."""
     from deltalake import CommitProperties, Transaction
 
     found, now = change.claim, int(utc_now().timestamp() * 1000)
     identity = found.identity
-    versions: Versions = (lambda _app: None) if table is None else table.transaction_version
+    versions = versions or (lambda _app: None)
     actions = actions_of(found, versions) if claim else {}
     actions |= forgetting(change.forgotten, identity.target, versions)
     if claim and change.operation == "overwrite":
