@@ -180,12 +180,12 @@ def _folders(growth: Growth) -> None:
 def _peer(path: str, files: int) -> None:
     """A Delta table of so many files, all but one in its log alone, with a checkpoint."""
     from deltalake import DeltaTable, write_deltalake
-    from deltalake.transaction import AddAction
+    from deltalake.transaction import AddAction, RemoveAction
 
     write_deltalake(path, _ONE)
     table = DeltaTable(path)
     stats = json.dumps({"numRecords": 1})
-    added = [
+    added: list[AddAction | RemoveAction] = [
         AddAction(f"part-{number:08}-{number:032}.parquet", 500, {}, 0, True, stats)
         for number in range(files)
     ]

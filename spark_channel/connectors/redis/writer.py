@@ -35,6 +35,7 @@ from spark_channel.connectors.base.kept_claims import (
     numbers,
     ranges_of_bits,
     without,
+    without_bits,
 )
 from spark_channel.connectors.base.stored import MOST_COUNTED, counted
 from spark_channel.connectors.files.claims import new_attempt
@@ -91,9 +92,6 @@ end
 if ARGV[5] ~= '' then
   local kind = redis.call('TYPE', KEYS[2])['ok']
   if kind ~= 'none' and kind ~= 'string' then return {'type', KEYS[2]} end
-  if redis.acl_check_cmd and not redis.acl_check_cmd('SETBIT', KEYS[2], ARGV[5], '1') then
-    return {'denied', 'SETBIT ' .. KEYS[2]}
-  end
 end
 local function each(work)
   for i = 3, #KEYS do
@@ -122,7 +120,13 @@ local bad = each(function(command)
 end)
 if bad then return {why, bad} end
 each(function(command) redis.call(unpack(command)) end)
-if ARGV[5] ~= '' then redis.call('SETBIT', KEYS[2], ARGV[5], '1') end
+if ARGV[5] ~= '' then
+  -- By GET and SET, which a writer's user may call anyway.
+  local bits, place = redis.call('GET', KEYS[2]) or '', math.floor(ARGV[5] / 8)
+  bits = bits .. string.rep('\0', place + 1 - #bits)
+  local byte = bit.bor(bits:byte(place + 1), bit.rshift(128, ARGV[5] % 8))
+  redis.call('SET', KEYS[2], bits:sub(1, place) .. string.char(byte) .. bits:sub(place + 2))
+end
 redis.call('SET', KEYS[1], ARGV[2])
 if ARGV[3] ~= '' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
 return {'done'}
@@ -316,9 +320,15 @@ class Staging:
 
     def _forget_one(self, client: Any, chosen: KeptClaim) -> bool:
         is_shared = chosen.key.startswith(f"{_NAMES}:versions:")
+        places = {
+            place[0]
+            for version in numbers(chosen.versions)
+            if (place := _bit_of(Identity(self.target, "txn", chosen.name, version)))
+        }
         for _ in range(_TRIES):
             with client.pipeline(transaction=True) as pipeline:
-                pipeline.watch(chosen.key)
+                pipeline.watch(chosen.key, *places)
+                shared = {key: _bits_in(pipeline.get(key)) for key in places}
                 found = None if is_shared else _parsed(pipeline.get(chosen.key))
                 if not is_shared and (
                     found is None or kept_of(found, chosen.key, utc_text()).is_held
@@ -327,12 +337,10 @@ class Staging:
                 pipeline.multi()
                 if found is not None:
                     pipeline.delete(chosen.key)
-                for version in numbers(chosen.versions):
-                    key, bit = _bit_of(Identity(self.target, "txn", chosen.name, version)) or (
-                        "",
-                        0,
-                    )
-                    pipeline.setbit(key, bit, 0)
+                for key, bits in shared.items():
+                    start = _bits_named(key.encode())[2] * _PER_KEY
+                    left = without_bits(bits, chosen.versions, start, _PER_KEY)
+                    pipeline.set(key, _bytes_of(left))
                 try:
                     pipeline.execute()
                 except redis.WatchError:
@@ -441,13 +449,18 @@ def _bits_in(raw: bytes | None) -> int:
     return int.from_bytes(reversed_bytes, "little")
 
 
+def _bytes_of(bits: int) -> bytes:
+    plain = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    return bytes(_REVERSED[byte] for byte in plain)
+
+
 _REVERSED = [int(f"{byte:08b}"[::-1], 2) for byte in range(256)]
 
 
 def _found(client: Any, identity: Identity, raw: bytes | None) -> Claim | None:
     """The claim, also of a version that only its bit says to be published."""
     found, place = _parsed(raw), _bit_of(identity)
-    if found is not None or place is None or not client.getbit(*place):
+    if found is not None or place is None or not _bits_in(client.get(place[0])) >> place[1] & 1:
         return found
     return Claim(identity, "", state="published", published_at="an unknown time")
 

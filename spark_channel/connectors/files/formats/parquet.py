@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from spark_channel.connectors.files.formats.types import (
 )
 from spark_channel.connectors.files.options import ParquetWriteOptions
 from spark_channel.errors import SourceError
+from spark_channel.lazy import compute as pc
 
 __all__ = [
     "ParquetFormat",
@@ -68,7 +69,8 @@ class RowGroupEncoder(Encoder):
         self._rows = 0
         self.held_bytes = 0
         """Arrow bytes of the row group that is being gathered."""
-        self._writer = pq.ParquetWriter(sink, self._in_file, version="2.6", **more)
+        self._open = partial(pq.ParquetWriter, sink, self._in_file, version="2.6", **more)
+        self._writer: pq.ParquetWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         start = 0
@@ -86,19 +88,59 @@ class RowGroupEncoder(Encoder):
             table = pa.Table.from_batches(self._held, self._schema)
             if self._in_file is not self._schema:
                 table = table.cast(self._in_file)
+            if self._writer is None:
+                short = _short_columns(table)
+                self._writer = self._open(write_statistics=short, use_dictionary=short)
             self._writer.write_table(table, row_group_size=self._rows)
         self._held, self._rows, self.held_bytes = [], 0, 0
 
     def finish(self) -> None:
         self._write_group()
-        self._writer.close()
+        writer = self._open() if self._writer is None else self._writer
+        writer.close()
 
     def abandon(self) -> None:
         self._held = []
+        if self._writer is None:
+            return
         try:
             self._writer.close()
         except (OSError, ValueError, pa.ArrowException):
             self._writer.is_open = False  # or it would try again when it is collected
+
+
+_LONG_VALUE = 1 << 20
+"""Bytes of a text or binary value whose column has no statistics and no dictionary."""
+
+
+def _short_columns(table: pa.Table) -> bool | list[str]:
+    """The columns, as their paths in the file, that get statistics and dictionaries; True = all.
+
+    pyarrow copies the least and the greatest value four times, and leaves them out at the end where they are longer
+    than 4 kB; a dictionary is one more copy. A document of 64 MB took nine times its size.
+    """
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    long = {name for name, values in columns.items() if _is_long(values)}
+    if not long:
+        return True
+    # A nested column would be named by each of its leaves.
+    return [
+        name
+        for name, values in columns.items()
+        if name not in long and not pa.types.is_nested(values.type)
+    ]
+
+
+def _is_long(values: pa.ChunkedArray) -> bool:
+    kind, types = values.type, pa.types
+    if values.nbytes <= _LONG_VALUE:
+        return False
+    if types.is_nested(kind):
+        return bool(values.nbytes // len(values) > _LONG_VALUE)
+    is_measured = types.is_string(kind) or types.is_binary(kind)
+    if not (is_measured or types.is_large_string(kind) or types.is_large_binary(kind)):
+        return False
+    return bool((pc.max(pc.binary_length(values)).as_py() or 0) > _LONG_VALUE)
 
 
 _READ_BUFFER = 1 << 20
