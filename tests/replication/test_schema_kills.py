@@ -1,0 +1,83 @@
+"""A run with `schema: full` is killed at a random moment, also while it builds indexes; the next one ends equal."""
+
+import json
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_run import CLI
+from tests.replication.test_schemas import dumped
+from tests.servers.postgres import PostgresServer
+
+ROWS = 60_000
+SOURCE = f"""
+CREATE SCHEMA shop; SET search_path = shop;
+CREATE TABLE people (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text UNIQUE,
+  boss bigint REFERENCES people);
+CREATE TABLE orders (id bigserial PRIMARY KEY, person bigint NOT NULL REFERENCES people,
+  amount numeric(12,2), note text);
+CREATE INDEX ON orders (person, amount DESC);
+CREATE INDEX ON orders (lower(note));
+CREATE UNIQUE INDEX ON orders (note, id) WHERE amount > 5;
+INSERT INTO people (name) SELECT 'p' || g FROM generate_series(1, {ROWS // 6}) g;
+INSERT INTO orders (person, amount, note)
+  SELECT 1 + g % {ROWS // 6}, g, md5(g::text) FROM generate_series(1, {ROWS}) g;
+ANALYZE;
+"""
+_STATE = """
+SELECT (SELECT count(*) || ' ' || sum(id) FROM shop.orders), (SELECT count(*) || ' ' || sum(id) FROM shop.people),
+  (SELECT count(*) FROM pg_index WHERE NOT indisvalid)
+"""
+LONGEST_SECONDS = 6.0
+"""About what a run takes, with the start of its program."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    made = PostgresServer.create()
+    made.psql("CREATE DATABASE from_here")
+    made.psql(SOURCE, database="from_here")
+    yield made
+    made.close()
+
+
+def login(server: PostgresServer, database: str) -> dict[str, Any]:
+    place = server.url.rpartition("/")[0]
+    return {**server.login, "url": f"{place}/{database}", "currentSchema": "shop"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(50))
+def test_a_killed_run_is_made_good_by_the_next_one(
+    server: PostgresServer, tmp_path: Path, seed: int
+) -> None:
+    server.psql("DROP DATABASE IF EXISTS into_here WITH (FORCE)")
+    server.psql("CREATE DATABASE into_here")
+    server.psql("CREATE SCHEMA shop", database="into_here")
+    file = tmp_path / "shop.yml"
+    content = {
+        "source": login(server, "from_here"),
+        "target": login(server, "into_here"),
+        "defaults": {"schema": "full", "object": "{table}"},
+        "streams": {"shop.*": {}},
+    }
+    file.write_text(json.dumps(content))  # which is YAML, too
+    command = [*CLI, "replicate", str(file)]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        run.wait(random.Random(seed).uniform(0.5, LONGEST_SECONDS))
+    except subprocess.TimeoutExpired:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    subprocess.run(command, check=True, capture_output=True)
+    assert server.psql(_STATE, database="into_here") == server.psql(_STATE, database="from_here")
+    assert dumped(server, "into_here") == dumped(server, "from_here")
+    staged = (
+        "SELECT count(*) FROM pg_class WHERE relname LIKE 'spark_channel_stage%' AND relkind = 'r'"
+    )
+    assert server.psql(staged, database="into_here") == "0"
