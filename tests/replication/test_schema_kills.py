@@ -4,6 +4,7 @@ import json
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,6 @@ _STATE = """
 SELECT (SELECT count(*) || ' ' || sum(id) FROM shop.orders), (SELECT count(*) || ' ' || sum(id) FROM shop.people),
   (SELECT count(*) FROM pg_index WHERE NOT indisvalid)
 """
-LONGEST_SECONDS = 6.0
-"""About what a run takes, with the start of its program."""
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +45,30 @@ def server() -> Iterator[PostgresServer]:
     made.close()
 
 
+def begun(server: PostgresServer, folder: Path) -> list[str]:
+    """An empty target, and the command that fills it."""
+    server.psql("DROP DATABASE IF EXISTS into_here WITH (FORCE)")
+    server.psql("CREATE DATABASE into_here")
+    server.psql("CREATE SCHEMA shop", database="into_here")
+    file = folder / "shop.yml"
+    content = {
+        "source": login(server, "from_here"),
+        "target": login(server, "into_here"),
+        "defaults": {"schema": "full", "object": "{table}"},
+        "streams": {"shop.*": {}},
+    }
+    file.write_text(json.dumps(content))  # which is YAML, too
+    return [*CLI, "replicate", str(file)]
+
+
+@pytest.fixture(scope="module")
+def longest(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """How many seconds a run takes that nothing kills."""
+    command, began = begun(server, tmp_path_factory.mktemp("whole")), time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.monotonic() - began
+
+
 def login(server: PostgresServer, database: str) -> dict[str, Any]:
     place = server.url.rpartition("/")[0]
     return {**server.login, "url": f"{place}/{database}", "currentSchema": "shop"}
@@ -54,23 +77,12 @@ def login(server: PostgresServer, database: str) -> dict[str, Any]:
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(50))
 def test_a_killed_run_is_made_good_by_the_next_one(
-    server: PostgresServer, tmp_path: Path, seed: int
+    server: PostgresServer, longest: float, tmp_path: Path, seed: int
 ) -> None:
-    server.psql("DROP DATABASE IF EXISTS into_here WITH (FORCE)")
-    server.psql("CREATE DATABASE into_here")
-    server.psql("CREATE SCHEMA shop", database="into_here")
-    file = tmp_path / "shop.yml"
-    content = {
-        "source": login(server, "from_here"),
-        "target": login(server, "into_here"),
-        "defaults": {"schema": "full", "object": "{table}"},
-        "streams": {"shop.*": {}},
-    }
-    file.write_text(json.dumps(content))  # which is YAML, too
-    command = [*CLI, "replicate", str(file)]
+    command = begun(server, tmp_path)
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        run.wait(random.Random(seed).uniform(0.5, LONGEST_SECONDS))
+        run.wait(random.Random(seed).uniform(0.1 * longest, longest))
     except subprocess.TimeoutExpired:
         run.send_signal(signal.SIGKILL)
         run.wait()

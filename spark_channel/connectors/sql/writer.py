@@ -78,6 +78,9 @@ __all__ = ["SqlWriter"]
 
 
 _log = log_of(__name__)
+
+_NOT_BUILT = ("default ", "sequence ", "comment")
+"""How the names of steps begin that read no row of the table."""
 _EXPLAINS_RIGHTS = ("postgres", "mysql")
 """Databases that check the rights of a statement that they only explain."""
 
@@ -347,6 +350,13 @@ class SqlWriter(WriteProtocol[S]):
         new = replace(new, left_out=(*left, *new.left_out))
         for remark in new.remarks():
             _log.warning("table %s %s", place.label, remark)
+        builds = [step.what for step in new.steps if not step.what.startswith(_NOT_BUILT)]
+        if builds and self.options.is_limited:
+            _log.warning(
+                "table %s gets, after its rows, what no limit slows down: %s",
+                place.label,
+                "; ".join(builds),
+            )
         return replace(plan, new_table=new)
 
     def _computed(self, session: S | None, table: Table, context: WriteContext) -> tuple[str, ...]:

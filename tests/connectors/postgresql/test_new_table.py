@@ -222,3 +222,15 @@ def test_rows_that_are_added_let_numbers_go_on_behind_them(
     copy(engine, end(pg, "t"), end(target, "t", createtable="full"))
     target.psql("INSERT INTO t (v) VALUES ('new')")
     assert target.psql("SELECT id, n FROM t WHERE v = 'new'") == "41|91"
+
+
+def test_what_no_limit_slows_down_is_announced(
+    engine: LocalEngine, pg: Pg, target: Pg, caplog: pytest.LogCaptureFixture
+) -> None:
+    pg.psql("CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT 'x'); CREATE INDEX by_v ON t (v)")
+    with caplog.at_level(logging.INFO):
+        copy(engine, end(pg, "t"), end(target, "t", createtable="full", rowspersecond="1000"))
+    label = f"table {target.schema}.t gets"
+    said = [record.message for record in caplog.records if record.message.startswith(label)]
+    assert said[0].endswith("no limit slows down: primary key t_pkey; index by_v")
+    assert f"{label} index by_v, which no limit slows down" in said
