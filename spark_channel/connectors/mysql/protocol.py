@@ -64,7 +64,7 @@ def _batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) -> It
     connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001 - PyMySQL has no public way
     first = connection._read_packet()  # noqa: SLF001 - PyMySQL has no public way
     if first.is_load_local_packet():
-        connection.refuse_file(first)
+        connection.checked_file(first)
     width = int(first.read_length_encoded_integer())
     if not 0 < width <= _MOST_COLUMNS:
         raise ValueError("the number of columns")
@@ -209,12 +209,14 @@ def _cut(
 # PyMySQL's connection, which sends a server only the data of the present LOAD DATA, and no plain password.
 #
 # A server, or an attacker in its place, may ask for any file in answer to any statement (LOAD DATA LOCAL), and for the
-# password in answer to the login: in plain text, or encrypted for a key that it sends. Neither is sent: a file only
-# while this connection's own LOAD runs, and only the one that it names; a password only to a server whose certificate
-# was verified, or for a key that the user trusts.
+# password in answer to the login: in plain text, or encrypted for a key that it sends. Neither is sent: no file is ever
+# opened, and what this connection's own LOAD sends comes from memory; a password goes only to a server whose
+# certificate was verified, or for a key that the user trusts.
 
 
-_FILE_PACKET, _SPARE = 16 << 10, 1 << 10
+_FILE_PACKET, _SPARE = 256 << 10, 1 << 10
+"""Each packet takes the server a wait for the next one; `socketTimeout` is for one packet as a whole."""
+_UNKNOWN_PACKET = 16 << 10
 _PLAIN = (b"mysql_clear_password", b"dialog", b"mysql_old_password")
 """Plugins by which the server gets the password, or what can be turned into it."""
 _SHA256 = "sha256_password"
@@ -246,8 +248,8 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         self._plugin = b""
         self._is_trusted = sends_plain or (tls is not None and tls.verify_mode == ssl.CERT_REQUIRED)
         self.warnings_left = 0
-        self.most_packet = _FILE_PACKET
-        self._sendable: str | None = None
+        self.most_packet = _UNKNOWN_PACKET
+        self._sendable: tuple[str, memoryview] | None = None
         self._public_key: bytes | None = None
         self._takes_key = True
         given["server_public_key"] = server_public_key
@@ -310,35 +312,35 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         self._public_key = key
 
     @contextmanager
-    def may_send(self, path: str) -> Iterator[None]:
-        """While this is open the server may ask for file `path`, and for no other."""
-        self._sendable = path
+    def may_send(self, name: str, data: bytes | memoryview) -> Iterator[None]:
+        """While this is open the server may ask for a file `name`, which is `data`, and for no other."""
+        self._sendable = name, memoryview(data)
         try:
             yield
         finally:
             self._sendable = None
 
-    def refuse_file(self, packet: Any) -> None:
-        """Raise unless the server asks for the file that it may have.
+    def checked_file(self, packet: Any) -> memoryview:
+        """The file that the server asks for.
 
         Raises:
             pymysql.err.OperationalError: it asks for another; the connection is ended.
         """
         asked = bytes(LoadLocalPacketWrapper(packet).filename)
-        if self._sendable is None or asked != self._sendable.encode():
+        if self._sendable is None or asked != self._sendable[0].encode():
             self._force_close()
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
                 f"the server asked for the file {asked[:200]!r} of this machine, which no statement named: "
                 "it is not the server that it should be, or it was taken over. Nothing was sent",
             )
+        return self._sendable[1]
 
-    def send_file(self, path: str) -> None:
+    def send_file(self, data: memoryview) -> None:
         """Send the file in packets that the server takes, and go on to read its answer."""
         size = min(_FILE_PACKET, self.most_packet - _SPARE)
-        with open(path, "rb") as file:  # noqa: PTH123 - a path of /proc
-            while chunk := file.read(size):
-                self.write_packet(chunk)
+        for begin in range(0, len(data), size):
+            self.write_packet(data[begin : begin + size])
         self.write_packet(b"")
         # A server that ends the statement earlier does not count the packets that it has not read.
         head = self._rfile.peek(_HEAD)
@@ -378,8 +380,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
 class _GuardedResult(MySQLResult):  # type: ignore[misc] # PyMySQL is untyped
     def _read_load_local_packet(self, first_packet: Any) -> None:
         """Replaces PyMySQL's own, which always sends packets of 16 KiB, even to a server that has disconnected."""
-        self.connection.refuse_file(first_packet)
-        self.connection.send_file(LoadLocalPacketWrapper(first_packet).filename)
+        self.connection.send_file(self.connection.checked_file(first_packet))
         answer = self.connection._read_packet()  # noqa: SLF001 - as PyMySQL's own does
         if not answer.is_ok_packet():
             raise pymysql.err.OperationalError(

@@ -436,9 +436,9 @@ class MysqlSession(BoundSession):
             for level, code, text in self.rows("SHOW WARNINGS LIMIT 5")
         ]
 
-    def may_send(self, path: str) -> AbstractContextManager[None]:
-        """While this is open the server may ask for file `path` (LOAD DATA LOCAL), and for no other; else for none."""
-        return cast(AbstractContextManager[None], self._connection.may_send(path))
+    def may_send(self, name: str, data: bytes | memoryview) -> AbstractContextManager[None]:
+        """While this is open the server may ask for `data` as file `name` (LOAD DATA LOCAL); else for none."""
+        return cast(AbstractContextManager[None], self._connection.may_send(name, data))
 
     def lost(self, text: str) -> Exception:
         """The error of a connection that ended before an answer came; `is_away` recognises it."""

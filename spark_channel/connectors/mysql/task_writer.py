@@ -1,8 +1,6 @@
 """One attempt of one task: `commit=job` loads its rows into a staging table, `commit=task` into the table itself."""
 
-import os
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -67,6 +65,8 @@ __all__ = [
 
 _log = log_of(__name__)
 _MOST_PACKET = 4 << 20
+_FILE = "spark_channel_rows"
+"""What the server calls the rows of a LOAD DATA: there is no such file."""
 _WAYS = 2
 """A LOAD DATA goes to the server and back twice."""
 _NEAR_SECONDS = 0.002
@@ -159,11 +159,11 @@ class Loader:
         for text, rows in insert_values(part, self._columns, self._packet, exact=self._exact):
             self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{more}", rows)
 
-    def _load(self, lines: bytes, rows: int) -> None:
+    def _load(self, lines: memoryview, rows: int) -> None:
         names, sets = assignments(self._columns, quoted)
-        with _as_file(lines) as path, self._session.may_send(path):
+        with self._session.may_send(_FILE, lines):
             self._run(
-                f"LOAD DATA LOCAL INFILE {self._session.literal(path)} INTO TABLE {self._table} "
+                f"LOAD DATA LOCAL INFILE '{_FILE}' INTO TABLE {self._table} "
                 "CHARACTER SET utf8mb4 FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' "
                 f"LINES TERMINATED BY '\\n' ({names}){sets}",
                 rows,
@@ -187,24 +187,6 @@ class Loader:
 
 def _is_instant(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
-
-
-@contextmanager
-def _as_file(data: bytes) -> Iterator[str]:
-    """A path under which this process reads `data`: in memory where the system can, else a temporary file."""
-    if hasattr(os, "memfd_create"):
-        handle = os.memfd_create("spark-channel")
-        try:
-            with os.fdopen(os.dup(handle), "wb") as file:
-                file.write(data)
-            yield f"/proc/self/fd/{handle}"
-        finally:
-            os.close(handle)
-        return
-    with tempfile.NamedTemporaryFile(prefix="spark-channel-") as file:
-        file.write(data)
-        file.flush()
-        yield file.name
 
 
 _T = TypeVar("_T")

@@ -172,7 +172,7 @@ def test_another_file_than_the_one_of_the_load_is_not_sent(
     with (
         MysqlSession(options(rogue.port), TargetError, local_infile=True, patient=False) as session,
         pytest.raises(TargetError, match="asked for the file"),
-        session.may_send(str(tmp_path / "rows")),
+        session.may_send(str(tmp_path / "rows"), b"rows"),
     ):
         session.affected("LOAD DATA LOCAL INFILE 'rows' INTO TABLE t")
     assert b"geheim" not in rogue.heard
@@ -186,9 +186,10 @@ def test_the_file_of_the_load_is_sent_and_no_second_time(
     with MysqlSession(
         options(rogue.port), TargetError, local_infile=True, patient=False
     ) as session:
-        with pytest.raises(TargetError), session.may_send(str(key)):
+        with pytest.raises(TargetError), session.may_send(str(key), b"the rows"):
             session.affected("LOAD DATA LOCAL INFILE 'rows' INTO TABLE t")
-        assert b"geheim" in rogue.heard
+        assert b"the rows" in rogue.heard
+        assert b"geheim" not in rogue.heard, "no file is opened, whatever its name"
 
 
 def test_a_read_sends_no_file_either(rogue: Rogue) -> None:
