@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from spark_channel.errors import SourceError, TargetError
 from tests.connectors.files.helpers import FORMATS, numbers, read, write
 from tests.servers.hdfs import KerberosHdfs, start_hdfs, start_kerberos_hdfs
 from tests.servers.postgres import free_port
+from tests.spark.relay import Relay
 
 every_server = pytest.mark.every_server
 PROTECTIONS = ("authentication", "integrity", "privacy")
@@ -91,6 +93,40 @@ def test_who_has_no_ticket_is_told_so(secured: KerberosHdfs, configure: Configur
         write("parquet", f"hdfs://localhost:{secured.port}/none", numbers(1))
     with pytest.raises(SourceError, match=r"asks for Kerberos.*KRB5CCNAME"):
         read("parquet", f"hdfs://localhost:{secured.port}/none")
+
+
+@every_server
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("secured", PROTECTIONS[:1], indirect=True)
+def test_a_ticket_that_expires_while_a_job_writes(
+    secured: KerberosHdfs, configure: Configure
+) -> None:
+    """The open connection goes on; a new one, as of a task that begins, is refused by name; a new ticket mends it."""
+    kerberos = secured.kerberos
+    configure(
+        secured.settings, **kerberos.environment | {"KRB5CCNAME": str(kerberos.ticket("ann"))}
+    )
+    network = Relay(("127.0.0.1", secured.port))
+    try:
+        target = f"hdfs://localhost:{network.port}/expires"
+        write("csv", target, numbers(1), job="a")
+        kerberos.ticket("ann", life="1s")
+        time.sleep(1.1)  # its life
+        write("csv", target, numbers(2), job="b")
+        network.cut()
+        network.mend()
+        expired = r"asks for Kerberos, and the login failed: .*expired.*kinit"
+        for _ in range(2):
+            with pytest.raises(TargetError, match=expired):
+                write("csv", target, numbers(3), job="c")
+            with pytest.raises(SourceError, match=expired):
+                read("csv", target)
+            hdfs._opened.cache_clear()  # a task of another process has a client of its own
+        kerberos.ticket("ann")
+        hdfs._opened.cache_clear()
+        assert sorted(read("csv", target)["n"].to_pylist()) == [1, 2]
+    finally:
+        network.end()
 
 
 @every_server
