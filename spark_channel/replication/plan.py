@@ -336,13 +336,23 @@ def _followed(
     others = {key: each for key, each in copy.reader.items() if key.lower() != "statementseconds"}
     reader = reader_of(replace(copy, reader={**others, "statementSeconds": 1}))
     assert isinstance(reader, SqlReader)  # other sources have no log that is followed
-    statement, server_plan = reader.explained(reader.split(1)[0])
+    splits = reader.split(1)  # none of an empty table
+    statement, server_plan = reader.explained(splits[0]) if splits else ("", "")
+    does = (
+        f"copies all rows, then applies each change by {', '.join(keys)}; deletes: {copy.deletes}"
+    )
+    if unlogged := reader.unlogged():
+        name = copy.stream if copy.table is None else copy.table.dbtable
+        does += (
+            f"; is parked at the first update that leaves a large value of {', '.join(unlogged)} as it was, which the "
+            f"log does not have: run ALTER TABLE {name} REPLICA IDENTITY FULL first"
+        )
     return replace(
         made,
         connections=1,  # those of the log are the run's
         statement=statement,
         server_plan=server_plan,
-        does=f"copies all rows, then applies each change by {', '.join(keys)}; deletes: {copy.deletes}",
+        does=does,
         rows_between=_estimated(ends[0], made.rows),
         columns=", ".join(f"{each.name} {each.type}" for each in columns),
         alters=_altered(copy.object, new, there),

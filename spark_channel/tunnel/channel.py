@@ -236,6 +236,10 @@ class FailurePolicy:
         self._next = min(self._longest, wait * _FACTOR)
         return FailureAction.AGAIN, self._jittered(wait)
 
+    def refused(self) -> FailureAction:
+        """Note that a range failed as it would each time; return the next step."""
+        return FailureAction.PARK if self._parks else FailureAction.STOP
+
     def no_answer(self, now: float) -> tuple[FailureAction, float]:
         """Note that store or source does not answer; return the next step, and the seconds to wait before it."""
         if self._since is None:

@@ -19,6 +19,7 @@ from spark_channel.carrier import Consumer as CarrierConsumer
 from spark_channel.clock import Clock
 from spark_channel.connectors.base.contract import Token
 from spark_channel.errors import (
+    ChannelError,
     ChannelLostError,
     FlowError,
     SchemaError,
@@ -479,6 +480,8 @@ class ChannelTurns(ABC):
             verdict, wait = run.trouble.no_answer(self._clock.now())
         elif is_final or not isinstance(error, Exception):
             verdict, wait = FailureAction.STOP, 0.0
+        elif of_range and is_read and isinstance(error, ChannelError) and error.is_final:
+            verdict, wait = run.trouble.refused(), 0.0
         else:
             verdict, wait = run.trouble.failed()
         match verdict:

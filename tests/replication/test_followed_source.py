@@ -17,7 +17,9 @@ from spark_channel.errors import SourceError, SupersededError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
+from spark_channel.replication.plan import plan_replication
 from spark_channel.replication.status import resume_tables, status_of
+from spark_channel.replication.table_run import RunSettings
 from spark_channel.replication.tables import is_away
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.replication.test_followed import Followed, columns, followed, logging_server
@@ -192,6 +194,36 @@ def test_tables_that_cannot_begin_do_not_hinder_those_that_can(followed: Followe
     followed.run()
     assert followed.rows("a", "id, n") == [(1, 1), (2, 2)]
     assert followed.rows("b", "id") == [(1,), (2,)]
+
+
+def planned(followed: Followed) -> dict[str, str]:
+    """What a run would do with each table."""
+    plan = plan_replication(load_replication(followed.file), RunSettings(), parallelism=1)
+    return {each.stream: each.does for each in plan.tables}
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_value_that_the_log_leaves_out_is_named_before_and_parks_its_table_at_once(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the default waits between tries, which take 25 s and more."""
+    del followed.source["maxRetryInterval"]
+    followed.sql("ALTER TABLE fol.a ALTER s TYPE text, ALTER s SET STORAGE EXTERNAL")
+    before = planned(followed)
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, repeat('x', 9000)); INSERT INTO fol.b VALUES (1)")
+    plan = planned(followed)
+    assert "ALTER TABLE" not in before["fol.a"] + plan["fol.b"]
+    assert "a large value of s" in plan["fol.a"]
+    assert 'run ALTER TABLE "fol"."a" REPLICA IDENTITY FULL' in plan["fol.a"]
+    followed.run()
+    followed.sql("UPDATE fol.a SET n = 2; INSERT INTO fol.b VALUES (2)")
+    caplog.clear()
+    assert "REPLICA IDENTITY FULL" in only_a_is_parked(followed.run(3))
+    assert followed.rows("b", "id") == [(1,), (2,)]
+    assert "trying again" not in caplog.text
+    followed.sql("ALTER TABLE fol.a REPLICA IDENTITY FULL")
+    plan = planned(followed)
+    assert "ALTER TABLE" not in plan["fol.a"]
 
 
 @pytest.mark.parametrize("followed", ["postgresql"], indirect=True)

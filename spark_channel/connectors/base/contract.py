@@ -248,6 +248,10 @@ class Reader(SplitReader):
         """Driver. Return each column as the catalog has it now; {} = the source has no such catalog."""
         return {}
 
+    def unlogged(self) -> Sequence[str]:
+        """Driver. Columns with values that the log leaves out of an update which does not change them."""
+        return ()
+
     def increment(self, column: str, after: int | None, *, again: bool) -> Increment:
         """Driver. The rows that are past position `after` of a column that grows; None = all.
 

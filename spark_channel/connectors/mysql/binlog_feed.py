@@ -68,6 +68,7 @@ from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import ChannelError, OptionError, SourceError
+from spark_channel.final_errors import final
 from spark_channel.planning import Split
 
 __all__ = ["BinlogFeed", "no_answers"]
@@ -316,6 +317,7 @@ class BinlogFeed(ChangeFeed):
             seen, bases = self._visible(session), {}
             for name, source in sizes.sources.items():
                 since = made.tables[name].since
+                assert since is not None
                 if seen.covers(since):  # else a statement may not see its last key yet
                     bases[name] = start_of(session, source, since)
             return made.all_started(bases)
@@ -532,12 +534,12 @@ class BinlogFeed(ChangeFeed):
                 if not decoder.lacks and log.position == end:
                     log.keep()
             except MisfitError as error:
-                refused = self._refused(decoder, error)
+                refused = final(self._refused(decoder, error))
                 _name_table(refused, decoder.at)
                 raise refused from None
             except ChannelError as error:
-                if not is_away(error):
-                    _name_table(error, decoder.at)
+                if not is_away(error):  # the log stays as it is
+                    _name_table(final(error), decoder.at)
                 raise
         if decoder.lacks:
             raise SourceError(

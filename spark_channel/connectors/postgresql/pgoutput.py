@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.feed import change_schema, new_columns_advice
 from spark_channel.connectors.sql.incremental_snapshot import ChunkWindow
 from spark_channel.errors import ChannelError, SchemaError, SourceError
+from spark_channel.final_errors import final
 from spark_channel.lazy import compute as pc
 
 __all__ = [
@@ -605,9 +606,9 @@ class TablesDecoder:
 
 
 def _decoded(table: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; an error names the table."""
+    """The batches; an error names the table, and comes again: the log stays as it is."""
     try:
         yield from batches
     except ChannelError as error:
         error.tables = (table,)
-        raise
+        raise final(error) from None

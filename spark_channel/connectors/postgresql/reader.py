@@ -110,6 +110,17 @@ values of its columns.
 """
 
 
+_OUT_OF_LINE = """
+SELECT a.attname::text FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+WHERE c.oid = {oid} AND c.relreplident <> 'f' AND c.reltoastrelid <> 0 AND pg_relation_size(c.reltoastrelid) > 0
+  AND a.attnum > 0 AND NOT a.attisdropped AND a.attlen = -1 AND a.attstorage IN ('x', 'e')
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey::int2[])
+    AND (i.indisreplident OR (c.relreplident = 'd' AND i.indisprimary)))
+ORDER BY a.attnum
+"""
+"""Columns that may have values in the table's TOAST relation, where that has any."""
+
+
 class PostgresSplitter(Splitter):
     """`held`: a snapshot is held open, so that rows stay in their pages."""
 
@@ -565,6 +576,13 @@ class PostgresReader(SqlReader):
         from spark_channel.connectors.postgresql.tables_feed import TablesFeed
 
         return TablesFeed(self, options)
+
+    def unlogged(self) -> Sequence[str]:
+        with self.looking() as (session, source):
+            if not isinstance(source.table, PgTable):
+                return ()
+            found = session.rows(_OUT_OF_LINE.format(oid=source.table.oid))
+        return [str(name) for (name,) in found]
 
     def column_facts(self) -> Mapping[str, ColumnFact]:
         with self.looking() as (session, source):
