@@ -238,10 +238,14 @@ def list_files(
         found, literal = _found(place, manifests, is_internal if hidden else is_hidden)
         start = base or (place.path if literal else _fixed_part(place.path))
         files = []
+        by_folder: dict[str, tuple[tuple[str, str | None], ...]] = {}
         # Stores list in orders of their own (findings/seaweedfs-lists-in-its-own-order.sh).
         for info, listed, manifest in sorted(found, key=lambda item: item[0].path):
             if keep(info):
-                partition = _partition(info.path, start) if partitions else ()
+                folder = info.path.rpartition("/")[0]
+                partition = by_folder.get(folder) if partitions else ()
+                if partition is None:
+                    partition = by_folder[folder] = _partition(info.path, start)
                 files.append(
                     SourceFile(
                         place.root,

@@ -109,20 +109,18 @@ def find_files(options: FileReadOptions) -> list[SourceFile]:
     """Every file of the source, in a fixed order. See `list_files` for errors."""
 
     def keep(info: pafs.FileInfo) -> bool:
+        pattern, before, after = (
+            options.path_glob_filter,
+            options.modified_before,
+            options.modified_after,
+        )
+        if pattern is not None and not fnmatchcase(info.base_name, pattern):
+            return False
+        if before is None and after is None:
+            return True  # a time is made for each file that is asked for it
         modified = info.mtime
-        return (
-            (
-                options.path_glob_filter is None
-                or fnmatchcase(info.base_name, options.path_glob_filter)
-            )
-            and (
-                options.modified_before is None
-                or (modified is not None and modified < options.modified_before)
-            )
-            and (
-                options.modified_after is None
-                or (modified is not None and modified > options.modified_after)
-            )
+        return modified is not None and (
+            (before is None or modified < before) and (after is None or modified > after)
         )
 
     found: dict[tuple[str, str], SourceFile] = {}
