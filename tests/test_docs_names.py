@@ -30,7 +30,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(
-    r"(?:^|`|; )spark-channel((?: (?:limits|tunnel))? [a-z]+(?:-[a-z]+)*)((?:[^\n`;#]|\\\n)*)",
+    r"(?:^|`|; )spark-channel((?: (?:claims|limits|tunnel))? [a-z]+(?:-[a-z]+)*)((?:[^\n`;#]|\\\n)*)",
     re.MULTILINE,
 )
 NO_COMMANDS = {"read", "write", "health", "found"}
