@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_channel.spark.throttle import throttle
     from spark_channel.verification.report import VerifyReport
 else:
-    __getattr__, __dir__ = lazy.exports(
+    _loaded, __dir__ = lazy.exports(
         __name__,
         {
             "api": ["replicate", "run", "transfer", "verify"],
@@ -34,6 +34,16 @@ else:
             "verification.report": ["VerifyReport"],
         },
     )
+
+    def __getattr__(name):
+        try:
+            return _loaded(name)
+        except ImportError:
+            from spark_channel import requirements
+
+            requirements.check_versions()  # an old library is named instead of what it lacks
+            raise
+
 
 __version__ = version.__version__
 

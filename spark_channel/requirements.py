@@ -46,6 +46,10 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
 """Of each extra whose library a connector or a command uses. A test holds both to pyproject.toml."""
 
 
+BESIDE: Mapping[str, tuple[str, str, str]] = {"numpy": ("2.0", "pyarrow", "26")}
+"""A library that another one needs from some version on, and that pip does not hold to it: pyarrow 26 and NumPy 2."""
+
+
 @lru_cache(maxsize=32)
 def check_versions(extra: str = "") -> None:
     """Check what is installed of the package's own libraries, and of an extra's. A library that is missing is no fault.
@@ -55,13 +59,21 @@ def check_versions(extra: str = "") -> None:
     """
     from importlib.metadata import PackageNotFoundError, version
 
-    old = []
-    for name, lowest in {**CORE, **EXTRAS.get(extra, {})}.items():
+    def installed_of(name: str) -> str | None:
         try:
-            installed = version(name)
+            return version(name)
         except PackageNotFoundError:
-            continue
-        if _numbers(installed) < _numbers(lowest):
+            return None
+
+    needs = {**CORE, **EXTRAS.get(extra, {})}
+    for name, (lowest, other, since) in BESIDE.items():
+        beside = installed_of(other)
+        if beside is not None and _numbers(beside) >= _numbers(since):
+            needs[name] = lowest
+    old = []
+    for name, lowest in needs.items():
+        installed = installed_of(name)
+        if installed is not None and _numbers(installed) < _numbers(lowest):
             old.append((name, lowest, installed))
     if not old:
         return

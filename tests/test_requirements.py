@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -68,3 +69,46 @@ def test_a_job_ends_before_spark_starts(installed: dict[str, str]) -> None:
         spark_channel.transfer(
             None, reader={"name": "generator", "rows": "1"}, writer={"name": "discard"}
         )
+
+
+@pytest.mark.parametrize(
+    ("pyarrow", "numpy", "wanted"),
+    [("26.0.1", "1.26.4", "2.0"), ("25.0.0", "1.26.4", ""), ("26.0.1", "2.0.0", "")],
+)
+def test_numpy_is_held_to_what_pyarrow_imports(
+    installed: dict[str, str], pyarrow: str, numpy: str, wanted: str
+) -> None:
+    """Beside pyarrow 26 an older NumPy ends the import of pyarrow, and pip does not know it."""
+    installed |= {"pyarrow": pyarrow, "numpy": numpy}
+    if not wanted:
+        requirements.check_versions("verify")
+        return
+    with pytest.raises(
+        MissingPackageError, match=r"needs numpy 2\.0 or newer.* has numpy 1\.26\.4"
+    ):
+        requirements.check_versions()
+
+
+_BROKEN = """
+import importlib.abc, importlib.metadata, sys
+
+class Broken(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyarrow":
+            raise ImportError("pyarrow requires NumPy 2.0 or newer, found 1.26.4")
+
+sys.meta_path.insert(0, Broken())
+real = importlib.metadata.version
+importlib.metadata.version = lambda name: {"numpy": "1.26.4", "pyarrow": "26.0.1"}.get(name) or real(name)
+import spark_channel
+spark_channel.transfer
+"""
+
+
+def test_a_library_that_cannot_be_imported_is_named_where_it_is_too_old() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BROKEN], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "MissingPackageError: spark-channel needs numpy 2.0 or newer" in last
