@@ -464,10 +464,10 @@ def _cut(
 def is_one_file(spec: TransferSpec, writer: Writer, splits: Sequence[Split]) -> bool:
     """Whether the rows of all splits are so few that they go into one file for each partition value.
 
-    Files of a few rows cost each later reader more than a second channel saves here. Channels that the user asked for
-    are opened all the same.
+    Files of a few rows cost each later reader more than a second channel saves here. Several channels that the user
+    asked for are opened all the same.
     """
-    if not writer.makes_files or spec.channels is not None or len(splits) < 2:
+    if not writer.makes_files or (spec.channels or 1) > 1 or len(splits) < 2:
         return False
     rows, nbytes = [split.rows for split in splits], [split.nbytes for split in splits]
     known = (

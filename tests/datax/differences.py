@@ -108,10 +108,10 @@ WHY = {
         "one file is read by two rules otherwise",
     ),
     "refused": (
-        "`recordDelimiter`; a `header` with too few names; `writer.column` `*` without names; a wrong `dx_filter`",
-        "as written; every row is dirty in the last case",
+        "`recordDelimiter`; `SSSSSS`; a `header` with too few names; `column` `*` without names; a wrong `dx_filter`",
+        "as written; microseconds count as milliseconds; every row is dirty in the last case",
         "refused before a row moves, with the reason",
-        "rows would go into wrong columns, or none",
+        "rows would go into wrong columns, or none; times would be minutes off",
     ),
     "words": (
         "names of months and AM or PM in a `dateFormat`",
@@ -178,6 +178,12 @@ WHY = {
         "the beginning of the names of objects",
         "a folder of that name",
         "objects of others are neither removed nor in the way",
+    ),
+    "names": (
+        "a `.` in a pattern of paths; a folder `_temporary`",
+        "any character; read",
+        "a dot; passed over",
+        "files that nobody named, and those of a job that has not ended",
     ),
     "kept": (
         "a run that fails, with `errorLimit.record` 0",

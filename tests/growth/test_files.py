@@ -53,6 +53,10 @@ def test_few_rows_become_one_file_for_each_partition_value(tmp_path: Path) -> No
     assert _copied(tmp_path, "delta", 100) == 2
 
 
+def test_one_channel_makes_one_file_of_few_rows(tmp_path: Path) -> None:
+    assert _copied(tmp_path, "parquet", 1000, channels=1) == 1
+
+
 def test_channels_that_the_user_asks_for_are_opened(tmp_path: Path) -> None:
     assert _copied(tmp_path, "parquet", 1000, channels=4) > 1
 
