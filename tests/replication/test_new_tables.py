@@ -1,5 +1,6 @@
 """Tables that a run makes: their keys, and what becomes of NOT NULL when the source drops it."""
 
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import spark_channel
+from tests.cli.typed import typed
 from tests.servers.mariadb import MariadbServer, MysqlServer
 from tests.servers.postgres import PostgresServer
 
@@ -135,3 +137,29 @@ def test_keys_between_tables_of_a_run_follow_in_mariadb_and_mysql(
         for database in ("circle", "circle_dw")
     )
     check_circle(server.sql, column, source, target)
+
+
+@pytest.mark.parametrize("schema", [None, "full"])
+def test_a_table_that_a_run_made_is_verified_and_repaired_without_a_hint(
+    tmp_path: Path, schema: str | None
+) -> None:
+    source, target = tmp_path / "shop.db", tmp_path / "dw.db"
+    with closing(sqlite3.connect(source)) as shop:
+        shop.executescript(
+            "CREATE TABLE orders (shop INT NOT NULL, id INT NOT NULL, v TEXT, PRIMARY KEY (shop, id));"
+            "INSERT INTO orders VALUES (1, 1, 'a'), (1, 2, 'b'), (2, 1, 'c')"
+        )
+    file = tmp_path / "shop.yml"
+    defaults = {"object": "{table}", **({} if schema is None else {"schema": schema})}
+    places = {"source": {"path": str(source)}, "target": {"path": str(target)}}
+    file.write_text(json.dumps({**places, "defaults": defaults, "streams": {"*": {}}}))
+    assert typed("replicate", str(file)).exit_code == 0
+    with closing(sqlite3.connect(target)) as dw, dw:
+        dw.execute("UPDATE orders SET v = 'broken' WHERE id = 2")
+        dw.execute("DELETE FROM orders WHERE shop = 2")
+    assert typed("verify", str(file)).exit_code == 3
+    repaired = typed("verify", str(file), "--repair")
+    assert repaired.exit_code == 0, repaired.output
+    with closing(sqlite3.connect(target)) as dw:
+        rows = dw.execute("SELECT * FROM orders ORDER BY shop, id").fetchall()
+    assert rows == [(1, 1, "a"), (1, 2, "b"), (2, 1, "c")]
