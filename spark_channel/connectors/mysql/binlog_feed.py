@@ -49,10 +49,7 @@ from spark_channel.connectors.mysql.binlog_token import (
 from spark_channel.connectors.mysql.options import MysqlReadOptions
 from spark_channel.connectors.mysql.session import MysqlSession, is_away, is_short
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.incremental_snapshot import (
-    MOST_TABLES,
-    read_window,
-)
+from spark_channel.connectors.sql.incremental_snapshot import read_window
 from spark_channel.connectors.sql.keyset import SessionHolder
 from spark_channel.connectors.sql.log_feed import SchemaRule
 from spark_channel.connectors.sql.log_tables import (
@@ -299,7 +296,8 @@ class BinlogFeed(ChangeFeed):
         if is_cut and token.waited < MOST_WAITS:
             return replace(made, waited=token.waited + 1)
         sizes = RestOfTables(session)
-        for name in token.due()[:MOST_TABLES]:
+        rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
+        for name in token.sharing(token.due(), rows):
             place = made.tables.get(name)
             if place is None:
                 continue
@@ -321,7 +319,6 @@ class BinlogFeed(ChangeFeed):
                 if seen.covers(since):  # else a statement may not see its last key yet
                     bases[name] = start_of(session, source, since)
             return made.all_started(bases)
-        rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
         return made.with_chunks(begun, rows, sizes)
 
     def _all(self, session: MysqlSession, token: TablesToken, upto: GtidSet | None) -> TablesToken:

@@ -286,6 +286,15 @@ class SeveralTables:
                 found.append((name, each, upper))
         return found
 
+    def sharing(self, names: Sequence[str], rows: int) -> list[str]:
+        """Those of `names` that may have a part in a range of `rows` rows: the first, and small ones."""
+        most, found = min(_SMALL_ROWS, rows), []
+        for name in names:
+            base = self.tables[name].base
+            if not found or base is None or base.left is None or base.left <= most:
+                found.append(name)
+        return found[:MOST_TABLES]
+
     def with_chunks(self, names: Sequence[str], rows: int, sizes: "ChunkSizes") -> Self:
         """With the next chunk of each table of a range of about `rows` rows: of one large table, or of small ones.
 
@@ -293,7 +302,7 @@ class SeveralTables:
         """
         read: list[str] = []
         left = rows
-        for place, name in enumerate(names[:MOST_TABLES]):
+        for place, name in enumerate(self.sharing(names, rows)):
             base = self.tables[name].base
             most = min(_SMALL_ROWS, left)
             is_large = base.left is not None and base.left > most
