@@ -288,7 +288,8 @@ class SeveralTables:
 
     def sharing(self, names: Sequence[str], rows: int) -> list[str]:
         """Those of `names` that may have a part in a range of `rows` rows: the first, and small ones."""
-        most, found = min(_SMALL_ROWS, rows), []
+        most = min(_SMALL_ROWS, rows)
+        found: list[str] = []
         for name in names:
             base = self.tables[name].base
             if not found or base is None or base.left is None or base.left <= most:
