@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,9 +52,8 @@ def test_pg_dump_prints_the_same_of_a_copied_schema(
     sides = f"{name}_from", f"{name}_into"
     for database in sides:
         postgres_server.psql(f"CREATE DATABASE {database}")
-        request.addfinalizer(
-            lambda database=database: postgres_server.psql(f"DROP DATABASE {database} WITH (FORCE)")
-        )
+        drop = partial(postgres_server.psql, f"DROP DATABASE {database} WITH (FORCE)")
+        request.addfinalizer(drop)
         head = "CREATE SCHEMA shop; SET search_path = shop;"
         postgres_server.psql(head + postgresql.TYPES, database=database)
     head = "SET search_path = shop;"
