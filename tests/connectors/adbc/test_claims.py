@@ -80,7 +80,7 @@ def test_two_first_jobs_in_one_moment_both_succeed(base: Base, commit: CommitMod
 def test_of_two_overwrites_in_one_moment_one_is_left(base: Base) -> None:
     base.write(_rows(500))
 
-    def staged(start: int) -> Callable[[], None]:
+    def staged(start: int) -> Callable[[], object]:
         writer = base.writer()
         plan = writer.prepare(_context("job", overwrite=True), SCHEMA)
         receipt = run_task(writer, plan, 0, _rows(start))
