@@ -190,6 +190,7 @@ def test_there_is_one_service_and_its_token_is_in_no_plan(connect: RemoteDriver)
     assert leaked == ""
 
 
+@pytest.mark.newest
 def test_a_client_steers_its_own_jobs_alone(connect: RemoteDriver) -> None:
     own, strange, listed, names = connect.run(steered)
     assert own == "LimitStatus"

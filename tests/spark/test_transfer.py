@@ -103,7 +103,7 @@ def test_every_row_arrives_once(
         0,
     )
     assert report.bytes > 800_000
-    assert report.tasks == report.attempts >= 2
+    assert report.tasks == report.attempts >= min(channels, 2)
     assert set(report.waits_by_side) >= {"source", "target"}
     last = spark_channel.last_report()
     assert last is not None
