@@ -39,10 +39,11 @@ def yarn() -> Iterator[Yarn]:
 
 @pytest.fixture(scope="module")
 def database(postgres_server: PostgresServer) -> str:
-    """The login of a database with `ROWS` rows in `source`, as JSON."""
+    """The login of a database with `ROWS` rows in `source`, as JSON. Each has 1 KB: what Spark buffers for a Python
+    process, 64 KiB, would hide when rows come."""
     postgres_server.psql(
         "CREATE TABLE source (n integer PRIMARY KEY, text text);"
-        f"INSERT INTO source SELECT n, 'ä' || n FROM generate_series(1, {ROWS}) n"
+        f"INSERT INTO source SELECT n, repeat('ä', 500) || n FROM generate_series(1, {ROWS}) n"
     )
     return json.dumps(postgres_server.login)
 

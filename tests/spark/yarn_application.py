@@ -76,6 +76,7 @@ def copies(spark: SparkSession, result: Path) -> None:
         spark,
         {"name": "postgresql", **table("source")},
         {"name": "postgresql", "createTable": "true", **table("moved")},
+        mode="overwrite",
         channels=2,
         rows_per_second=RATE,
     )
