@@ -100,8 +100,8 @@ def followed(
         pg.psql(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'fol';"
             "DROP PUBLICATION fol; DROP SCHEMA fol CASCADE; DROP SCHEMA fol_dw CASCADE;"
-            "DROP TABLE IF EXISTS spark_channel_tunnel_notes, spark_channel_tunnel_clients, "
-            "spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
+            "DROP TABLE IF EXISTS spark_channel_tunnel_places, spark_channel_tunnel_notes, "
+            "spark_channel_tunnel_clients, spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
         )
         return
     server: MariadbServer = request.getfixturevalue("logging_server")

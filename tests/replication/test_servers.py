@@ -343,7 +343,7 @@ def test_a_plan_parks_a_followed_table_as_the_run_does(pg: PostgresServer) -> No
     pg.psql(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'rep_past';"
         "DROP PUBLICATION rep_past; DROP SCHEMA rep_past CASCADE; DROP SCHEMA rep_past_dw CASCADE;"
-        "DROP TABLE IF EXISTS spark_channel_tunnel_notes, spark_channel_tunnel_clients, "
+        "DROP TABLE IF EXISTS spark_channel_tunnel_places, spark_channel_tunnel_notes, spark_channel_tunnel_clients, "
         "spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
     )
     plans = {each.stream: each for each in made.tables}

@@ -32,8 +32,9 @@ CLEAN = (
     "DROP SCHEMA IF EXISTS ver_live CASCADE; DROP SCHEMA IF EXISTS ver_dw CASCADE; "
     f"DROP PUBLICATION IF EXISTS {NAME}; SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
     f"WHERE slot_name = '{NAME}' AND active; SELECT pg_drop_replication_slot(slot_name) FROM "
-    f"pg_replication_slots WHERE slot_name = '{NAME}'; DROP TABLE IF EXISTS spark_channel_tunnel_notes, "
-    "spark_channel_tunnel_clients, spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
+    f"pg_replication_slots WHERE slot_name = '{NAME}'; DROP TABLE IF EXISTS spark_channel_tunnel_places, "
+    "spark_channel_tunnel_notes, spark_channel_tunnel_clients, spark_channel_tunnel_channels, "
+    "spark_channel_tunnels CASCADE"
 )
 
 

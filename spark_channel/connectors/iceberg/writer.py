@@ -302,10 +302,6 @@ class IcebergState(TableState):
         return sorted((each for each in found if each is not None), key=lambda each: each.at)
 
     @property
-    def table_id(self) -> str:
-        return str(self._table.metadata.table_uuid)
-
-    @property
     def overwrites(self) -> int:
         return int(self._table.properties.get(_OVERWRITES, 0))
 

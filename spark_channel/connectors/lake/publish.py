@@ -7,7 +7,7 @@ there has no log: the first driver that creates it publishes, and the others fin
 
 import dataclasses
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -79,8 +79,6 @@ class LakePlan(WritePlan):
     key: tuple[str, ...] = ()
     place: Any = dataclasses.field(default=None, repr=False)
     """What a task needs to open the store: the format's own, plain data, with credentials."""
-    table_id: str = ""
-    """Of the table for which a job without a claim was planned; "" = there was none, or it has a claim there."""
 
     @property
     def claim(self) -> HeldClaim:
@@ -144,12 +142,6 @@ class LakePublisher(Writer):
         done: list[bool] = []
 
         def change(state: TableState | None) -> Change | None:
-            if plan.table_id and (state is None or state.table_id != plan.table_id):
-                raise SupersededError(
-                    f"{lake.shown} was dropped, or dropped and made again, while job {plan.job!r} was writing to it. "
-                    "Nothing of this job was added; run it again",
-                    owner=plan.job,
-                )
             held, found = _held_now(
                 plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
             )
@@ -413,7 +405,7 @@ class LakePublisher(Writer):
                 continue
             claim = None if state is None else state.claim(held.identity, held.owner)
             if _has_ended(claim, held):
-                each.run.remove(keep=published if _may_have_published(claim, held) else ())
+                self._remove_run(each.run, published if _may_have_published(claim, held) else None)
             elif own is not None and each.run.name == own.run and claim is None:
                 each.run.remove()
             elif only is None and each.run.is_dead(held) and self._close(lake, each):
@@ -422,6 +414,20 @@ class LakePublisher(Writer):
                 )
                 each.run.remove(keep=self._visible(lake, each.publishing))
         remove_stray_notes(lake.store, lake.base)
+
+    @staticmethod
+    def _remove_run(run: Run, published: Collection[str] | None) -> None:
+        """Remove an ended run's files but those that are `published`; None: it has published none.
+
+        The log's history may know a claim that is newer than what was read of the run: what it publishes is read once
+        more, and it was not removed in between if the run's first note is still there.
+        """
+        if published is None:
+            run.remove()
+            return
+        keep = {*published, *run.publishing()}
+        if run.about() is not None:
+            run.remove(keep=keep)
 
     def _visible(self, lake: LakeTable, paths: Sequence[str]) -> Sequence[str]:
         """Those of a dead run's files that the table has: its log names the claims of jobs for a time alone."""
@@ -441,9 +447,6 @@ class LakePublisher(Writer):
         def change(state: TableState | None) -> Change | None:
             found = None if state is None else state.claim(held.identity, held.owner)
             closed[:] = [found is None]
-            if found is None and state is not None and held.epoch == 0 and run.publishing:
-                # Its commit may still be on its way: a version after this one rejects it.
-                return Change(held.owner, Claim(held.identity, "", 1), operation="release")
             if found is None or (found.owner, found.epoch) != (held.owner, held.epoch):
                 return None
             given = protocol.release(found, held)

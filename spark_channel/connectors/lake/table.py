@@ -95,11 +95,6 @@ class TableState(ABC):
 
     @property
     @abstractmethod
-    def table_id(self) -> str:
-        """Another one when the table is dropped and made again."""
-
-    @property
-    @abstractmethod
     def overwrites(self) -> int:
         """How often the table has been overwritten."""
 

@@ -181,10 +181,7 @@ class LakeWriter(LakePublisher):
             identity = Identity.of(lake.shown, context)
             position = context.stream[1] if context.stream else None
             process = "" if context.stream is not None else own_process()
-            alone = identity.kind == "job" and not plan.new
-            if table is None or (alone and table.claim(identity, context.job) is None):
-                # No other run has the name of this one: its claim comes in the commit that publishes.
-                plan = replace(plan, table_id="" if table is None else table.table_id)
+            if table is None:
                 held = HeldClaim(identity, context.job, 0, position, follows=context.follows)
             else:
                 taken = self._take(lake, table, context, identity, process)
