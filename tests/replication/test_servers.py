@@ -475,7 +475,8 @@ def test_tables_are_followed_by_the_log(
     finally:
         pg.psql(
             f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}';"
-            f"DROP PUBLICATION {slot}; DROP TABLE IF EXISTS spark_channel_tunnel_notes, spark_channel_tunnel_clients, "
+            f"DROP PUBLICATION {slot}; DROP TABLE IF EXISTS spark_channel_tunnel_places, "
+            "spark_channel_tunnel_notes, spark_channel_tunnel_clients, "
             "spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
         )
 
@@ -487,7 +488,8 @@ def test_a_plan_of_tables_that_are_followed_is_a_sheet_for_their_dba(
         "DROP ROLE IF EXISTS rep_reader; CREATE ROLE rep_reader LOGIN PASSWORD 'rep';"
         "GRANT USAGE ON SCHEMA rep_a TO rep_reader;"
         'GRANT SELECT ON rep_a.plain, rep_a.keyless, rep_a.empty, rep_a."Mixed Case" TO rep_reader;'
-        "DROP TABLE IF EXISTS public.spark_channel_tunnel_notes, public.spark_channel_tunnel_clients, "
+        "DROP TABLE IF EXISTS public.spark_channel_tunnel_places, public.spark_channel_tunnel_notes, "
+        "public.spark_channel_tunnel_clients, "
         "public.spark_channel_tunnel_channels, public.spark_channel_tunnels;"
         "CREATE PUBLICATION rep_sheet FOR TABLE rep_a.plain"
     )
