@@ -15,6 +15,7 @@ import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.base.claims import HeldClaim
+from spark_channel.connectors.lake import publish
 from spark_channel.connectors.lake.table import TableState
 from spark_channel.connectors.lake.task_writer import Run
 from spark_channel.connectors.lake.writer import LakeWriter
@@ -230,6 +231,41 @@ def test_a_run_that_ends_while_another_looks_at_it_leaves_no_note(
     assert receipts == []
     assert target.seen() == Counter([1, 2])
     assert target.staged() == []
+
+
+def test_a_run_that_begins_and_publishes_while_another_looks_keeps_its_files(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the look at the table, and after the one at what runs publish: the log's history knows it nevertheless."""
+    _write(target, "before", 1)
+    original, publishing = publish.all_runs, Run.publishing
+    begun: list[tuple[LakeWriter, WritePlan, list[Receipt]]] = []
+    done: list[str] = []
+
+    def begins(*place: Any) -> Any:
+        if not done:
+            done.append("begun")
+            begun.append(_stage(target, WriteContext("quick"), 2))
+        return original(*place)
+
+    def publishes(run: Run) -> Any:
+        found = publishing(run)
+        if begun and run.name == begun[0][1].run:  # type: ignore[attr-defined] # a part of this kind
+            writer, plan, receipts = begun.pop()
+            with monkeypatch.context() as patch:  # its driver dies before it tidies up
+                patch.setattr(LakeWriter, "_clear", lambda *_given, **_more: None)
+                writer.commit(plan, receipts)
+            done.append("published")
+        return found
+
+    monkeypatch.setattr(publish, "all_runs", begins)
+    monkeypatch.setattr(Run, "publishing", publishes)
+    _write(target, "other", 3)
+    assert done == ["begun", "published"]
+    assert target.seen() == Counter([1, 2, 3])
+    _write(target, "next", 4)
+    assert target.staged() == []
+    assert target.seen() == Counter([1, 2, 3, 4])
 
 
 def test_a_run_that_sleeps_before_it_notes_what_it_publishes_leaves_no_note(
