@@ -15,9 +15,8 @@ import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.base.claims import HeldClaim
-from spark_channel.connectors.lake import publish
 from spark_channel.connectors.lake.table import TableState
-from spark_channel.connectors.lake.task_writer import Run
+from spark_channel.connectors.lake.task_writer import Run, all_runs
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
 from spark_channel.processes import describe_owner
@@ -238,7 +237,7 @@ def test_a_run_that_begins_and_publishes_while_another_looks_keeps_its_files(
 ) -> None:
     """After the look at the table, and after the one at what runs publish: the log's history knows it nevertheless."""
     _write(target, "before", 1)
-    original, publishing = publish.all_runs, Run.publishing
+    publishing = Run.publishing
     begun: list[tuple[LakeWriter, WritePlan, list[Receipt]]] = []
     done: list[str] = []
 
@@ -246,7 +245,7 @@ def test_a_run_that_begins_and_publishes_while_another_looks_keeps_its_files(
         if not done:
             done.append("begun")
             begun.append(_stage(target, WriteContext("quick"), 2))
-        return original(*place)
+        return all_runs(*place)
 
     def publishes(run: Run) -> Any:
         found = publishing(run)
@@ -258,7 +257,7 @@ def test_a_run_that_begins_and_publishes_while_another_looks_keeps_its_files(
             done.append("published")
         return found
 
-    monkeypatch.setattr(publish, "all_runs", begins)
+    monkeypatch.setattr("spark_channel.connectors.lake.publish.all_runs", begins)
     monkeypatch.setattr(Run, "publishing", publishes)
     _write(target, "other", 3)
     assert done == ["begun", "published"]
