@@ -14,7 +14,7 @@ from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.plain_text import log_of
 from spark_channel.replication.report import TableOutcome
-from spark_channel.replication.table_run import reader_of, writer_of
+from spark_channel.replication.table_run import of_table, reader_of, writer_of
 from spark_channel.replication.tables import TableCopy
 
 __all__ = ["ForeignKeys"]
@@ -51,6 +51,7 @@ class ForeignKeys:
 
     def drop(self) -> None:
         """Drop the keys that `add` is going to make again. One that stays is named where it is in the way."""
+        self._read_sources()
         for copy in self._full:
             try:
                 self._drop(copy)
@@ -72,11 +73,29 @@ class ForeignKeys:
                 outcome.why = f"{outcome.why}; {why}" if outcome.why else why
                 _log.warning("%s: %s", copy.stream, why)
 
+    def _read_sources(self) -> None:
+        """Read the definitions of all tables that differ in their names alone, together."""
+        alike = [copy for copy in self._full if _unnamed(copy) == _unnamed(self._full[0])]
+        if len(alike) < 2:
+            return
+        try:
+            reader = reader_of(alike[0])
+            readers = [of_table(reader, copy.reader) for copy in alike]
+            definitions = reader.definitions(readers)
+        except ChannelError as error:
+            _log.debug("the definitions are read one by one: %s", error)
+            return
+        self._sources |= {
+            copy.stream: definition
+            for copy, definition in zip(alike, definitions, strict=True)
+            if definition is not None
+        }
+
     def _planned(self, copy: TableCopy) -> Iterator[_Planned]:
         if copy.stream not in self._sources:
             self._sources[copy.stream] = reader_of(copy).definition()
         source = self._sources[copy.stream]
-        if source is None:
+        if source is None or not source.foreign_keys:
             return
         writer = writer_of(copy)
         is_same = isinstance(writer, SqlWriter) and writer.dialect.sql == source.system
@@ -161,6 +180,10 @@ class ForeignKeys:
             ),
             None,
         )
+
+
+def _unnamed(copy: TableCopy) -> dict[str, Any]:
+    return {name: value for name, value in copy.reader.items() if name != "dbtable"}
 
 
 def _place(copy: TableCopy) -> tuple[str, str]:

@@ -64,7 +64,6 @@ def _is_small(copy: TableCopy) -> bool:
         options.where,
         options.source_options,
         options.target_options,
-        options.table_schema == "full",
         copy.fault,
     )
     known = copy.table is not None and copy.table.nbytes is not None

@@ -45,6 +45,7 @@ __all__ = [
     "RunSettings",
     "TableRun",
     "is_of_values",
+    "of_table",
     "reader_of",
     "together_of",
     "why_of",
@@ -226,7 +227,7 @@ class TableRun:
 
     def ends_for(self, copy: TableCopy) -> tuple[Writer, Reader]:
         """The writer and the reader of another table, whose options are the same, but for its name."""
-        return _of_table(self._writing, copy.writer), _of_table(self._reading, copy.reader)
+        return of_table(self._writing, copy.writer), of_table(self._reading, copy.reader)
 
     def together(self) -> Together | None:
         """Return how the table is copied with other small ones; None = alone."""
@@ -454,7 +455,7 @@ def _opened(options: Mapping[str, Any], half: str) -> Any:
     return made[0]
 
 
-def _of_table(end: Any, options: Mapping[str, Any]) -> Any:
+def of_table(end: Any, options: Mapping[str, Any]) -> Any:
     """A reader or writer as `end`, of another table: to parse the other options again takes ten times as long."""
     name = resolve_references({"dbtable": options["dbtable"]})
     return type(end)(end.options.model_copy(update=name))

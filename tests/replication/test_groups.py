@@ -127,6 +127,65 @@ def test_a_table_has_its_own_report_its_own_job_and_its_own_position(
     assert kept.splitlines() == ["stream|12|2|2|1|240", "table|12|2|2|0|0"]
 
 
+_WHOLE = """
+CREATE TABLE small.whole{n} (id bigserial PRIMARY KEY, kind int NOT NULL DEFAULT 7 CHECK (kind > 0),
+  code varchar(5) UNIQUE, parent bigint REFERENCES small.whole{n}, number int GENERATED ALWAYS AS IDENTITY);
+CREATE INDEX whole{n}_lower ON small.whole{n} (lower(code) DESC) WHERE kind > 1;
+COMMENT ON TABLE small.whole{n} IS 'it''s {n}';
+INSERT INTO small.whole{n} (code) VALUES ('a'), ('b'), (NULL);
+"""
+_DEFINED = """
+SELECT string_agg(replace(d, '{schema}.', ''), '|' ORDER BY d) FROM (
+  SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = '{schema}.{table}'::regclass UNION ALL
+  SELECT indexdef FROM pg_indexes WHERE schemaname = '{schema}' AND tablename = '{table}' UNION ALL
+  SELECT concat_ws(' ', column_name, data_type, character_maximum_length, is_nullable, column_default, is_identity)
+    FROM information_schema.columns WHERE table_schema = '{schema}' AND table_name = '{table}' UNION ALL
+  SELECT obj_description('{schema}.{table}'::regclass)) AS found (d)
+"""
+
+
+def test_tables_of_a_group_have_their_whole_definition_and_one_that_is_refused_is_made_alone(
+    small: PostgresServer, joined: list[str]
+) -> None:
+    made = "".join(_WHOLE.format(n=n) for n in range(3))
+    small.psql(
+        f"{made} CREATE FUNCTION small.fine(int) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true';"
+        "CREATE TABLE small.refused (id int PRIMARY KEY, v int, CONSTRAINT judged CHECK (small.fine(v)));"
+        "CREATE INDEX ON small.refused (v); INSERT INTO small.refused VALUES (1, 2); ANALYZE"
+    )
+    # A function that is gone when the table is made: as on a server that lacks it.
+    streams: dict[str, Any] = {"small.whole*": {}, "small.refused": {}}
+    defaults = {"object": "{table}", "schema": "full"}
+    file = _file(small, defaults=defaults, streams=streams, parallel=1)
+    looked = PostgresTogether.look
+
+    def look(self: PostgresTogether, tables: Sequence[SmallTable]) -> None:
+        looked(self, tables)
+        small.psql(
+            "ALTER TABLE small.refused DROP CONSTRAINT judged; DROP FUNCTION small.fine(int)"
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PostgresTogether, "look", look)
+        report = spark_channel.replicate(None, file)
+    assert [table.state for table in report.tables] == ["done"] * 4, report
+    assert sorted(joined) == ["small.whole0", "small.whole1", "small.whole2"]
+    for table in ("whole0", "whole1", "whole2", "refused"):
+        source, target = (
+            small.psql(_DEFINED.format(schema=schema, table=table))
+            for schema in ("small", "small_dw")
+        )
+        assert target == source
+        assert "INDEX" in source
+    small.psql("INSERT INTO small.whole1 (code) VALUES ('c'), ('d')")
+    joined.clear()
+    assert spark_channel.replicate(None, file).exit_code == 0
+    assert len(joined) == 4
+    assert (
+        small.psql("INSERT INTO small_dw.whole1 (code) VALUES ('e') RETURNING id, number") == "6|6"
+    )
+
+
 def test_a_table_that_is_refused_is_parked_alone(
     small: PostgresServer, joined: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:

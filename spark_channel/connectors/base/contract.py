@@ -236,6 +236,13 @@ class Reader(SplitReader):
         """Driver. The definition of the table that is read; None = it reads no table, or the source has no such."""
         return None
 
+    def definitions(self, readers: Sequence["Reader"]) -> list[TableDefinition | None]:
+        """Driver. The `definition` of each of `readers`, whose options are this one's, but for the table's name.
+
+        A reader whose catalog describes several tables by one statement overrides it.
+        """
+        return [reader.definition() for reader in readers]
+
     def column_types(self) -> Mapping[str, pa.DataType]:
         """Driver. Return the types of the columns that have one; a column that cannot be carried is left out.
 

@@ -131,6 +131,12 @@ class TableDefinition:
         others = tuple(one for one in self.constraints if one.kind != "primary key")
         return replace(self, constraints=others, statement="")
 
+    def with_keys_to_itself(self) -> "TableDefinition":
+        """The same without foreign keys to other tables."""
+        place = self.schema, self.name
+        keys = (key for key in self.foreign_keys if (key.schema, key.table) == place)
+        return replace(self, foreign_keys=tuple(keys))
+
     def of_columns(self) -> Iterator[str]:
         """What its columns have beside types and NOT NULL, for people."""
         for column in self.columns:

@@ -1,7 +1,7 @@
 """The definition of a PostgreSQL table: read from the catalog."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from spark_channel.connectors.base.definition import (
@@ -14,8 +14,9 @@ from spark_channel.connectors.base.definition import (
 )
 from spark_channel.connectors.postgresql.catalog import PgTable
 from spark_channel.connectors.postgresql.session import PgSession
+from spark_channel.errors import SchemaError
 
-__all__ = ["read_definition"]
+__all__ = ["defined", "read_definition"]
 
 SYSTEM = "postgres"
 
@@ -106,9 +107,9 @@ SELECT json_agg(o.what ORDER BY o.what) FROM (
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attstorage <> t.typstorage) AS o
 """
 _DEFINITION = f"""
-SELECT json_build_object('comment', obj_description(c.oid, 'pg_class'), 'columns', ({_COLUMNS}),
+SELECT c.oid::bigint, json_build_object('comment', obj_description(c.oid, 'pg_class'), 'columns', ({_COLUMNS}),
   'constraints', ({_CONSTRAINTS}), 'indexes', ({_INDEXES}), 'others', ({_OTHERS}))::text
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {{oid}}
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({{oids}})
 """  # noqa: S608 - of constants
 _KINDS: Mapping[str, ConstraintKind] = {
     "p": "primary key",
@@ -122,9 +123,28 @@ _IDENTITY = {"a": "ALWAYS", "d": "BY DEFAULT"}
 def read_definition(session: PgSession, table: PgTable) -> TableDefinition:
     """What the catalog says of the table."""
     with session.transaction():
-        session.rows(_QUALIFIED)
-        ((text,),) = session.rows(_DEFINITION.format(oid=table.oid))
-    found = json.loads(text)
+        (definition,) = defined(session, [table])
+    return definition
+
+
+def defined(session: PgSession, tables: Sequence[PgTable]) -> list[TableDefinition]:
+    """What the catalog says of the tables, by one statement. The transaction has no search path after it.
+
+    Raises:
+        SchemaError: a table is gone.
+    """
+    if not tables:
+        return []
+    session.rows(_QUALIFIED)
+    oids = ", ".join(str(table.oid) for table in tables)
+    texts = dict(session.rows(_DEFINITION.format(oids=oids)))
+    for table in tables:
+        if table.oid not in texts:
+            raise SchemaError(f"table {table.label} was dropped while it was looked up: run again")
+    return [_definition(table, json.loads(texts[table.oid])) for table in tables]
+
+
+def _definition(table: PgTable, found: dict[str, Any]) -> TableDefinition:
     constraints = found["constraints"] or []
     # A SELECT also reads the tables that inherit from it, which its keys do not hold for.
     hold_null = {column.name for column in table.columns if column.holds_null}

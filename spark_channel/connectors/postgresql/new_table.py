@@ -24,8 +24,11 @@ from spark_channel.connectors.postgresql.session import PgWriteSession, literal_
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep
 from spark_channel.connectors.sql.definition import NewTable, with_not_null
 from spark_channel.errors import SchemaError, TargetError
+from spark_channel.plain_text import log_of
 
-__all__ = ["counted_on", "keyed", "refusal", "relation_names", "tried"]
+__all__ = ["count_on", "counted_on", "keyed", "refusal", "relation_names", "tried", "untried"]
+
+_log = log_of(__name__)
 
 _RELATIONS = """
 SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -110,6 +113,32 @@ def tried(
     )
 
 
+def untried(
+    schema: str,
+    definition: TableDefinition,
+    rows: pa.Schema,
+    options: PostgresWriteOptions,
+    name_of: NameOf,
+) -> NewTable:
+    """As `tried`, of a table that this server takes whole: what it refuses shows when the table is made.
+
+    Raises:
+        SchemaError: the type of a column must be tried.
+    """
+    for column in definition.columns:
+        if column.is_own or column.generated is not None:
+            raise SchemaError(f"column {column.name!r} of {definition.name} is tried alone")
+    parts = _Parts(schema, definition, with_not_null(rows, definition), options)
+    steps = [step for _, step in parts.steps(_other_names(), name_of)]
+    return NewTable(
+        parts.rows,
+        create=parts.create({column.name for column in parts.columns}),
+        steps=tuple(steps),
+        left_out=tuple(parts.left_out()),
+        renamed=tuple(f"{what} is {name}" for what, name in parts.renamed.items()),
+    )
+
+
 def _other_names() -> NameOf:
     """Names for a trial, which no other table has."""
     mark, numbers = secrets.token_hex(4), iter(range(1_000_000))
@@ -137,6 +166,18 @@ def counted_on(table: TableDefinition, source: TableDefinition | None) -> tuple[
         )
         statements.append(" ".join(statement.split()))
     return tuple(statements)
+
+
+def count_on(session: PgWriteSession, numbers: Sequence[str], label: str) -> None:
+    """Run what `counted_on` returned of table `label`, in a transaction; one that is refused does not fail it."""
+    why = refusal(session, numbers)
+    if why:
+        _log.warning(
+            "table %s may give numbers that its rows have: %s. As the owner of its sequences, run %s",
+            label,
+            why,
+            "; ".join(numbers),
+        )
 
 
 def refusal(session: PgWriteSession, statements: Sequence[str]) -> str:

@@ -20,13 +20,20 @@ from spark_channel.connectors.base.contract import (
     FetchSize,
     NativeRows,
     Read,
+    Reader,
     native_batch,
 )
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts, RetainedLog
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.postgresql.catalog import Part, PgColumn, PgTable
-from spark_channel.connectors.postgresql.definition import read_definition
+from spark_channel.connectors.postgresql.catalog import (
+    Part,
+    PgColumn,
+    PgTable,
+    described,
+    find_rows,
+)
+from spark_channel.connectors.postgresql.definition import defined, read_definition
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions, why_not_asyncpg
@@ -335,6 +342,16 @@ class PostgresReader(SqlReader):
         assert isinstance(session, PgSession)
         assert isinstance(table, PgTable)
         return read_definition(session, table)
+
+    def definitions(self, readers: Sequence[Reader]) -> list[TableDefinition | None]:
+        names = [cast(PostgresReader, reader).options.dbtable or "" for reader in readers]
+        with self.connect("plan") as session:
+            assert isinstance(session, PgSession)
+            with session.transaction():
+                rows = find_rows(session, names)
+                tables = [None if row is None else described(*row) for row in rows]
+                found = iter(defined(session, [table for table in tables if table is not None]))
+        return [None if table is None else next(found) for table in tables]
 
     @property
     def is_builtin(self) -> bool:

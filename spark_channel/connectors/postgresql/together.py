@@ -2,7 +2,8 @@
 
 A copy of one table has about forty exchanges with the servers, whatever its size. Here a group of tables shares them:
 one look at both catalogs, one lock of all claims, one statement that writes them. For each table there are a COPY from
-the source, a CREATE TABLE or TRUNCATE, and a COPY into the target. Nothing is staged: the rows are in memory.
+the source, a CREATE TABLE or TRUNCATE, a COPY into the target, and its indexes and constraints. Nothing is staged: the
+rows are in memory. Nothing is tried either: a table with a part that this server refuses is copied alone.
 
 The rules of claims are those of a single table (`connectors.base.claims`). A group takes each claim and publishes it in
 the same transaction, so no other run sees it in between. A table whose claim has changed since the group looked at it,
@@ -10,7 +11,7 @@ before it read the rows, is left out: another run may have published newer rows.
 order, so that two groups do not wait for each other: the claims of streams by their keys, then those of tables.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -22,9 +23,11 @@ from spark_channel.clock import SYSTEM_CLOCK, utc_text
 from spark_channel.connectors.base import claims as rules
 from spark_channel.connectors.base.claims import Claim, ClaimDecision, Identity
 from spark_channel.connectors.base.contract import Reader, native_batch, native_data
+from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.together import SmallTable, Together
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, described, find_rows
 from spark_channel.connectors.postgresql.copy import CopyRows, copy_rows
+from spark_channel.connectors.postgresql.definition import defined
 from spark_channel.connectors.postgresql.dialect import (
     DIALECT,
     create_statement,
@@ -32,12 +35,18 @@ from spark_channel.connectors.postgresql.dialect import (
     written_columns,
 )
 from spark_channel.connectors.postgresql.failures import is_gone
+from spark_channel.connectors.postgresql.new_table import (
+    count_on,
+    counted_on,
+    relation_names,
+    untried,
+)
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.reader import PostgresReader
-from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
+from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.postgresql.writer import PostgresWriter
-from spark_channel.connectors.sql.catalog import MisfitError, TargetTable
+from spark_channel.connectors.sql.catalog import TABLE, MisfitError, TargetTable
 from spark_channel.connectors.sql.claim_tables import (
     CLAIMS,
     COLUMNS,
@@ -47,6 +56,7 @@ from spark_channel.connectors.sql.claim_tables import (
     is_own_table,
 )
 from spark_channel.connectors.sql.claims import Claims
+from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.publish import check_planned
 from spark_channel.connectors.sql.session import BatchSize
@@ -109,13 +119,16 @@ def joined(reader: Reader, writer: PostgresWriter) -> "PostgresTogether | None":
     if not isinstance(reader, PostgresReader):
         return None
     known = reader.options.model_fields_set <= _READS and writer.options.model_fields_set <= _WRITES
-    makes = writer.options.create_table in ("columns", "auto", "keys")
+    makes = writer.options.create_table in ("columns", "auto", "keys", "full")
     return PostgresTogether(reader, writer) if known and makes else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """`there`: the table that the rows replace; None = it is to be made. `seen`: see `_state`."""
+    """`there`: the table that the rows replace; None = it is to be made. `new`: with its source's whole definition.
+
+    `numbers`: see `SqlPlan`. `seen`: see `_state`.
+    """
 
     source: ReadSource
     native: bool
@@ -123,6 +136,8 @@ class _Plan:
     target: TargetTable
     create: str
     there: PgTable | None
+    new: NewTable | None = None
+    numbers: tuple[str, ...] = ()
     seen: "_State" = (0, "", None)
 
     @property
@@ -153,6 +168,7 @@ class PostgresTogether(Together):
         with connect("plan") as reading, reading.transaction("", _LOOK):
             names = [cast(PostgresReader, each.reader).options.dbtable or "" for each in tables]
             rows = find_rows(reading, names)
+            definitions = self._definitions(reading, tables, rows)
         sources: dict[SmallTable, tuple[ReadSource, Any]] = {}
         for table, row in zip(tables, rows, strict=True):
             with self._alone(table):
@@ -162,7 +178,9 @@ class PostgresTogether(Together):
             names = [cast(PostgresWriter, each.writer).options.dbtable for each in asked]
             with session.transaction("", _LOOK):
                 found = find_rows(session, names) if names else []
+                own = self._definitions(session, asked, found)
             targets: set[str] = set()
+            names_of = _FreeNames(session)
             for table, row in zip(asked, found, strict=True):
                 with self._alone(table):
                     there = None if row is None else described(*row)
@@ -171,10 +189,47 @@ class PostgresTogether(Together):
                         raise TargetError(f"{place.label} is the target of two tables")
                     targets.add(place.claimed)
                     source, native = sources[table]
-                    table.plan = _planned(table, source, native, place, there)
+                    plan = _planned(table, source, native, place, there)
+                    if (definition := definitions.get(table)) is not None:
+                        plan = self._fully(plan, definition, own.get(table), names_of)
+                    table.plan = plan
                     table.schema, table.is_there = source.schema, there is not None
             for _, some in _by_schema(tables):
                 self._claims(session, some).look(some)
+
+    def _definitions(
+        self,
+        session: PgSession,
+        tables: Sequence[SmallTable],
+        rows: Sequence[tuple[Any, ...] | None],
+    ) -> dict[SmallTable, TableDefinition]:
+        """The definitions of those that are there, by one statement, where `createTable` is full."""
+        if self._writer.options.create_table != "full":
+            return {}
+        there = {
+            table: described(*row)
+            for table, row in zip(tables, rows, strict=True)
+            if row is not None
+        }
+        return dict(zip(there, defined(session, list(there.values())), strict=True))
+
+    def _fully(
+        self, plan: _Plan, source: TableDefinition, own: TableDefinition | None, names: "_FreeNames"
+    ) -> _Plan:
+        """The plan, with what `createTable=full` asks for. `own`: how the table that is there is defined."""
+        if own is not None:
+            if any(column.generated is not None for column in own.columns):
+                raise SchemaError(f"{plan.place.label} has generated columns, and is written alone")
+            return replace(plan, numbers=counted_on(own, source))
+        new = untried(
+            plan.place.schema,
+            source.with_keys_to_itself(),
+            plan.source.schema,
+            self._writer.options,
+            names.of(plan.place.schema),
+        )
+        new.remark(plan.place.label)
+        return replace(plan, new=new, create=new.create.replace(TABLE, plan.target.sql))
 
     def _placed(
         self, session: PgWriteSession, writer: PostgresWriter, there: PgTable | None
@@ -275,11 +330,25 @@ class PostgresTogether(Together):
             for each in rows[table]:
                 with self._refusing(table):
                     session.copy(target.schema, target.name, each)
+        self._complete(session, new, until, at_once=at_once)
         claims.publish_all(new, before)
         for table, decision in before.items():
             if decision.held is None:
                 table.published_at = decision.published_at or ""
         return new
+
+    def _complete(
+        self, session: PgWriteSession, tables: Sequence[SmallTable], until: float, *, at_once: bool
+    ) -> None:
+        """What follows the rows: indexes, constraints and defaults of new tables, the numbers of others."""
+        made = [each for each in tables if each.plan.new is not None and each.plan.new.steps]
+        for some in [made] if at_once and made else [[each] for each in made]:
+            _hold_time(until)
+            with self._refusing(None if at_once else some[0]):
+                session.rows(f"DO {literal_sql(_script(some))}")
+        for table in tables:
+            if table.plan.numbers:
+                count_on(session, table.plan.numbers, table.plan.place.label)
 
     def _emptied(self, table: SmallTable) -> str:
         """The statement after which the table is there without rows."""
@@ -324,6 +393,30 @@ class PostgresTogether(Together):
             self._writer.sweep(session, replace(plan, held=held))
         except TargetError as error:
             _log.warning("staging of earlier runs stays for now: %s", error)
+
+
+def _script(tables: Sequence[SmallTable]) -> str:
+    """PL/pgSQL that makes what follows the rows of new tables."""
+    statements = []
+    for table in tables:
+        for step in table.plan.new.steps:
+            _log.info("table %s gets %s", table.plan.place.label, step.what)
+            statements += [literal_sql(each) for each in step.on(table.plan.target.sql)]
+    return f"BEGIN {' '.join(f'EXECUTE {each};' for each in statements)} END"
+
+
+class _FreeNames:
+    """The names that indexes and sequences of new tables get, one of each in a schema."""
+
+    def __init__(self, session: PgWriteSession) -> None:
+        self._session = session
+        self._by_schema: dict[str, Callable[[str], str]] = {}
+
+    def of(self, schema: str) -> Callable[[str], str]:
+        if schema not in self._by_schema:
+            taken = relation_names(self._session, schema, None)
+            self._by_schema[schema] = free_names(taken, DIALECT.cuts_names_at)
+        return self._by_schema[schema]
 
 
 def _hold_time(until: float) -> None:
@@ -385,10 +478,15 @@ def _planned(
     sql = DIALECT.place(place.schema, place.name)
     if there is not None and _is_special(there):
         raise TargetError(f"table {there.label} is written alone")
-    create = _create(sql, source, options) if there is None else ""
-    into = there or _created(place, source.schema)
+    if there is None and options.create_table == "full":
+        create, into = "", _alike(place, source)
+    else:
+        create = _create(sql, source, options) if there is None else ""
+        into = there or _created(place, source.schema)
     target, is_native = match_target(into, source.schema, options, native=native)
-    if any(each.cast or each.column.identity for each in written_columns(target)):
+    # What COPY writes into an identity column, only `numbers` follow.
+    counts = options.create_table == "full"
+    if any(each.cast or (each.column.identity and not counts) for each in written_columns(target)):
         raise SchemaError(f"rows of {place.label} are cast by the server")
     kept = replace(place, table=None)
     return _Plan(source, is_native, kept, target, create, there)
@@ -409,6 +507,20 @@ def _create(sql: str, source: ReadSource, options: PostgresWriteOptions) -> str:
     never_null = {each.name for each in table.columns if DIALECT.is_never_null(table, each)}
     fields = [field.with_nullable(field.name not in never_null) for field in source.schema]
     return create_statement(sql, pa.schema(fields), options, table.primary or table.period_key)
+
+
+def _alike(place: WriteTarget, source: ReadSource) -> PgTable:
+    """The table as it is made with the columns of its source.
+
+    Raises:
+        SchemaError: the source has parts, whose keys may not hold for all of its rows.
+    """
+    table = source.table
+    assert isinstance(table, PgTable)
+    if table.is_parent or table.kind != "r":
+        raise SchemaError(f"{table.label} has parts, and is made alone")
+    columns = [replace(column, identity="") for column in table.columns]
+    return PgTable(place.schema, place.name, tuple(columns), kind="r")
 
 
 def _created(place: WriteTarget, schema: pa.Schema) -> PgTable:

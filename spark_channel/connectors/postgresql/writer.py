@@ -28,9 +28,9 @@ from spark_channel.connectors.postgresql.failures import (
 )
 from spark_channel.connectors.postgresql.load import TASK_SECONDS, open_task
 from spark_channel.connectors.postgresql.new_table import (
+    count_on,
     counted_on,
     keyed,
-    refusal,
     relation_names,
     tried,
 )
@@ -189,14 +189,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         return counted_on(self.definition_of(session, table), source)
 
     def count_on(self, session: PgWriteSession, plan: SqlPlan) -> None:
-        why = refusal(session, plan.numbers)
-        if why:
-            _log.warning(
-                "table %s may give numbers that its rows have: %s. As the owner of its sequences, run %s",
-                plan.place.label,
-                why,
-                "; ".join(plan.numbers),
-            )
+        count_on(session, plan.numbers, plan.place.label)
 
     def definition_of(self, session: PgWriteSession, table: Table) -> TableDefinition:
         assert isinstance(table, PgTable)

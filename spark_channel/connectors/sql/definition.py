@@ -1,6 +1,6 @@
 """What a new table gets of the definition of the table that its rows come from."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -9,6 +9,7 @@ from spark_channel.arrow_schema import TextLengths
 from spark_channel.connectors.base.definition import ConstraintDefinition, TableDefinition
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, Table
 from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.plain_text import log_of
 
 __all__ = [
     "DEFINING",
@@ -24,7 +25,11 @@ DEFINING = ("postgresql", "mysql", "sqlite", "duckdb")
 """The connectors whose new tables get the definition of their source."""
 
 
+_log = log_of(__name__)
+
 _MOST_NAMES = 1000
+_NOT_BUILT = ("default ", "sequence ", "comment")
+"""How the names of steps begin that read no row of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,28 @@ class NewTable:
     left_out: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
 
-    def remarks(self) -> Iterator[str]:
-        """What people should know of the table."""
+    @property
+    def builds(self) -> tuple[str, ...]:
+        """The steps that read rows of the table, for people: no limit slows them down."""
+        return tuple(step.what for step in self.steps if not step.what.startswith(_NOT_BUILT))
+
+    def remark(self, label: str) -> None:
+        """Tell people what they should know of the table."""
         if self.left_out:
-            yield f"is made without {'; '.join(self.left_out)}"
+            _log.warning("table %s is made without %s", label, "; ".join(self.left_out))
         if self.renamed:
-            yield f"has other names than its source: {'; '.join(self.renamed)}"
+            _log.warning(
+                "table %s has other names than its source: %s", label, "; ".join(self.renamed)
+            )
+
+    def announce(self, label: str) -> None:
+        """Tell people, before a row moves, what no limit slows down."""
+        if self.builds:
+            _log.warning(
+                "table %s gets, after its rows, what no limit slows down: %s",
+                label,
+                "; ".join(self.builds),
+            )
 
 
 def with_not_null(rows: pa.Schema, definition: TableDefinition) -> pa.Schema:

@@ -79,8 +79,6 @@ __all__ = ["SqlWriter"]
 
 _log = log_of(__name__)
 
-_NOT_BUILT = ("default ", "sequence ", "comment")
-"""How the names of steps begin that read no row of the table."""
 _EXPLAINS_RIGHTS = ("postgres", "mysql")
 """Databases that check the rights of a statement that they only explain."""
 
@@ -337,26 +335,16 @@ class SqlWriter(WriteProtocol[S]):
         if (
             context.stream is not None
         ):  # its run adds keys to other tables when these have their rows
-            own = definition.schema, definition.name
-            to_itself = (
-                each for each in definition.foreign_keys if (each.schema, each.table) == own
-            )
-            definition = replace(definition, foreign_keys=tuple(to_itself))
+            definition = definition.with_keys_to_itself()
         left: tuple[str, ...] = ()
         if level == "auto":
             lengths = context.text_lengths
             definition, left = with_safe_key(self.dialect, definition, plan.schema, lengths)
         new = self.new_table(session, place, definition, plan.schema, is_full=level == "full")
         new = replace(new, left_out=(*left, *new.left_out))
-        for remark in new.remarks():
-            _log.warning("table %s %s", place.label, remark)
-        builds = [step.what for step in new.steps if not step.what.startswith(_NOT_BUILT)]
-        if builds and self.options.is_limited:
-            _log.warning(
-                "table %s gets, after its rows, what no limit slows down: %s",
-                place.label,
-                "; ".join(builds),
-            )
+        new.remark(place.label)
+        if self.options.is_limited:
+            new.announce(place.label)
         return replace(plan, new_table=new)
 
     def _computed(self, session: S | None, table: Table, context: WriteContext) -> tuple[str, ...]:
