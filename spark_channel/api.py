@@ -116,7 +116,7 @@ def run(
     *,
     dirty_rows_path: str | None = None,
     commit: str | None = None,
-    transaction: str | None = None,
+    txn: str | None = None,
 ) -> TransferReport:
     """Carry out a DataX job: a path, the file's text, or its data; `variables` are put in for `${name}`.
 
@@ -124,13 +124,13 @@ def run(
 
     The first entry of `job.content` runs, as in DataX. Keys of the job that have no effect are logged as a
     warning. `dirty_rows_path` keeps refused rows as Parquet; see docs/datax.md for each key. `commit` ("job" or "task")
-    and `transaction` ("name:version") count instead of those of `job.setting`.
+    and `txn` ("name:version") count instead of those of `job.setting`.
 
     Raises:
         JobFileError: the file is broken; names the JSON path, what it got and what it takes.
         ChannelError: as `transfer`.
     """
-    loaded = load_job(job, variables, commit=commit, transaction=transaction)
+    loaded = load_job(job, variables, commit=commit, txn=txn)
     for warning in loaded.warnings:
         _log.warning(warning)
     more = {} if dirty_rows_path is None else {"dirtyRowsPath": dirty_rows_path}

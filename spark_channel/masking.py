@@ -151,6 +151,7 @@ _PLAIN_OPTIONS = frozenset(
         "writer",
         "jobid",
         "commit",
+        "txn",
         "txnappid",
         "txnversion",
         "keycolumns",

@@ -48,6 +48,8 @@ __all__ = [
     "is_reference",
     "known_encoding",
     "parse_amount",
+    "parse_day",
+    "parse_transaction",
     "path_list",
     "protection_aims",
     "resolve_references",
@@ -105,6 +107,48 @@ class Trait(Enum):
     HOLDS_LOGIN = "a url or a path: a login may be inside, and it is shown without it"
     SAME_ROWS = "how fast, for how long or as whom something is read: whatever it says, the rows are the same"
     NAMES_SOURCE = "secret, and it says what is read: another value means other rows"
+
+
+_DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
+_TRANSACTION = "NAME:VERSION, where the version is a number or a date"
+
+
+def parse_transaction(text: str, option: str) -> tuple[str, int]:
+    """The name and version of a transaction id: `nightly:42`, or `nightly:2024-01-31`, which is version 20240131.
+
+    Raises:
+        OptionError: another text; names `option`.
+    """
+    name, _, version = text.strip().rpartition(":")
+    day = parse_day(version)
+    number = _whole(version) if day is None else day
+    if not name.strip() or number is None:
+        raise OptionError(
+            f"option {option!r} got {text!r}; it takes {_TRANSACTION}",
+            option=option,
+            got=text,
+            takes=_TRANSACTION,
+        )
+    return name.strip(), number
+
+
+def _whole(text: str) -> int | None:
+    return (
+        int(text) if re.fullmatch(r"[0-9]{1,19}", text.strip()) and int(text) <= LARGEST else None
+    )
+
+
+def parse_day(text: str) -> int | None:
+    """2024-01-31 and 20240131 as 20240131."""
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        return None
+    digits = "".join(match.groups())
+    try:
+        datetime.strptime(digits, "%Y%m%d")
+    except ValueError:
+        return None
+    return int(digits)
 
 
 TEXT_TAKES = "a text in UTF-8; a character of this one has no UTF-8 form"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
@@ -49,6 +49,7 @@ from spark_channel.option_types import (
     has_utf8,
     is_reference,
     parse_amount,
+    parse_transaction,
     resolve_secret,
     secret_text,
 )
@@ -104,6 +105,8 @@ class Options(BaseModel):
     ignored: ClassVar[Mapping[str, str]] = {}
     refused: ClassVar[Mapping[str, str]] = {}
     aliases: ClassVar[Mapping[str, str]] = {}
+    silent: ClassVar[frozenset[str]] = frozenset()
+    """Options of another program that mean what one of this model means, and that no page lists."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -554,7 +557,7 @@ class ReadOptions(CommonOptions):
 class WriteOptions(CommonOptions):
     """Options of every writer."""
 
-    aliases: ClassVar[Mapping[str, str]] = {}
+    silent: ClassVar[frozenset[str]] = frozenset({"txnAppId", "txnVersion"})
 
     writer: str | None = Field(
         None,
@@ -568,12 +571,14 @@ class WriteOptions(CommonOptions):
     transaction_rows: Amount | None = Field(
         None, description="most rows in one transaction of the channel; default: `capacityRows`"
     )
-    txn_app_id: str | None = Field(
+    txn: str | None = Field(
         None,
-        description="with `txnVersion`: the write's transaction id; a rerun writes nothing; default: none",
+        description="the write's transaction id, `NAME:VERSION`, where the version is a number or a date; a rerun "
+        "writes nothing; default: none",
     )
+    txn_app_id: str | None = Field(None, description="Delta Lake's name for the NAME of `txn`")
     txn_version: Annotated[int, Field(ge=0, le=LARGEST)] | None = Field(
-        None, description="the version of this write under `txnAppId`; default: none"
+        None, description="Delta Lake's name for the VERSION of `txn`"
     )
     max_connections: Annotated[int, Field(ge=1)] | None = Field(
         None,
@@ -611,6 +616,22 @@ class WriteOptions(CommonOptions):
     dirty_commit: ClassVar[CommitMode | None] = None
     """The only commit mode in which the target judges rows while they are written; None = any."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _two_names_of_a_transaction(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("txn") is None:
+            return values
+        name, version = parse_transaction(str(values["txn"]), "txn")
+        for field, value in (("txn_app_id", name), ("txn_version", version)):
+            other = values.get(field)
+            if other is not None and str(other) != str(value):
+                raise OptionError(
+                    f"options 'txn' and {to_camel(field)!r} name one write and differ; give only 'txn'",
+                    option="txn",
+                    got=str(values["txn"]),
+                )
+        return {**values, "txn_app_id": name, "txn_version": version}
+
     @property
     def most_dirty_rows(self) -> int | None:
         """`maxDirtyRows` with its default; None = no limit."""
@@ -638,7 +659,8 @@ class WriteOptions(CommonOptions):
             raise OptionError("option 'dirtyRowsPath' is empty", option="dirtyRowsPath", got="")
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise OptionError(
-                "options 'txnAppId' and 'txnVersion' go together: the pair names one write",
+                "options 'txnAppId' and 'txnVersion' go together: the pair names one write. "
+                "Option 'txn' is one value instead: NAME:VERSION",
                 option="txnAppId" if self.txn_app_id is None else "txnVersion",
             )
         if self.transaction_rows is not None and self.transaction_rows > self.capacity_rows:

@@ -42,6 +42,9 @@ A number of bytes is `64MB` or `64MiB` of Arrow bytes. Times without a unit are 
 `${env:NAME}` or `${file:PATH}`, and is never shown. A relative path starts in the working directory of Spark's driver.
 In the login of a url, write `/ ? # @ :` as `%2F %3F %23 %40 %3A`, or use options `user` and `password`.
 
+Names that users of Spark and Delta Lake know work, too: `numPartitions`, `upsertKeyColumns`, `codec`, and `txnAppId`
+with `txnVersion` for `txn`.
+
 An unknown name is an error that shows the nearest known name. Options that contradict each other are an error, too.
 `.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as in Spark. Spark itself refuses a plain `.save()`
 without a mode.
@@ -131,8 +134,7 @@ FIRST = (
     "where",
     "columns",
     "commit",
-    "txnAppId",
-    "txnVersion",
+    "txn",
     "maxConnections",
     "maxDirtyRows",
     "url",
@@ -191,10 +193,7 @@ def _cell(text: str) -> str:
 
 def row(model: type[Options], name: str) -> str:
     shown = spelling(model, name)
-    also = "".join(
-        f", `{alias}`" for alias, target in model.aliases.items() if target.lower() == shown.lower()
-    )
-    return f"| `{shown}`{also} | {_cell(meaning(model, name)[0])} | {_cell(default(model, name))} |"
+    return f"| `{shown}` | {_cell(meaning(model, name)[0])} | {_cell(default(model, name))} |"
 
 
 def _place(model: type[Options], name: str) -> int:
@@ -207,6 +206,7 @@ def own_rows(model: type[Options], shared: Iterable[type[Options]]) -> list[str]
     known = {row(base, name) for base in shared for name in base.model_fields}
     refused = {name.lower() for name in model.refused}
     names = sorted(model.model_fields, key=lambda name: _place(model, name))
+    refused |= {name.lower() for name in model.silent}
     made = [row(model, name) for name in names if spelling(model, name).lower() not in refused]
     return [line for line in made if line not in known]
 
@@ -339,7 +339,7 @@ def options_page() -> str:
 
 TWELVE = (
     *("rowsPerSecond", "bytesPerSecond", "protect", "sharedLimit", "channels", "where", "columns"),
-    *("partitionColumn", "commit", "txnAppId", "writeMode", "maxDirtyRows"),
+    *("partitionColumn", "commit", "txn", "writeMode", "maxDirtyRows"),
 )
 _NAME = re.compile(r"\| `(\w+)`")
 

@@ -164,7 +164,7 @@ def test_the_job_of_the_datax_guide_can_be_read() -> None:
     assert load_job(json.loads(job), {"day": "2026-11-01"}).spec.channels == 3
     names = [
         *re.findall(r"--txn (\w+)$", page, re.MULTILINE),
-        *re.findall(r'"transaction": "(\w+):', page),
+        *re.findall(r'"txn": "(\w+):', page),
     ]
     assert len(set(names)) == len(names) == 2, (
         "a reader runs both, and the second would write nothing"

@@ -374,6 +374,19 @@ def test_a_secret_given_twice_and_differently_is_not_shown() -> None:
             {"txnAppId": "a", "txnVersion": "-1"},
             "'txnVersion' got '-1'; it takes a number of 0 or more",
         ),
+        (WriteOptions, {"txn": "nightly"}, "'txn' got 'nightly'; it takes NAME:VERSION"),
+        (WriteOptions, {"txn": "nightly:x"}, "'txn' got 'nightly:x'; it takes NAME:VERSION"),
+        (WriteOptions, {"txn": ":1"}, "'txn' got ':1'; it takes NAME:VERSION"),
+        (
+            WriteOptions,
+            {"txn": "nightly:1", "txnAppId": "other"},
+            "'txn' and 'txnAppId' name one write and differ; give only 'txn'",
+        ),
+        (
+            WriteOptions,
+            {"txn": "nightly:1", "txnVersion": "2"},
+            "'txn' and 'txnVersion' name one write and differ",
+        ),
         (
             WriteOptions,
             {"transactionRows": "2M"},
@@ -390,6 +403,23 @@ def test_a_secret_given_twice_and_differently_is_not_shown() -> None:
 def test_contradictions(cls: type[Options], options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         cls.parse(options)
+
+
+@pytest.mark.parametrize(
+    ("txn", "name", "version"),
+    [
+        ("nightly:42", "nightly", 42),
+        ("nightly:2026-11-21", "nightly", 20261121),
+        ("a:b: 20261121", "a:b", 20261121),
+    ],
+)
+def test_a_transaction_id_means_what_delta_lakes_two_options_mean(
+    txn: str, name: str, version: int
+) -> None:
+    one, _ = WriteOptions.parse({"TXN": txn})
+    two, _ = WriteOptions.parse({"txnAppId": name, "txnVersion": version})
+    assert (one.txn_app_id, one.txn_version) == (two.txn_app_id, two.txn_version) == (name, version)
+    assert WriteOptions.parse({"txn": txn, "txnappid": name, "txnversion": str(version)})[0] == one
 
 
 @pytest.mark.parametrize("text", ["5", "50k", "1_000", " 7 ", "64MB", "1.5M", "", "  "])

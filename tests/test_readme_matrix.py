@@ -53,7 +53,7 @@ def takes(model: type[WriteOptions], **more: str) -> bool:
     try:
         model.parse({**given, **more})
     except OptionError as error:
-        if error.option not in ("commit", "txnAppId"):
+        if error.option not in ("commit", "txn"):
             raise
         return False
     return True

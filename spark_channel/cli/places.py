@@ -40,7 +40,7 @@ from spark_channel.connectors.sql.definition import DEFINING
 from spark_channel.datax import LoadedJob
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.masking import is_clear, mask_text, scheme_of
-from spark_channel.option_types import ColumnList
+from spark_channel.option_types import ColumnList, parse_transaction
 from spark_channel.plain_text import one_line_json
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
@@ -104,11 +104,8 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
         if value is not None and name != "channels":
             add_option(given["writer"], name, value)
     if options.txn is not None:
-        from spark_channel.datax.place import parse_transaction
-
-        name, version = parse_transaction(options.txn, {}, "--txn")
-        add_option(given["writer"], "txnAppId", name)
-        add_option(given["writer"], "txnVersion", version)
+        name, version = parse_transaction(options.txn, "--txn")
+        add_option(given["writer"], "txn", f"{name}:{version}")
     _check_choice("--mode", options.mode, get_args(SaveMode))
     to = parse_place("writer", target, given["writer"])
     _check_schema(options.of_job.get("createTable"), to)

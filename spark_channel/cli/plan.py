@@ -95,7 +95,7 @@ def load(
     all_content: bool,
     *,
     commit: str | None = None,
-    transaction: str | None = None,
+    txn: str | None = None,
     named: bool = False,
 ) -> "LoadedJob":
     """The job in a file; its warnings go to the standard error, `named` with the file's name.
@@ -112,7 +112,7 @@ def load(
         parse_parameters(" ".join(parameters)),
         all_content=all_content,
         commit=commit,
-        transaction=transaction,
+        txn=txn,
     )
     for warning in loaded.warnings:
         say(f"{f'{job}: ' if named else ''}warning: {warning}", error=True)

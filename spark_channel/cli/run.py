@@ -309,7 +309,7 @@ def _loaded(files: Sequence[Path], options: RunOptions) -> list[JobRun]:
                 options.parameters,
                 options.all_content,
                 commit=options.commit,
-                transaction=_transaction(options.txn, job.label, len(files)),
+                txn=_transaction(options.txn, job.label, len(files)),
                 named=len(files) > 1,
             )
         except JobFileError as error:
@@ -333,7 +333,7 @@ def _notes(specs: Sequence[TransferSpec], options: RunOptions) -> list[str]:
     adds = any(
         not spec.writer.spark_format
         and is_database(spec.writer.name)
-        and "txnAppId" not in spec.writer.options
+        and not {"txn", "txnappid"} & {name.lower() for name in spec.writer.options}
         for spec in specs
     )
     limited = options.rows_per_second or options.bytes_per_second

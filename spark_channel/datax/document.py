@@ -75,12 +75,13 @@ class Setting(JobSection):
     }
     refused: ClassVar[dict[str, str]] = {
         "keyVersion": "DataX's encrypted values are not read; write ${env:NAME} or ${file:PATH} instead",
+        "transaction": 'write it as "txn", as the option --txn: "NAME:VERSION"',
     }
 
     speed: Annotated[SpeedSetting, BeforeValidator(_speed_setting)] = SpeedSetting()
     error_limit: ErrorLimit | None = None
     commit: Annotated[Literal["job", "task"] | None, BeforeValidator(_word)] = None
-    transaction: Text | None = None
+    txn: Text | None = None
 
 
 class Plugin(JobSection):

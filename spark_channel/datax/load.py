@@ -26,7 +26,7 @@ from spark_channel.datax.place import (
     ParsedPlugin,
     PluginContext,
     at,
-    parse_transaction,
+    transaction_of_job,
 )
 from spark_channel.datax.plugins import UnknownPluginError, find_plugin
 from spark_channel.datax.plugins.connectors import with_local_times
@@ -111,28 +111,28 @@ def load_job(
     *,
     all_content: bool = False,
     commit: str | None = None,
-    transaction: str | None = None,
+    txn: str | None = None,
 ) -> LoadedJob:
     """Read a DataX job: a path, JSON text, or the data itself; `variables` are put in for `${name}`.
 
     DataX runs the first entry of `job.content`; `all_content` makes a transfer of each. `commit` ("job" or "task") and
-    `transaction` ("name:version") count instead of the same keys of `job.setting`.
+    `txn` ("name:version") count instead of the same keys of `job.setting`.
 
     Raises:
-        OptionError: `commit` or `transaction` that is neither.
+        OptionError: `commit` or `txn` that is neither.
         JobFileError: the file is not there, is not JSON, or asks for what cannot be done; names the place.
     """
     values = {name: _as_text(value) for name, value in (variables or {}).items()}
     name, data = _read(source, values)
     try:
         job = parse_section(JobFile, data, "")
-        return loaded_of(job, name, all_content, _commit(job, values, commit, transaction))
+        return loaded_of(job, name, all_content, _commit(job, values, commit, txn))
     except RecursionError:
         raise JobFileError(f"{name}: nested too deeply") from None
 
 
 def _commit(
-    job: JobFile, values: Mapping[str, str], commit: str | None, transaction: str | None
+    job: JobFile, values: Mapping[str, str], commit: str | None, txn: str | None
 ) -> CommitSetting:
     setting = job.job.setting
     if commit not in (None, "job", "task"):
@@ -143,13 +143,13 @@ def _commit(
             takes="job or task",
         )
     mode = cast(Literal["job", "task"] | None, commit or setting.commit)
-    if transaction is not None:
-        return CommitSetting(mode, parse_transaction(transaction, values, "--txn"))
-    if setting.transaction is None:
+    if txn is not None:
+        return CommitSetting(mode, transaction_of_job(txn, values, "--txn"))
+    if setting.txn is None:
         return CommitSetting(mode)
-    path = "job.setting.transaction"
+    path = "job.setting.txn"
     with at(path):
-        return CommitSetting(mode, parse_transaction(setting.transaction, values, path))
+        return CommitSetting(mode, transaction_of_job(setting.txn, values, path))
 
 
 def _as_text(value: object) -> str:
@@ -357,7 +357,7 @@ def _spec(
             if target.writer.spark_format:
                 raise refused(
                     f"{path}.writer",
-                    f"commit or transaction with {plugin.name}, which Spark writes",
+                    f"commit or txn with {plugin.name}, which Spark writes",
                     "neither: Spark's own writers have no transaction",
                 )
             settings = {**settings, **_judged_whole(settings, commit, target.writer, warnings)}

@@ -1,15 +1,14 @@
 """Where a plugin is in a job; how it commits."""
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 from spark_channel.datax.document import ColumnFormats
 from spark_channel.datax.values import JobSection, ineffective_keys, parse_section
 from spark_channel.errors import JobFileError, OptionError
+from spark_channel.option_types import parse_day, parse_transaction
 from spark_channel.planning import Endpoint
 from spark_channel.planning.transfer import SaveMode
 from spark_channel.transform import Transformer
@@ -19,7 +18,7 @@ __all__ = [
     "ParsedPlugin",
     "PluginContext",
     "at",
-    "parse_transaction",
+    "transaction_of_job",
 ]
 
 
@@ -27,8 +26,6 @@ __all__ = [
 
 
 _TAKES = "NAME:VERSION, the version a whole number or a date; NAME alone takes the one date among the values of -p"
-_DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
-_LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +43,22 @@ class CommitSetting:
         made: dict[str, Any] = {} if self.mode is None else {"commit": self.mode}
         if self.transaction is not None:
             name, version = self.transaction
-            made |= {
-                "txnAppId": f"{name}#{content}" if content else name,
-                "txnVersion": str(version),
-            }
+            made["txn"] = f"{name}#{content}:{version}" if content else f"{name}:{version}"
         return made
 
 
-def parse_transaction(text: str, variables: Mapping[str, Any], option: str) -> tuple[str, int]:
+def transaction_of_job(text: str, variables: Mapping[str, Any], option: str) -> tuple[str, int]:
     """`nightly:42`, `nightly:2024-01-31`, or `nightly` where one of `variables` is a date.
 
     Raises:
         OptionError: another text, or no date or several; names `option`.
     """
-    name, colon, version = text.strip().rpartition(":")
+    _, colon, _ = text.strip().rpartition(":")
     if not colon:
         name = text.strip()
-        dates = {made for value in variables.values() if (made := _day(str(value))) is not None}
+        dates = {
+            made for value in variables.values() if (made := parse_day(str(value))) is not None
+        }
         if name and len(dates) == 1:
             return name, dates.pop()
         why = "several" if dates else "none"
@@ -73,34 +69,7 @@ def parse_transaction(text: str, variables: Mapping[str, Any], option: str) -> t
             got=text,
             takes=_TAKES,
         )
-    number = _day(version) if _day(version) is not None else _whole(version)
-    if not name.strip() or number is None:
-        raise OptionError(
-            f"option {option!r} got {text!r}; it takes {_TAKES}",
-            option=option,
-            got=text,
-            takes=_TAKES,
-        )
-    return name.strip(), number
-
-
-def _whole(text: str) -> int | None:
-    return (
-        int(text) if re.fullmatch(r"[0-9]{1,19}", text.strip()) and int(text) <= _LARGEST else None
-    )
-
-
-def _day(text: str) -> int | None:
-    """2024-01-31 and 20240131 as 20240131."""
-    match = _DATE.fullmatch(text.strip())
-    if match is None:
-        return None
-    digits = "".join(match.groups())
-    try:
-        datetime.strptime(digits, "%Y%m%d")
-    except ValueError:
-        return None
-    return int(digits)
+    return parse_transaction(text, option)
 
 
 # The place of a plugin in a job file, and what it makes of its parameter.

@@ -1,4 +1,4 @@
-"""The write of a pair (txnAppId, txnVersion) that was published before: it takes and writes nothing.
+"""The write of a transaction id that was published before: it takes and writes nothing.
 
 Spark runs a task for each partition all the same. What its tasks unpickle imports nothing, and they answer immediately.
 """
@@ -47,7 +47,7 @@ class AlreadyPublishedWriter(Versioned, DataSourceArrowWriter):
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _log.warning(
-            "txnAppId %r, txnVersion %d was published at %s: nothing written",
+            "transaction id '%s:%d' was published at %s: nothing written",
             *self._txn,
             self._published_at,
         )

@@ -245,8 +245,8 @@ def _refuse(options: WriteOptions) -> None:
     refuse_lenient(options)
     if options.txn_app_id is not None:
         raise OptionError(
-            "options 'txnAppId' and 'txnVersion' name one write; a stream's batches have their own names",
-            option="txnAppId",
+            "option 'txn' names one write; a stream's batches have their own names",
+            option="txn",
         )
     if options.commit == "task":
         raise OptionError(

@@ -97,7 +97,7 @@ def find_partial_transfer(
     receipts = tuple(receipt for one in found.values() for receipt in one.receipts)
     rows = sum(receipt.rows for receipt in receipts)
     _log.warning(
-        "txnAppId %r, txnVersion %d is partially committed: "
+        "transaction id '%s:%d' is partially committed: "
         "this run continues job %s, of which %d of %d tasks with %d rows are committed",
         *txn,
         job,
@@ -134,7 +134,7 @@ def _is_ours(found: PartialWrite, number: int) -> bool:
 def _tasks(
     text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]
 ) -> tuple[Task, ...]:
-    begun = f"txnVersion {txn[1]} of {txn[0]!r} is partially committed by job {job!r}"
+    begun = f"transaction id '{txn[0]}:{txn[1]}' is partially committed by job {job!r}"
     try:
         found = _StoredPlan.model_validate(serialization.load_tagged(text))
     except ValueError:

@@ -372,7 +372,7 @@ class Transfer:
         app, version = plan.txn or ("", 0)
         _log.warning(
             "%s was published at %s: nothing written",
-            f"txnAppId {app!r}, txnVersion {version}"
+            f"transaction id '{app}:{version}'"
             if stream is None
             else f"position {stream.position} of stream {stream.name!r}",
             plan.published_at,

@@ -30,7 +30,17 @@ from spark_channel.verification.tasks import OwnKeys
 __all__ = ["refuse_impossible", "repair"]
 
 _NOT_REPEATED = frozenset(
-    {"startsql", "presql", "postsql", "txnappid", "txnversion", "commit", "truncate", "writemode"}
+    {
+        "startsql",
+        "presql",
+        "postsql",
+        "txn",
+        "txnappid",
+        "txnversion",
+        "commit",
+        "truncate",
+        "writemode",
+    }
     | {"keycolumns", "upsertkeycolumns", "maxdirtyrows", "maxdirtyfraction", "dirtyrowspath"}
     | {"replacewhere", "onschemachange"}
 )

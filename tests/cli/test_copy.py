@@ -295,8 +295,12 @@ def test_a_dry_run_moves_nothing(tmp_path: Path) -> None:
             ("--mode", "replace"),
             "option '--mode' got 'replace'; it takes one of: append, overwrite",
         ),
-        (("--txn", "x"), "option '--txn' got 'x' without a version"),
-        (("--txn", "x:1", "-o", "writer.txnappid=y"), "'txnAppId' is given twice"),
+        (("--txn", "x"), "option '--txn' got 'x'; it takes NAME:VERSION"),
+        (("--txn", "x:1", "-o", "writer.txn=y:1"), "'txn' is given twice"),
+        (
+            ("--txn", "x:1", "-o", "writer.txnappid=y"),
+            "options 'txn' and 'txnAppId' name one write and differ; give only 'txn'",
+        ),
         (
             ("--rows-per-second", "1k", "-o", "writer.rowsPerSecond=2k"),
             "'rowsPerSecond' is given twice",

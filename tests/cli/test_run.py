@@ -128,7 +128,7 @@ def test_refused_rows_are_told_and_a_named_load_is_written_once(
     assert f"{100 - there} rows were refused" in out
     out = run(*arguments)
     assert count(path) == (there, there)
-    assert "txnAppId 'nightly', txnVersion 20240131 was published" in out
+    assert "transaction id 'nightly:20240131' was published" in out
 
 
 @ENGINES

@@ -403,13 +403,13 @@ def test_a_killed_job_that_is_run_again_doubles_no_row(
     )
     writer = writes(shop, preSql=["truncate table @table"] if commit == "job" else [])
     job = between(make_job, reads(shop, splitPk="id"), writer)
-    once: dict[str, Any] = {"commit": commit, "transaction": "nightly:2024-01-31"}
+    once: dict[str, Any] = {"commit": commit, "txn": "nightly:2024-01-31"}
     move(job, name="killed", die_after=1, **once)
     move(job, name="again", **once)
     assert shop.sql("SELECT COUNT(*), COUNT(DISTINCT id) FROM u") == "400\t400"
     move(job, name="once more", **once)
     assert shop.sql("SELECT COUNT(*) FROM u") == "400"
-    move(job, name="tomorrow", commit=commit, transaction="nightly:2024-02-01")
+    move(job, name="tomorrow", commit=commit, txn="nightly:2024-02-01")
     assert shop.sql("SELECT COUNT(*) FROM u") == ("400" if commit == "job" else "800")
 
 

@@ -84,7 +84,7 @@ def test_rows_go_from_postgresql_to_delta_to_iceberg_and_back_once(
     delta, iceberg = {"path": str(tmp_path / "lake" / "orders")}, lake(tmp_path)
     source = {**of_pg(pg, "t"), "where": "id <= 900", "partitionColumn": "id"}
     steps = [{"name": "dx_pad", "parameter": {"columnIndex": 1, "paras": ["l", "5", "-"]}}]
-    setting = {"speed": {"channel": 2, "record": 100_000}, "transaction": "orders:20240131"}
+    setting = {"speed": {"channel": 2, "record": 100_000}, "txn": "orders:20240131"}
     jobs = [
         make_job("postgresql", source, f"delta{writer}", delta, setting=setting),
         make_job(
@@ -250,9 +250,9 @@ PG = {"url": "postgresql://etl:hunter2@h/shop", "dbtable": "t", "password": "hun
         (
             {
                 "writes": {**DELTA, "txnAppId": "a", "txnVersion": 1},
-                "setting": {"transaction": "b:1"},
+                "setting": {"txn": "b:1"},
             },
-            r"writer\.parameter\.txnAppId got 'a'; it takes nothing beside the job's own transaction",
+            r"writer\.parameter\.txnAppId got 'a'; it takes nothing beside the job's own txn",
         ),
         (
             {"reads": {**DELTA, "channels": 2}, "setting": {"speed": {"channel": 3}}},
@@ -431,7 +431,7 @@ def test_a_third_party_s_connector_is_named_as_ours_are(
         rows = [[n, f"n{n}"] for n in range(50)]
         firebird_server.insert("INSERT INTO t VALUES (?, ?)", rows, database=name)
         source = {**firebird_server.login(name), "dbtable": "t"}
-        setting = {"transaction": "fb:1", "speed": {"channel": 2}}
+        setting = {"txn": "fb:1", "speed": {"channel": 2}}
         target = {"path": str(tmp_path / "t")}
         to_delta = make_job("firebird", source, "delta", target, setting=setting)
         back = make_job("delta", target, "Firebird", {**source, "dbtable": "u"}, setting=setting)

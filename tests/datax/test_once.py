@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from spark_channel.datax import load_job
-from spark_channel.datax.place import parse_transaction
+from spark_channel.datax.place import transaction_of_job
 from spark_channel.errors import JobFileError, OptionError
 
 DATABASE = {"column": ["a", "b"], "connection": [{"jdbcUrl": "jdbc:mysql://h/x", "table": ["t"]}]}
@@ -25,7 +25,7 @@ DATABASE = {"column": ["a", "b"], "connection": [{"jdbcUrl": "jdbc:mysql://h/x",
 def test_a_transaction_is_a_name_and_a_version(
     text: str, variables: dict[str, str], found: Any
 ) -> None:
-    assert parse_transaction(text, variables, "--txn") == found
+    assert transaction_of_job(text, variables, "--txn") == found
 
 
 @pytest.mark.parametrize(
@@ -45,34 +45,33 @@ def test_a_transaction_is_a_name_and_a_version(
 )
 def test_another_text_is_refused(text: str, variables: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        parse_transaction(text, variables, "--txn")
+        transaction_of_job(text, variables, "--txn")
 
 
 def test_a_file_and_the_command_line_say_how_a_job_commits(make_job: Any) -> None:
     job = make_job(
         writer="mysqlwriter",
         writes={**DATABASE, "preSql": ["truncate table @table"]},
-        setting={"commit": "job", "transaction": "nightly:${day}"},
+        setting={"commit": "job", "txn": "nightly:${day}"},
     )
     options = load_job(job, {"day": "2024-01-31"}).spec.writer.options
-    assert (options["commit"], options["txnAppId"], options["txnVersion"]) == (
-        "job",
-        "nightly",
-        "20240131",
-    )
+    assert (options["commit"], options["txn"]) == ("job", "nightly:20240131")
     assert options["preSql"] == '["DELETE FROM t"]'
     assert "startSql" not in options
-    said = load_job(
-        job, {"day": "2024-01-31"}, commit="task", transaction="x:1"
-    ).spec.writer.options
-    assert (said["commit"], said["txnAppId"], said["txnVersion"]) == ("task", "x", "1")
+    said = load_job(job, {"day": "2024-01-31"}, commit="task", txn="x:1").spec.writer.options
+    assert (said["commit"], said["txn"]) == ("task", "x:1")
+
+
+def test_the_old_name_of_a_transaction_id_is_refused_with_the_new_one(make_job: Any) -> None:
+    with pytest.raises(JobFileError, match=r'job\.setting\.transaction.*"txn"'):
+        load_job(make_job(writer="mysqlwriter", setting={"transaction": "nightly:1"}))
 
 
 def test_each_content_has_a_transaction_of_its_own(make_job: Any) -> None:
     job = make_job(writer="mysqlwriter", writes=DATABASE)
     job["job"]["content"] *= 2
-    found = load_job(job, all_content=True, transaction="x:1").specs
-    assert [spec.writer.options["txnAppId"] for spec in found] == ["x", "x#1"]
+    found = load_job(job, all_content=True, txn="x:1").specs
+    assert [spec.writer.options["txn"] for spec in found] == ["x:1", "x#1:1"]
 
 
 def test_all_at_once_allows_no_refused_row(make_job: Any) -> None:
@@ -85,9 +84,9 @@ def test_all_at_once_allows_no_refused_row(make_job: Any) -> None:
     assert load_job(job, commit="task").spec.max_dirty_rows == 3
 
 
-@pytest.mark.parametrize("setting", [{"commit": "never"}, {"transaction": "x"}])
+@pytest.mark.parametrize("setting", [{"commit": "never"}, {"txn": "x"}])
 def test_a_setting_that_is_neither_is_refused(make_job: Any, setting: dict[str, str]) -> None:
-    with pytest.raises(JobFileError, match=r"job\.setting\.(commit|transaction)"):
+    with pytest.raises(JobFileError, match=r"job\.setting\.(commit|txn)"):
         load_job(make_job(writer="mysqlwriter", writes=DATABASE, setting=setting))
     with pytest.raises(OptionError, match="--commit"):
         load_job(make_job(), commit="never")
@@ -99,4 +98,4 @@ def test_what_spark_writes_has_no_transaction(make_job: Any) -> None:
         "connection": [{"jdbcUrl": "jdbc:oracle:thin:@h:1521:x", "table": ["t"]}],
     }
     with pytest.raises(JobFileError, match="which Spark writes"):
-        load_job(make_job(writer="oraclewriter", writes=oracle), transaction="x:1")
+        load_job(make_job(writer="oraclewriter", writes=oracle), txn="x:1")

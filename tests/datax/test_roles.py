@@ -135,7 +135,7 @@ def test_the_ledger_and_staging_of_mysql_in_another_database(
     other = f"{shop.database}_o"
     job = mysql_job(make_job, shop, stagingSchema=other, ledgerTable=f"{other}.moved")
     for _ in range(2):
-        move(job, commit=commit, transaction="nightly:1")
+        move(job, commit=commit, txn="nightly:1")
     assert shop.rows("SELECT * FROM u ORDER BY id") == [("1",), ("2",)]
     kept = {"_o.moved_transfers"} if commit == "task" else set()
     assert tables(shop) == {".t", ".u", "_o.moved", "_o.moved_tasks", *kept}
@@ -146,9 +146,9 @@ def test_a_killed_job_of_another_database_leaves_no_staging(make_job: Any, shop:
         "CREATE TABLE t (id INT PRIMARY KEY); CREATE TABLE u LIKE t; INSERT INTO t VALUES (1), (2)"
     )
     job = mysql_job(make_job, shop, stagingSchema=f"{shop.database}_o")
-    move(job, commit="job", transaction="nightly:1", die_after=1)
+    move(job, commit="job", txn="nightly:1", die_after=1)
     assert any("spark_channel_stage" in name for name in tables(shop))
-    move(job, commit="job", transaction="nightly:1")
+    move(job, commit="job", txn="nightly:1")
     assert shop.rows("SELECT * FROM u ORDER BY id") == [("1",), ("2",)]
     assert not any("stage" in name for name in tables(shop))
 
@@ -162,10 +162,10 @@ def test_two_ledgers_leave_each_others_staging_alone(make_job: Any, shop: Shop, 
         mysql_job(make_job, shop, stagingSchema=other, ledgerTable=f"{other}.{name}")
         for name in "ab"
     )
-    move(first, commit="job", transaction="x:1", die_after=1)
+    move(first, commit="job", txn="x:1", die_after=1)
     staged = {name for name in tables(shop) if "spark_channel_st" in name}
     assert len(staged) == 1
-    move(second, commit="job", transaction="y:1")
+    move(second, commit="job", txn="y:1")
     assert staged <= tables(shop)
     pg.psql(
         "CREATE TABLE t (id int primary key); CREATE TABLE u (id int); INSERT INTO t VALUES (1), (2)"
@@ -173,12 +173,12 @@ def test_two_ledgers_leave_each_others_staging_alone(make_job: Any, shop: Shop, 
     first, second = (pg_job(make_job, pg, ledgerTable=f"{pg.schema}_o.{name}") for name in "ab")
     for each in (first, second):
         each["job"]["content"][0]["writer"]["parameter"]["stagingSchema"] = f"{pg.schema}_o"
-    move(first, commit="job", transaction="x:1", die_after=1)
+    move(first, commit="job", txn="x:1", die_after=1)
     staged = {name for name in pg_tables(pg) if "spark_channel_st" in name}
     assert len(staged) == 1
-    move(second, commit="job", transaction="y:1")
+    move(second, commit="job", txn="y:1")
     assert staged <= pg_tables(pg)
-    move(first, commit="job", transaction="x:1")
+    move(first, commit="job", txn="x:1")
     assert not any("spark_channel_st" in name for name in pg_tables(pg))
 
 
@@ -219,7 +219,7 @@ def test_the_ledger_and_staging_of_postgresql_in_another_schema(
     pg.psql("CREATE TABLE t (id int); CREATE TABLE u (id int); INSERT INTO t VALUES (1), (2)")
     job = pg_job(make_job, pg, stagingSchema=f"{pg.schema}_o")
     for _ in range(2):
-        move(job, commit=commit, transaction="nightly:1")
+        move(job, commit=commit, txn="nightly:1")
     assert pg.psql("SELECT count(*) FROM u") == "2"
     assert {name for name in pg_tables(pg) if not name.startswith("_o.")} == {".t", ".u"}
 
@@ -231,9 +231,9 @@ def test_what_asks_for_a_ledger_is_refused_without_one(make_job: Any, pg: Pg, sh
         with pytest.raises(TargetError, match="stagingSchema"):
             move(job, name="third", commit="job")
         with pytest.raises(TargetError, match="stagingSchema"):
-            move(job, transaction="nightly:1")
+            move(job, txn="nightly:1")
     with pytest.raises(ChannelError, match="a transaction id needs tables"):
-        move(pg_job(make_job, pg, ledger="none"), transaction="nightly:1")
+        move(pg_job(make_job, pg, ledger="none"), txn="nightly:1")
     assert pg.psql("SELECT count(*) FROM u") == "0"
     assert shop.rows("SELECT * FROM u") == []
 

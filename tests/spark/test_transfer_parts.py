@@ -218,7 +218,7 @@ def test_a_plan_that_was_kept_is_read() -> None:
 def test_a_plan_of_another_version_or_a_damaged_one_is_told(text: str) -> None:
     with pytest.raises(
         TargetError,
-        match="txnVersion 1 of 'n' is partially committed by job 'j', whose plan another version",
+        match="transaction id 'n:1' is partially committed by job 'j', whose plan another version",
     ):
         kept_tasks(text, "j", ("n", 1), {"columns": "c"})
 

@@ -85,7 +85,7 @@ class Identity:
     def shown(self) -> str:
         """For messages."""
         if self.kind == "txn":
-            return f"txnVersion {self.version} of {self.name!r}"
+            return f"transaction id '{self.name}:{self.version}'"
         return f"stream {self.name!r}" if self.kind == "stream" else f"job {self.name!r}"
 
 

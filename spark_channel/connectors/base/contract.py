@@ -336,7 +336,7 @@ class Reader(SplitReader):
 class WriteContext:
     """Identifies a write. `job` is unique to this run.
 
-    `commit` is None if the user did not set it. `txn` is (txnAppId, txnVersion). `stream` is a streaming
+    `commit` is None if the user did not set it. `txn` is a transaction id's name and version. `stream` is a streaming
     query (or a tunnel channel) and the number of its batch: numbers grow, and each is published once; None is the last
     batch once more, after `follows`, with the rows that belong to it by now. `resume` is the
     epoch of `PartialWrite`, of a run that continues what that one committed. `native`: the rows can be sent in this

@@ -226,10 +226,10 @@ class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
                 )
         if self.txn_app_id is not None:
             raise OptionError(
-                "options 'txnAppId' and 'txnVersion' are not supported by ClickHouse: "
+                "option 'txn' is not supported by ClickHouse: "
                 "it has no transaction in which a published write could be recorded. "
                 "A ReplacingMergeTree keeps one row of each key",
-                option="txnAppId",
+                option="txn",
                 got=self.txn_app_id,
             )
 

@@ -293,9 +293,9 @@ class DeltaState(TableState):
         if was_written_here(replace(identity, version=last), self.versions):
             return None  # it was written here, where each version is known
         raise TargetError(
-            f"option 'txnVersion' got {identity.version}, and another writer has written version {last} "
-            f"of {identity.name!r} to {self._shown}: whether {identity.version} was written before "
-            f"cannot be known. Use a version above {last}, or another txnAppId"
+            f"option 'txn' got {identity.name}:{identity.version}, and another writer has written version {last} "
+            f"of that name to {self._shown}: whether {identity.version} was written before "
+            f"cannot be known. Use a version above {last}, or another name"
         )
 
     def _named(self, identity: Identity, version: int | None) -> dict[str, Any] | None:

@@ -92,7 +92,7 @@ def take(
             f"{identity.shown} is partially committed: run {found.owner!r} committed {len(receipts)} tasks "
             f"with {sum(each.rows for each in receipts)} rows to {identity.target} (commit=task) "
             "and did not end. A new run does not know which rows these were: "
-            "overwrite the directory, or remove that run's files and use another txnVersion. "
+            "overwrite the directory, or remove that run's files and use another version in 'txn'. "
             "A transfer with commit=task continues by itself, where its plan was kept"
         )
     taken = claims.take(

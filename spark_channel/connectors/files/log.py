@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-# The published versions of one `txnAppId`: all of them, permanently, as ranges.
+# The published versions of one name of a transaction id: all of them, permanently, as ranges.
 
 
 _TIMES_KEPT = 100
@@ -134,8 +134,8 @@ class Manifest:
     `schemas` and `dialects`: by the key that `DataFile.schema` gives. `claims`, `tasks` (the receipts of tasks that
     committed under a claim) and `plans` (the epoch whose run kept the plan that those tasks follow): by `claim_key`.
     `jobs`, and `older_jobs` before them: when each job was published. `versions`: the published versions of each
-    `txnAppId`. `ended`: why runs ("<job>/<epoch>") lost their claims. `removed`: files that are no longer visible and
-    may still be on disk.
+    transaction name. `ended`: why runs ("<job>/<epoch>") lost their claims. `removed`: files that are not
+    visible and may still be on disk.
     `retired`: parts that no entry names any more, and until when (ISO, UTC) a reader of an older entry may need them.
     `success`: the `_SUCCESS` of another writer that is counted in.
     """

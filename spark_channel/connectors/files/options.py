@@ -465,9 +465,9 @@ class FileWriteOptions(_Stored, WriteOptions):
             )
         if self.txn_app_id is not None:
             raise OptionError(
-                "options 'txnAppId' and 'txnVersion' are not supported with FTP and SFTP: a server of files "
+                "option 'txn' is not supported with FTP and SFTP: a server of files "
                 "has no operation that would record a published write together with its files",
-                option="txnAppId",
+                option="txn",
                 got=self.txn_app_id,
             )
 

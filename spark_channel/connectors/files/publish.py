@@ -375,7 +375,7 @@ class TargetDirectory:
         except (OSError, pa.ArrowException, ChannelError) as second:
             raise CommitError(
                 f"publishing into {self.shown} failed: {error}; and whether it was published is unknown: "
-                f"{second}. Run it again with the same txnAppId and txnVersion: published rows are not added again"
+                f"{second}. Run it again with the same transaction id: published rows are not added again"
             ) from error
         if names and not manifest.files.missing(names):
             _log.warning("%s is published; the store reported afterwards: %s", what, error)

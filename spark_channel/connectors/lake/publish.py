@@ -294,7 +294,7 @@ class LakePublisher(Writer):
         except (TargetError, OSError, pa.ArrowException) as second:
             raise CommitError(
                 f"publishing into {lake.shown} failed: {error}; and whether it was published is unknown: "
-                f"{second}. Run it again with the same txnAppId and txnVersion: published rows are not added again"
+                f"{second}. Run it again with the same transaction id: published rows are not added again"
             ) from error
         if published == [True]:
             _log.warning(

@@ -66,10 +66,10 @@ class DirectOptions(WriteOptions):
             )
         if self.txn_app_id is not None:
             raise OptionError(
-                "options 'txnAppId' and 'txnVersion' are not supported by this target: "
+                "option 'txn' is not supported by this target: "
                 "it has no transaction in which a published write could be recorded. "
                 "Write by key, so that a rerun replaces the same rows",
-                option="txnAppId",
+                option="txn",
                 got=self.txn_app_id,
             )
 

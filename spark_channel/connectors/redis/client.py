@@ -130,7 +130,7 @@ class RedisWriteOptions(RedisAddress, DirectOptions):
     commit: CommitMode | None = Field(
         None,
         description="`task`: rows are visible as they are written; `job`: all rows of a job at once, by one script; "
-        "default: `job` with `txnAppId`, else `task`",
+        "default: `job` with `txn`, else `task`",
     )
     value_type: ValueType = Field(
         "hash",

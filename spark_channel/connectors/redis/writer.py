@@ -189,8 +189,8 @@ class Staging:
         if memory.get("maxmemory") and policy.startswith("allkeys"):
             raise TargetError(
                 f"{self._options.address}: the server's 'maxmemory-policy' is {policy}: it may remove "
-                "the record that a txnVersion was published, and a rerun would write the rows again. "
-                "Use another policy (noeviction), or write without 'txnAppId' and 'txnVersion'"
+                "the record that a transaction id was published, and a rerun would write the rows again. "
+                "Use another policy (noeviction), or write without option 'txn'"
             )
 
     def _change(self, client: Any, identity: Identity, change: Any) -> None:
@@ -535,7 +535,7 @@ class RedisWriter(DirectWriter):
             return super().prepare(context, schema)
         if context.commit == "task":
             raise OptionError(
-                "options 'txnAppId' and 'txnVersion' need commit=job: "
+                "option 'txn' needs commit=job: "
                 "a later run does not know which tasks of this one are written",
                 option="commit",
                 got="task",

@@ -236,13 +236,13 @@ class _Given:
 
     def _refuse_twice(self, commit: Mapping[str, Any]) -> None:
         for option in commit:
-            name = self._named(option)
+            spellings = (option, "txnAppId", "txnVersion") if option == "txn" else (option,)
+            name = next((found for each in spellings if (found := self._named(each))), None)
             if name is not None and self._keys[name].value != commit[option]:
-                setting = "commit" if option == "commit" else "transaction"
                 raise refused(
                     self._place.key(self._keys[name].typed),
                     repr(self._keys[name].value),
-                    f"nothing beside the job's own {setting}: job.setting.{setting}, or the command line, sets it",
+                    f"nothing beside the job's own {option}: job.setting.{option}, or the command line, sets it",
                 )
 
     def _as_commas(self, key: _Key) -> bool:
@@ -268,11 +268,7 @@ class _Given:
             path = self._place.key(self._keys[name].typed)
         elif isinstance(error, OptionError) and error.option in more:
             by_mode = error.option == "commit"
-            path = (
-                "job.setting.commit, or --commit"
-                if by_mode
-                else "job.setting.transaction, or --txn"
-            )
+            path = "job.setting.commit, or --commit" if by_mode else "job.setting.txn, or --txn"
         return JobFileError(f"{path}: {error}")
 
 

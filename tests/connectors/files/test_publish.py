@@ -392,7 +392,7 @@ def test_commit_by_task_keeps_what_was_committed_when_the_job_fails(
     assert visible("parquet", target) == [1]
     with pytest.raises(
         TargetError,
-        match="txnVersion 1 of 'app' is partially committed: run 'b'",
+        match="transaction id 'app:1' is partially committed: run 'b'",
     ):
         prepare(out, numbers().schema, "c", commit="task", txn=("app", 1))
     assert leftovers(target) == []

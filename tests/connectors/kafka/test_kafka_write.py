@@ -342,7 +342,7 @@ def test_topics_are_made_when_asked_for_only(server: KafkaServer, job: str) -> N
             {"txnAppId": "a", "txnVersion": 1},
             {},
             OptionError,
-            "'txnAppId' and 'txnVersion' are not supported",
+            "'txn' is not supported",
         ),
         (
             {"acks": "1"},

@@ -87,7 +87,7 @@ def test_who_took_over_is_named(target: Target) -> None:
     writer, plan, receipts = _stage(target, WriteContext("monday", txn=("nightly", 7)), 1)
     writer.prepare(WriteContext("monday-again", txn=("nightly", 7)), _rows().schema)
     with pytest.raises(
-        SupersededError, match=r"txnVersion 7 of 'nightly'.*'monday-again' took over"
+        SupersededError, match=r"transaction id 'nightly:7'.*'monday-again' took over"
     ) as caught:
         writer.commit(plan, receipts)
     assert (caught.value.owner, caught.value.successor) == ("monday", "monday-again")

@@ -121,7 +121,7 @@ def test_who_took_over_is_named(target: Target) -> None:
         plan = writer.prepare(context, _rows().schema)
     writer.prepare(replace(context, job="monday again"), _rows().schema)
     with pytest.raises(
-        SupersededError, match=r"txnVersion 7 of 'nightly'.*'monday again' took over"
+        SupersededError, match=r"transaction id 'nightly:7'.*'monday again' took over"
     ) as caught:
         writer.commit(plan, receipts) if receipts else _run(target, plan, 1)
     assert (caught.value.owner, caught.value.successor) == ("monday", "monday again")

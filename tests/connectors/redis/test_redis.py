@@ -538,7 +538,7 @@ def test_options_are_refused_by_name(
 
 
 def test_a_transaction_is_of_the_whole_job(server: RedisServer) -> None:
-    with pytest.raises(OptionError, match="'txnAppId' and 'txnVersion' need commit=job"):
+    with pytest.raises(OptionError, match="'txn' needs commit=job"):
         write(server, pa.table({"k": ["1"], "v": ["1"]}), txn=("a", 1), commit="task")
 
 

@@ -270,7 +270,7 @@ def test_a_host_that_is_not_known_is_refused(
         ({"commit": "task"}, "option 'commit' got 'task'; with FTP and SFTP it takes job"),
         (
             {"txnAppId": "a", "txnVersion": "1"},
-            "'txnAppId' and 'txnVersion' are not supported with FTP",
+            "'txn' is not supported with FTP",
         ),
         ({"filePrefix": "a/b"}, "option 'filePrefix' got 'a/b'"),
         (

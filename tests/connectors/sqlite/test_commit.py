@@ -125,7 +125,7 @@ def test_a_half_done_task_version_is_refused_with_the_reason(db: Db) -> None:
     writer.abort(plan, None)
     with pytest.raises(
         TargetError,
-        match=r"txnVersion 1 of 'app' is partially committed: run 'first' committed 1 tasks with 3 rows",
+        match=r"transaction id 'app:1' is partially committed: run 'first' committed 1 tasks with 3 rows",
     ):
         writer.prepare(db.context(job="second", txn=("app", 1)), ROWS.schema)
     writer.prepare(db.context(job="second", txn=("app", 2)), ROWS.schema)
