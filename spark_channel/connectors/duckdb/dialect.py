@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import pyarrow as pa
@@ -39,6 +40,8 @@ __all__ = [
     "canonical",
     "check_range",
     "first_rounded",
+    "in_table",
+    "index_columns",
     "is_text",
     "read_as",
     "staged_schema",
@@ -334,13 +337,25 @@ class DuckdbDialect(Dialect):
             return DuckdbTable(schema, name, self.describe(session, query), True)
         rows = session.rows(
             "SELECT column_name, data_type, NOT is_nullable, column_default IS NOT NULL "  # noqa: S608 - quoted
-            f"FROM duckdb_columns() {_named(schema, name)} ORDER BY column_index"
+            f"FROM duckdb_columns() {in_table(schema, name)} ORDER BY column_index"
         )
         columns = tuple(
             Column(str(each), str(kind), bool(needed), bool(filled))
             for each, kind, needed, filled in rows
         )
+        if any(column.has_default for column in columns):
+            statement = session.value(f"SELECT sql FROM duckdb_tables() {in_table(schema, name)}")  # noqa: S608 - quoted
+            columns = tuple(
+                replace(column, generated=self._is_generated(column, str(statement)))
+                for column in columns
+            )
         return DuckdbTable(schema, name, columns, False, *_unique(session, schema, name))
+
+    def _is_generated(self, column: Column, statement: str) -> bool:
+        """By its table's CREATE TABLE, as DuckDB writes it: the catalog of 1.4 does not say so."""
+        names = (column.name, self.quoted(column.name))
+        said = (f"{name} {column.declared} GENERATED ALWAYS AS(" for name in names)
+        return column.has_default and any(each in statement for each in said)
 
     def arrow_type(self, column: Column) -> pa.DataType | None:
         return arrow_type(column.declared)
@@ -424,7 +439,8 @@ class DuckdbDialect(Dialect):
         return is_locked(error)
 
 
-def _named(schema: str, name: str) -> str:
+def in_table(schema: str, name: str) -> str:
+    """The condition of the rows of a catalog that are of one table."""
     place = f"schema_name = {text_literal(schema)} AND table_name = {text_literal(name)}"
     return f"WHERE database_name = current_database() AND {place}"
 
@@ -434,20 +450,27 @@ def _unique(
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
     """Column sets that are held unique, and which of them is the primary key."""
     rows = session.rows(
-        f"SELECT constraint_type, constraint_column_names FROM duckdb_constraints() {_named(schema, name)} "  # noqa: S608 - names are quoted
+        f"SELECT constraint_type, constraint_column_names FROM duckdb_constraints() {in_table(schema, name)} "  # noqa: S608 - names are quoted
         "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
     )
     found = [tuple(str(column) for column in columns) for _, columns in rows]
     primary = found[0] if rows and rows[0][0] == "PRIMARY KEY" else ()
-    indexes = session.rows(f"SELECT sql FROM duckdb_indexes() {_named(schema, name)} AND is_unique")  # noqa: S608 - names are quoted
-    for (sql,) in indexes:
-        index = sqlglot.parse_one(str(sql), read="duckdb").find(exp.Index)
-        parameters = index.args.get("params") if index is not None else None
-        listed = (parameters.args.get("columns") or []) if parameters else []
-        keys = [each.find(exp.Column) or each.this for each in listed]
-        if keys and all(isinstance(key, exp.Column | exp.Identifier) for key in keys):
-            found.append(tuple(key.name for key in keys))
+    indexes = session.rows(
+        f"SELECT sql FROM duckdb_indexes() {in_table(schema, name)} AND is_unique"  # noqa: S608 - names are quoted
+    )
+    found += [columns for (sql,) in indexes if (columns := index_columns(str(sql)))]
     return tuple(found), primary
+
+
+def index_columns(statement: str) -> tuple[str, ...]:
+    """The columns that a CREATE INDEX lists; () = it has an expression."""
+    index = sqlglot.parse_one(statement, read="duckdb").find(exp.Index)
+    parameters = index.args.get("params") if index is not None else None
+    listed = (parameters.args.get("columns") or []) if parameters else []
+    keys = [each.this if isinstance(each, exp.Ordered) else each for each in listed]
+    if all(isinstance(key, exp.Column | exp.Identifier) for key in keys):
+        return tuple(key.name for key in keys)
+    return ()
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

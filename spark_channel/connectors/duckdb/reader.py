@@ -7,8 +7,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.duckdb.dialect import DuckdbDialect
+from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.duckdb.definition import read_definition
+from spark_channel.connectors.duckdb.dialect import DuckdbDialect, DuckdbTable
 from spark_channel.connectors.duckdb.session import DuckdbReadOptions, DuckdbSession, check_file
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session, session_script
 from spark_channel.connectors.sql.splits import Quantiles, Splitter, distinct
@@ -112,6 +115,10 @@ class DuckdbReader(SqlReader):
             hides=self.options.hide_values,
         ) as session:
             yield session
+
+    def defined(self, session: Session, table: Table) -> TableDefinition:
+        assert isinstance(table, DuckdbTable)
+        return read_definition(session, table)
 
     def splits(self, session: Session, advice: int) -> list[Split]:
         state = _state(self._path)

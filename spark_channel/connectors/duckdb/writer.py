@@ -1,20 +1,30 @@
 """Writes a table of a DuckDB file atomically: tasks stage Arrow files, one transaction inserts them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.contract import TaskWriter, WriteContext
+from spark_channel.connectors.base.definition import SequenceDefinition, TableDefinition
 from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.duckdb.definition import (
+    counted_on,
+    read_definition,
+    same_sequence,
+    tried,
+)
 from spark_channel.connectors.duckdb.dialect import (
+    DuckdbTable,
     DuckdbWriteDialect,
     staged_schema,
 )
 from spark_channel.connectors.duckdb.session import DuckdbSession, DuckdbWriteOptions, check_file
-from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
+from spark_channel.connectors.sql.catalog import Table, TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter, file_plan
@@ -25,6 +35,7 @@ from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
 __all__ = [
@@ -32,6 +43,8 @@ __all__ = [
     "insert_files",
 ]
 
+
+_log = log_of(__name__)
 
 _ROWS = "spark_channel_rows"
 _STAGE = "spark_channel_stage"
@@ -150,6 +163,56 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
 
     def new_place(self, session: DuckdbSession | None) -> tuple[str, str]:
         return name_readings(self.options.dbtable, "duckdb", "main")[-1]
+
+    def new_table(
+        self,
+        session: DuckdbSession | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        if not (is_full and definition.statement and definition.system == self.dialect.sql):
+            return super().new_table(session, place, definition, rows, is_full=is_full)
+        taken = set() if session is None else set(self.dialect.index_names(session, place.schema))
+        longest = self.dialect.cuts_names_at
+        name_of, other_name = free_names(taken, longest), free_names((), longest)
+
+        def sequence_of(sequence: SequenceDefinition) -> str:
+            name = other_name(sequence.name)
+            while session is not None and not same_sequence(session, place.schema, name, sequence):
+                name = other_name(sequence.name)
+            return name
+
+        found = tried(definition, rows, place.schema, place.name, name_of, sequence_of)
+        if isinstance(found, NewTable):
+            return found
+        plain = super().new_table(session, place, definition, rows, is_full=True)
+        return replace(plain, left_out=(f"what only CREATE TABLE says: {found}", *plain.left_out))
+
+    def definition_of(self, session: DuckdbSession, table: Table) -> TableDefinition:
+        assert isinstance(table, DuckdbTable)
+        return read_definition(session, table)
+
+    def numbers(
+        self, session: DuckdbSession | None, table: Table, context: WriteContext
+    ) -> tuple[str, ...]:
+        if session is None or table.is_view:
+            return ()
+        source = None if context.definition is None else context.definition()
+        return counted_on(self.definition_of(session, table), source)
+
+    def count_on(self, session: DuckdbSession, plan: SqlPlan) -> None:
+        for statement in plan.numbers:
+            went, gap = session.rows(statement)[0]
+            if gap and went < gap:
+                _log.warning(
+                    "table %s may give numbers that its rows have: its sequence is %d numbers behind, which DuckDB "
+                    "takes one by one. Make a new sequence, and set it as the column's default",
+                    plan.place.label,
+                    gap,
+                )
 
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
         return DuckdbTaskWriter(self, file_plan(plan), task, attempt)
