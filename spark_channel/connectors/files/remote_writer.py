@@ -29,8 +29,11 @@ from spark_channel.connectors.files.formats.base import Encoder, Format
 from spark_channel.connectors.files.options import FileWriteOptions
 from spark_channel.connectors.remote import Address, Remote, connect
 from spark_channel.errors import CommitError, TargetError
+from spark_channel.plain_text import log_of
 
 __all__ = ["RemotePlan", "RemoteTarget"]
+
+_log = log_of(__name__)
 
 _HIDDEN = ".spark-channel"
 _PROBE = "probe"
@@ -98,11 +101,12 @@ class RemoteTarget:
     def _replaced(self, remote: Remote, context: WriteContext) -> list[str]:
         """
         Raises:
-            TargetError: files of others that are not of the format.
+            TargetError: files of others that are not of the format. OSError: the server does not list the folder
+                whole, so that no job could find what it staged.
         """
+        names = self.names(remote)
         if not context.overwrite:
             return []
-        names = self.names(remote)
         if self.options.file_prefix is None and not self.options.replace_foreign_files:
             refuse_strange(self.shown, self.form.name, foreign(names), partial(head_of, self.place))
         return names
@@ -145,7 +149,7 @@ class RemoteTarget:
                     self._publish(remote, plan, name)
             for name in plan.replaced:
                 remote.remove(posixpath.join(self.path, name))
-            self._clear(remote, plan)
+            self._clear_after(remote, plan)
             if plan.replaced and (left := sorted(set(self.names(remote)) & set(plan.replaced))):
                 raise CommitError(
                     f"{self.shown}: the new files are there, and {len(left)} of the files that they replace, too, such "
@@ -161,6 +165,16 @@ class RemoteTarget:
                 f"{self.shown}: neither {final} nor its staging is there; another program has taken it. "
                 f"Files of job {plan.job} that were published before it remain; "
                 "run the job again for the others"
+            )
+
+    def _clear_after(self, remote: Remote, plan: RemotePlan) -> None:
+        """The job's rows are there: it does not fail for what another attempt of it may have left."""
+        try:
+            self._clear(remote, plan)
+        except OSError as error:
+            _log.warning(
+                "%s: job %s has published its files, and what it may have staged beside them stays, as %s.%s.*: %s",
+                *(self.shown, plan.job, _HIDDEN, plan.job, error),
             )
 
     def abort(self, plan: RemotePlan) -> None:

@@ -37,6 +37,8 @@ __all__ = ["PlannedFile", "show_file", "with_tag", "with_tags"]
 _OBJECTS = ("s3", "gcs", "abfs")
 """What pyarrow calls its filesystems of object stores: an open file of theirs knows its object's tag."""
 _SECOND = 10**9
+_UNKNOWN = 0
+"""In place of a time: an FTP server may list the times of files, and tell none of a single file."""
 _THREADS = 16
 """Requests at a time on the driver."""
 
@@ -54,7 +56,8 @@ class _Version:
             return False
         if self.tag and now.tag:
             return self.tag == now.tag
-        if UNCHANGING in (self.mtime_ns, now.mtime_ns) or self.mtime_ns == now.mtime_ns:
+        times = (self.mtime_ns, now.mtime_ns)
+        if UNCHANGING in times or _UNKNOWN in times or self.mtime_ns == now.mtime_ns:
             return True
         # Some object stores list a time with its fraction, and give it in whole seconds for a single object.
         is_whole = now.tag and now.mtime_ns % _SECOND == 0

@@ -171,11 +171,16 @@ class Remote(ABC):
 
     @abstractmethod
     def entries(self, path: str) -> list[Entry]:
-        """Return the entries of a folder, without `.` and `..`.
+        """Return the entries of a folder, without `.` and `..`. A link to a file is that file; others are left out.
 
         Raises:
             FileNotFoundError: the folder does not exist.
         """
+
+    def _behind_link(self, path: str) -> list[Entry]:
+        """The file that a link leads to, under the link's path; nothing for a link to a folder, or to nothing."""
+        found = self.info(path)
+        return [] if found is None or found.is_folder else [found]
 
     @abstractmethod
     def open_read(self, path: str) -> Any:

@@ -27,10 +27,13 @@ __all__ = ["FtpRemote"]
 
 _BUFFER = 1 << 20
 _LISTED = re.compile(
-    r"(?P<kind>[-dl])\S{9}\S?\s+\d+\s+.*?(?P<size>\d+)\s+\w{3}\s+\d{1,2}\s+[\d:]{4,5}\s(?P<name>.*)"
+    r"(?P<kind>[-dlpscb])\S{9}\S?\s+\d+\s+.*?(?P<size>\d+)\s+\w{3}\s+\d{1,2}\s+[\d:]{4,5}\s(?P<name>.*)"
 )
 """A line of LIST as Unix servers write it."""
 _KINDS = ("file", "dir")
+_LINKS = ("os.unix=slink", "os.unix=symlink")
+"""How pure-ftpd and ProFTPD begin the type of a symbolic link."""
+_ARROW = " -> "
 _UNKNOWN = ("500", "501", "502", "503", "504")
 _REPLY_LINES = 10_000
 _CUT = re.compile(
@@ -218,8 +221,14 @@ class FtpRemote(Remote):
             return None
 
     def entries(self, path: str) -> list[Entry]:
-        found = self._by_mlsd(path)
-        return self._by_list(path) if found is None else found
+        try:
+            found = self._by_mlsd(path)
+            return self._by_list(path) if found is None else found
+        except FileNotFoundError as error:
+            there = self.info(path)
+            if there is not None and there.is_folder:  # 550 means a missing right, too
+                raise PermissionError(f"the server does not list a folder: {error}") from error
+            raise
 
     def _by_mlsd(self, path: str) -> list[Entry] | None:
         """None: the server does not know MLSD."""
@@ -235,12 +244,15 @@ class FtpRemote(Remote):
                 if not str(error).startswith(_UNKNOWN):
                     raise
                 return None
+        made = []
         with _as_os(path):
-            return [
-                _entry(path, name, facts)
-                for name, facts in (_facts(path, line) for line in lines)
-                if facts.get("type", "").lower() in _KINDS
-            ]
+            for name, facts in (_facts(path, line) for line in lines):
+                kind = facts.get("type", "").lower()
+                if kind in _KINDS:
+                    made.append(_entry(path, name, facts))
+                elif kind.startswith(_LINKS):
+                    made += self._behind_link(_place(path, name))
+        return made
 
     def _by_list(self, path: str) -> list[Entry]:
         made = []
@@ -250,10 +262,13 @@ class FtpRemote(Remote):
                 if line.lower().startswith("total "):
                     continue
                 raise _not_understood(path, line)
-            name = match["name"]
-            if name in (".", "..") or match["kind"] == "l":
+            name, kind = match["name"], match["kind"]
+            if kind == "l":
+                name = _linked_name(name, int(match["size"][:20]))
+                made += self._behind_link(posixpath.join(path, plain_name(name, path)))
+            if name in (".", "..") or kind not in "-d":
                 continue
-            place, folder = posixpath.join(path, plain_name(name, path)), match["kind"] == "d"
+            place, folder = posixpath.join(path, plain_name(name, path)), kind == "d"
             changed = None if folder else self._changed(place)
             if changed is None and not folder and self.info(place) is None:
                 raise OSError(
@@ -413,13 +428,25 @@ def _not_understood(folder: str, line: str) -> OSError:
     return OSError(f"{folder}: the server lists files in a form that is not known: {line[:80]!r}")
 
 
-def _entry(folder: str, name: str, facts: dict[str, str]) -> Entry:
+def _linked_name(text: str, size: int) -> str:
+    """The name in `NAME -> TARGET`. Both may have an arrow; the size that is listed is that of the target's bytes."""
+    raw, arrow = text.encode(), _ARROW.encode()
+    if raw[: len(raw) - size].endswith(arrow):
+        return raw[: len(raw) - size - len(arrow)].decode()
+    return text.partition(_ARROW)[0]
+
+
+def _place(folder: str, name: str) -> str:
     """Some servers name a file with its folder."""
-    begin = f"{folder.rstrip('/')}/"
+    return posixpath.join(folder, plain_name(name.removeprefix(f"{folder.rstrip('/')}/"), folder))
+
+
+def _entry(folder: str, name: str, facts: dict[str, str]) -> Entry:
     is_folder, modified = facts["type"].lower() == "dir", facts.get("modify")
     changed = _seconds(modified) if modified else None
-    place = posixpath.join(folder, plain_name(name.removeprefix(begin), folder))
-    return Entry(place, is_folder, 0 if is_folder else int(facts.get("size") or 0), changed)
+    return Entry(
+        _place(folder, name), is_folder, 0 if is_folder else int(facts.get("size") or 0), changed
+    )
 
 
 def _seconds(text: str) -> float:

@@ -200,12 +200,15 @@ class SftpRemote(Remote):
                 return None
 
     def entries(self, path: str) -> list[Entry]:
+        made = []
         with _as_os(path):
-            return [
-                _entry(posixpath.join(path, found.filename), found)
-                for found in self._sftp.bounded_entries(path)
-                if _is_plain(found.st_mode)
-            ]
+            for found in self._sftp.bounded_entries(path):
+                place = posixpath.join(path, found.filename)
+                if found.st_mode is not None and stat.S_ISLNK(found.st_mode):
+                    made += self._behind_link(place)
+                elif _is_plain(found.st_mode):
+                    made.append(_entry(place, found))
+        return made
 
     def open_read(self, path: str) -> Any:
         with _as_os(path):

@@ -182,6 +182,68 @@ def test_a_size_is_known_after_a_listing_that_failed(login: Login, home: Path) -
     assert home.joinpath("b.csv").read_bytes() == b"n\r\n1\n"
 
 
+def test_a_link_is_the_file_that_it_leads_to(login: Login, home: Path) -> None:
+    """As on a disk. A link to a folder, or to nothing, is no file; nor is a pipe (ProFTPD lists one as a file)."""
+    folder = home / "read"
+    home.joinpath("other").mkdir()
+    folder.mkdir()
+    home.joinpath("other", "x.csv").write_text("n\n4242\n")
+    folder.joinpath("a.csv").write_text("n\n1\n")
+    for name, target in (
+        ("plain.csv", "../other/x.csv"),
+        ("a -> b.csv", "../other/x.csv"),
+        ("é.csv", "a.csv"),
+        ("folder", "../other"),
+        ("missing.csv", "nothing"),
+    ):
+        folder.joinpath(name).symlink_to(target)
+    login.at.give(home)
+    if login.at.kind != "proftpd":
+        os.mkfifo(folder / "pipe.csv")
+    with login.connect() as remote:
+        sizes = {entry.name: entry.size for entry in remote.entries(str(folder))}
+    assert sizes == {"a.csv": 4, "plain.csv": 7, "a -> b.csv": 7, "é.csv": 4}
+    assert read(login, folder) == [1, 1, 4242, 4242]
+
+
+def test_a_write_into_a_folder_whose_listing_is_cut_is_refused_before_rows_move() -> None:
+    with file_server("pure-ftpd", "-L 5:5") as at:
+        at.home.joinpath("a").mkdir()
+        for number in range(6):
+            at.home.joinpath("a", f"{number}.csv").write_text("n\n1\n")
+        at.give(at.home)
+        writer, _ = load_writer(Login("ftp", at).options("writer", "csv", at.home / "a"))
+        with pytest.raises(TargetError, match="Output truncated to 5 matches"):
+            writer.prepare(WriteContext("job"), numbers(1).schema)
+        assert len(_names(at.home / "a")) == 6
+
+
+def test_a_job_whose_files_are_published_does_not_fail_for_a_listing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The folder was small enough when the job began."""
+    with file_server("pure-ftpd", "-L 6:5") as at:
+        write(Login("ftp", at), at.home / "a", *(numbers(n) for n in range(6)))
+        assert len(_names(at.home / "a")) == 6
+    assert "has published its files" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["MDTM", "MLSD"])
+def test_a_command_that_the_server_denies(command: str) -> None:
+    """Without MDTM no file has a time, but in a listing. A folder that MLSD may not list is not an empty one."""
+    with file_server("proftpd", f"<Limit {command}>", "DenyAll", "</Limit>") as at:
+        login = Login("ftp", at)
+        at.home.joinpath("a.csv").write_text("n\n1\n")
+        if command == "MDTM":
+            assert read(login, at.home) == [1]
+            return
+        with login.connect() as remote, pytest.raises(PermissionError, match="does not list"):
+            remote.entries(str(at.home))
+        writer, _ = load_writer(login.options("writer", "csv", at.home))
+        with pytest.raises(TargetError, match="does not list"):
+            writer.prepare(WriteContext("job"), numbers(1).schema)
+
+
 def test_a_listing_that_the_server_cuts_is_an_error() -> None:
     with file_server("pure-ftpd", "-L 5:5") as at:
         for number in range(6):
