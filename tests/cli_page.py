@@ -1,8 +1,8 @@
 """Makes docs/reference/cli.md from the commands: `python -m tests.cli_page` writes it."""
 
 import inspect
+import re
 import typing
-from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ _KINDS = (("Path", "PATH"), ("int", "NUMBER"), ("float", "NUMBER"), ("Literal", 
 
 HEAD = """# Command line
 
-`spark-channel` is installed with the package; `python -m spark_channel.cli` is the same program.
-`--help` after any command shows its part of this page.
+`--help` after a command shows its part of this page; `python -m spark_channel.cli` is the same program.
 `spark-submit` can start a job, too; see [spark-submit and Airflow](../deploy.md).
 
 ## Exit codes
@@ -27,7 +26,7 @@ HEAD = """# Command line
 | exit code | meaning | what a scheduler should do |
 |---|---|---|
 | 0 | done | continue |
-| 1 | the source, the target or Spark failed, after all retries; a disk is full | retry |
+| 1 | a failure after all retries; a full disk; several jobs failed in different ways; `verify` does not know | retry |
 | 2 | an option, a job file or a column is wrong; an end or a right is missing; `check` refuses | alert a person |
 | 3 | more rows were refused than allowed; `verify`: rows differ; `replicate`: a table is parked | alert a person |
 | 130 | interrupted (Ctrl-C); staging is removed | retry |
@@ -36,6 +35,8 @@ HEAD = """# Command line
 With a transaction id, a retry adds no row twice to targets marked [once](../commits.md#delivery-by-target).
 """
 
+CODES = re.compile(r"\n*Exit codes: 0 (done|equal),.*?(?=\n\n|\Z)", re.DOTALL)
+"""What `--help` says of exit codes, for which the page has a table."""
 FEW = 3
 """Commands with at most so many separate options have no section."""
 
@@ -43,8 +44,6 @@ Members = Sequence[tuple[tuple[str, ...], Any]]
 
 SHARED = """
 ## Options of several commands
-
-The text of a command has the names of those that it takes.
 
 | option | meaning | default |
 |---|---|---|"""
@@ -113,10 +112,15 @@ def _usage(path: tuple[str, ...], command: Any) -> str:
     return " ".join(["spark-channel", *path, *options, *arguments])
 
 
+def _text(command: Any) -> str:
+    """What the command does."""
+    return CODES.sub("", inspect.cleandoc(command.help or ""))
+
+
 def section(path: tuple[str, ...], command: Any, shared: Container[str]) -> str:
     """A command: what it does, its own arguments and options, and the names of those that others take, too."""
     own = [row for row in _rows(command) if row not in shared]
-    lines = [f"\n## {' '.join(path)}\n", inspect.cleandoc(command.help or "")]
+    lines = [f"\n## {' '.join(path)}\n", _text(command)]
     if also := _also(command, shared):
         lines += ["", f"{also}."]
     lines += ["", f"| `{_usage(path, command)}` | meaning | default |", "|---|---|---|", *own]
@@ -135,35 +139,41 @@ def family(title: str, members: Members, shared: Container[str] = ()) -> str:
     lines = [f"\n## {title}\n", "| command | what it does |", "|---|---|"]
     uses: dict[str, list[str]] = {}
     for path, each in members:
-        said = [_cell(inspect.cleandoc(each.help or "")), _also(each, shared)]
-        lines.append(f"| `{_usage(path, each)}` | {' '.join(filter(None, said))} |")
+        said = [_cell(_text(each)), _also(each, shared)]
+        usage = _usage(path, each).removeprefix("spark-channel ").replace(" [OPTIONS]", "")
+        lines.append(f"| `{usage}` | {' '.join(filter(None, said))} |")
         for row in _rows(each):
             if row not in shared:
                 uses.setdefault(row, []).append(f"`{path[-1]}`")
     lines += ["", "| option or argument | meaning | default | of |", "|---|---|---|---|"]
-    lines += [
-        f"{row} {'all' if len(each) == len(members) else ', '.join(each)} |"
-        for row, each in uses.items()
-    ]
+    names = [f"`{path[-1]}`" for path, _ in members]
+    lines += [f"{row} {_of(each, names)} |" for row, each in uses.items()]
     return "\n".join(lines) + "\n"
+
+
+def _of(users: list[str], names: list[str]) -> str:
+    """The commands of a family that take an option, or those that do not, if these are fewer."""
+    others = [name for name in names if name not in users]
+    if not others:
+        return "all"
+    return f"all but {', '.join(others)}" if len(others) < len(users) else ", ".join(users)
 
 
 def page() -> str:
     found = list(commands(typer.main.get_command(complete(()))))
     alone = [(path, each) for path, each in found if len(path) == 1]
-    uses = Counter(
-        row
-        for _, command in alone
-        for row, each in _rows(command).items()
-        if each.param_type_name == "option"
-    )
-    shared = [row for row, count in uses.items() if count > 1]
+    users: dict[str, set[str]] = {}
+    for path, command in found:
+        for row, each in _rows(command).items():
+            if each.param_type_name == "option":
+                users.setdefault(row, set()).add(path[0])
+    shared = [row for row, names in users.items() if len(names) > 1]
     parts = [HEAD, "\n".join((SHARED, *shared, ""))]
     small = [each for each in alone if len(_rows(each[1]).keys() - shared) <= FEW]
     parts += [section(path, each, shared) for path, each in alone if (path, each) not in small]
     parts.append(family("Other commands", small, shared))
     for name in dict.fromkeys(path[0] for path, _ in found if len(path) > 1):
-        parts.append(family(name, [each for each in found if each[0][0] == name]))
+        parts.append(family(name, [each for each in found if each[0][0] == name], shared))
     return with_contents("".join(parts))
 
 

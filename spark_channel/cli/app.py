@@ -145,13 +145,13 @@ def run(
     rows_per_second: Annotated[
         str | None,
         typer.Option(
-            help="Limit of all jobs of this command together, in rows per second, such as 50k; default: unlimited."
+            help="Limit of the whole command, in rows per second, such as 50k; default: unlimited."
         ),
     ] = None,
     bytes_per_second: Annotated[
         str | None,
         typer.Option(
-            help="Limit of all jobs together, in Arrow bytes per second, such as 64MB; default: unlimited."
+            help="Limit of the whole command, in Arrow bytes per second, such as 64MB; default: unlimited."
         ),
     ] = None,
     shared_limit: SharedLimit = None,
@@ -159,7 +159,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE.json",
-            help="File for the report of the run as JSON, also of a failed run; default: not written.",
+            help="File for the report as JSON, also of a failure; default: not written.",
         ),
     ] = None,
     output: Output = "text",

@@ -60,10 +60,10 @@ def copy(
         typer.Argument(help="Url or path of the target, in the same forms.", show_default=False),
     ],
     where: Annotated[
-        str | None, typer.Option(help="Copy the rows for which this SQL condition is true.")
+        str | None, typer.Option(help="Only the rows for which this SQL condition is true.")
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Copy these columns, separated by commas; default: all.")
+        str | None, typer.Option(help="Only these columns, separated by commas; default: all.")
     ] = None,
     mode: Annotated[
         str,
@@ -76,11 +76,15 @@ def copy(
     options: EndOptions = None,
     rows_per_second: Annotated[
         str | None,
-        typer.Option(help="Limit in rows per second, such as 20k; default: unlimited."),
+        typer.Option(
+            help="Limit of the whole command, in rows per second, such as 50k; default: unlimited."
+        ),
     ] = None,
     bytes_per_second: Annotated[
         str | None,
-        typer.Option(help="Limit in Arrow bytes per second, such as 64MB; default: unlimited."),
+        typer.Option(
+            help="Limit of the whole command, in Arrow bytes per second, such as 64MB; default: unlimited."
+        ),
     ] = None,
     window: Windows = None,
     timezone: Timezone = "UTC",
@@ -89,7 +93,7 @@ def copy(
     channels: Annotated[
         int | None,
         typer.Option(
-            min=1, help="How many parts are copied at the same time; default: the number of cores."
+            min=1, help="How many parts are read at the same time; default: the number of cores."
         ),
     ] = None,
     commit: Annotated[
@@ -126,7 +130,7 @@ def copy(
         Path | None,
         typer.Option(
             metavar="FILE.json",
-            help="File for the report as JSON, also of a failed copy; default: not written.",
+            help="File for the report as JSON, also of a failure; default: not written.",
         ),
     ] = None,
     output: Output = "text",
@@ -208,10 +212,10 @@ def verify(
     ] = None,
     where: Annotated[
         str | None,
-        typer.Option(help="Compare the rows of both sides for which this SQL condition is true."),
+        typer.Option(help="Only the rows for which this SQL condition is true."),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Compare these columns, separated by commas; default: all.")
+        str | None, typer.Option(help="Only these columns, separated by commas; default: all.")
     ] = None,
     exclude: Annotated[
         str | None, typer.Option(help="Leave these columns out, separated by commas.")
@@ -250,13 +254,13 @@ def verify(
     rows_per_second: Annotated[
         str | None,
         typer.Option(
-            help="Limit of both sides together, in rows per second, such as 50k; default: unlimited."
+            help="Limit of the whole command, in rows per second, such as 50k; default: unlimited."
         ),
     ] = None,
     bytes_per_second: Annotated[
         str | None,
         typer.Option(
-            help="Limit of both sides together, in Arrow bytes per second, such as 64MB; default: unlimited."
+            help="Limit of the whole command, in Arrow bytes per second, such as 64MB; default: unlimited."
         ),
     ] = None,
     shared_limit: SharedLimit = None,
@@ -265,7 +269,7 @@ def verify(
         int | None,
         typer.Option(
             min=1,
-            help="Splits of a side that are read at the same time; default: the number of cores.",
+            help="How many parts are read at the same time; default: the number of cores.",
         ),
     ] = None,
     engine: Engine = "auto",
@@ -374,7 +378,8 @@ def replicate(
     report: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.json", help="File for the report as JSON; default: not written."
+            metavar="FILE.json",
+            help="File for the report as JSON, also of a failure; default: not written.",
         ),
     ] = None,
     output: Output = "text",
