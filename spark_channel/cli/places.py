@@ -166,7 +166,8 @@ def _check_schema(level: str | None, target: Endpoint) -> None:
     connector = find_connector({**target.options, "writer": target.name}, "writer")
     if "createtable" not in connector.options_class("writer").names():
         raise OptionError(
-            f"option '--schema' is for tables of databases, and the target is {connector.name}: omit it",
+            "option '--schema' is for tables of databases, Delta and Iceberg, and the target is "
+            f"{connector.name}: omit it",
             option="--schema",
             got=level,
         )

@@ -508,8 +508,13 @@ def _schema_fault(replication: Replication, options: StreamOptions) -> str:
     if level in (None, "columns"):
         return ""
     target = connector_of(replication.target, "writer")
-    if target.name not in DEFINING:
-        return f"schema {level} makes tables of {', '.join(DEFINING)}, and the target is {target.name}: remove it"
+    if target.name in _REPLACES and options.mode == "full_then_changes":
+        return (
+            f"schema {level} makes no followed table of {target.name}: remove it, or use mode full"
+        )
+    if target.name not in (*DEFINING, *_REPLACES):
+        makes = ", ".join((*DEFINING, *_REPLACES))
+        return f"schema {level} makes tables of {makes}, and the target is {target.name}: remove it"
     if options.columns or options.load_columns:
         return (
             f"schema {level} makes a table as its source is, and columns (masks) and load_columns change its rows: "

@@ -48,7 +48,11 @@ def test_a_new_table_takes_keys_of_its_source(tmp_path: Path, more: list[str]) -
     ("target", "level", "says"),
     [
         ("t.db?dbtable=t", "all", "'--schema' got 'all'; it takes one of: columns, keys, full"),
-        ("parquet:out", "keys", "'--schema' is for tables of databases, and the target is parquet"),
+        (
+            "parquet:out",
+            "keys",
+            "'--schema' is for tables of databases, Delta and Iceberg, and the target is parquet",
+        ),
     ],
 )
 def test_a_schema_that_the_target_cannot_have_is_named_as_typed(

@@ -16,6 +16,12 @@ from tests.replication.test_schemas import dumped
 from tests.servers.postgres import PostgresServer
 
 ROWS = 60_000
+SMALL = "".join(
+    f"CREATE TABLE small{n} (id serial PRIMARY KEY, v int NOT NULL CHECK (v > 0), note text UNIQUE);"
+    f"CREATE INDEX ON small{n} (v DESC); INSERT INTO small{n} (v, note) SELECT g, g FROM generate_series(1, 500) g;"
+    for n in range(12)
+)
+"""Copied in groups."""
 SOURCE = f"""
 CREATE SCHEMA shop; SET search_path = shop;
 CREATE TABLE people (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text UNIQUE,
@@ -28,12 +34,13 @@ CREATE UNIQUE INDEX ON orders (note, id) WHERE amount > 5;
 INSERT INTO people (name) SELECT 'p' || g FROM generate_series(1, {ROWS // 6}) g;
 INSERT INTO orders (person, amount, note)
   SELECT 1 + g % {ROWS // 6}, g, md5(g::text) FROM generate_series(1, {ROWS}) g;
+{SMALL}
 ANALYZE;
 """
 _STATE = """
 SELECT (SELECT count(*) || ' ' || sum(id) FROM shop.orders), (SELECT count(*) || ' ' || sum(id) FROM shop.people),
-  (SELECT count(*) FROM pg_index WHERE NOT indisvalid)
-"""
+  (SELECT count(*) FROM pg_index WHERE NOT indisvalid), {}
+""".format(", ".join(f"(SELECT count(*) || ' ' || sum(v) FROM shop.small{n})" for n in range(12)))
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import pyarrow as pa
+
 __all__ = [
     "ColumnDefinition",
     "ConstraintDefinition",
@@ -15,6 +17,7 @@ __all__ = [
     "ForeignKeyDefinition",
     "SequenceDefinition",
     "TableDefinition",
+    "with_not_null",
 ]
 
 ConstraintKind = Literal[
@@ -148,3 +151,13 @@ class TableDefinition:
                 yield f"sequence of {column.name}"
             if column.comment is not None:
                 yield f"comment of {column.name}"
+
+
+def with_not_null(rows: pa.Schema, definition: TableDefinition) -> pa.Schema:
+    """The rows' columns, those that are never NULL in the source as not nullable."""
+    fields = []
+    for field in rows:
+        column = definition.column(field.name)
+        never_null = column is not None and column.not_null
+        fields.append(field.with_nullable(field.nullable and not never_null))
+    return pa.schema(fields, rows.metadata)

@@ -56,6 +56,7 @@ from spark_channel.connectors.lake.table import (
     NewFile,
     Partition,
     TableFile,
+    TableNotes,
     TableState,
     check_partition_column,
     exact_columns,
@@ -144,6 +145,8 @@ _MOST_LISTED = 10_000
 """So many of them, to list claims."""
 _LOST_RACE = re.compile(r"Failed to commit transaction: \d+\s*\Z")
 _EXISTS = "already exists"
+_KEY = "spark_channel.primary_key"
+"""The place of a column in the primary key of its table's source, among the column's metadata."""
 
 
 _CONDITIONAL: set[tuple[str, str]] = set()
@@ -202,10 +205,11 @@ class DeltaLake(LakeTable):
             try:
                 create_table_with_add_actions(
                     uri_of(self._place),
-                    Schema.from_arrow(columns),
+                    Schema.from_arrow(_noted(columns, change.notes)),
                     [_add(file) for file in change.added],
                     mode="error",
                     partition_by=list(partition_by),
+                    description=change.notes.comment,
                     storage_options=settings,
                     commit_properties=_commit_properties(change, None),
                 )
@@ -214,6 +218,17 @@ class DeltaLake(LakeTable):
                     return False
                 raise
         return True
+
+
+def _noted(columns: pa.Schema, notes: TableNotes) -> pa.Schema:
+    """The columns with their comments, and those of the key with a note: deltalake takes no property of others."""
+    comments, fields = dict(notes.comments), []
+    for field in columns:
+        said = {"comment": comments[field.name]} if field.name in comments else {}
+        if field.name in notes.key:
+            said[_KEY] = str(1 + notes.key.index(field.name))
+        fields.append(field.with_metadata({**(field.metadata or {}), **said}) if said else field)
+    return pa.schema(fields)
 
 
 class DeltaState(TableState):

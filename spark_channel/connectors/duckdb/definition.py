@@ -18,6 +18,7 @@ from spark_channel.connectors.base.definition import (
     ForeignKeyDefinition,
     SequenceDefinition,
     TableDefinition,
+    with_not_null,
 )
 from spark_channel.connectors.duckdb.dialect import (
     DuckdbTable,
@@ -27,7 +28,7 @@ from spark_channel.connectors.duckdb.dialect import (
 )
 from spark_channel.connectors.duckdb.session import DuckdbSession, text_literal
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep
-from spark_channel.connectors.sql.definition import NewTable, with_not_null
+from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.errors import SchemaError, TargetError

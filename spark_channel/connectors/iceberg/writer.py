@@ -40,6 +40,7 @@ from spark_channel.connectors.lake.table import (
     LakeTable,
     NewFile,
     TableFile,
+    TableNotes,
     TableState,
     check_partition_column,
 )
@@ -76,6 +77,7 @@ __all__ = [
 _PREFIX = "spark-channel.claim."
 _JOBS_KEPT = 200
 _OVERWRITES = "spark-channel.overwrites"
+_KEY = "spark-channel.primary-key"
 """The property that counts how often the table has been overwritten."""
 
 
@@ -256,6 +258,7 @@ class IcebergLake(LakeTable):
                 raise CommitError(
                     f"the catalog plans other column ids for {self.shown} than it did before: run it again"
                 )
+            _note(made, change.notes)
             io = self._found(*self.place)
             # Where a catalog chooses another folder for each creation, the files stay in the one that was planned.
             producer = _stage(made, change, self.place[0], io)
@@ -269,6 +272,20 @@ class IcebergLake(LakeTable):
                 raise
             self._found(made.table_metadata.location, self.place[1])
         return True
+
+
+def _note(made: "Transaction", notes: TableNotes) -> None:
+    """Give the table that is made its comments and its identifier fields, which Iceberg has for keys."""
+    if notes.key or notes.comments:
+        with made.update_schema() as update:
+            for name, comment in notes.comments:
+                update.update_column((name,), doc=comment)
+            update.set_identifier_fields(*notes.key)
+    properties = {_KEY: ",".join(notes.key)} if notes.key else {}
+    if notes.comment is not None:
+        properties["comment"] = notes.comment
+    if properties:
+        made.set_properties(properties)
 
 
 class IcebergState(TableState):

@@ -28,11 +28,13 @@ from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import writing
 from spark_channel.connectors.lake.replace import KeyMatch, Replaced, RowMatcher, WhereMatch
 from spark_channel.connectors.lake.table import (
+    NO_NOTES,
     Change,
     LakeTable,
     LakeWriteOptions,
     NewFile,
     TableFile,
+    TableNotes,
     TableState,
     conform,
     holds,
@@ -77,6 +79,7 @@ class LakePlan(WritePlan):
     new: tuple[pa.Field, ...] = ()
     within: Condition | None = None
     key: tuple[str, ...] = ()
+    notes: TableNotes = NO_NOTES
     place: Any = dataclasses.field(default=None, repr=False)
     """What a task needs to open the store: the format's own, plain data, with credentials."""
 
@@ -158,7 +161,11 @@ class LakePublisher(Writer):
                 before = 0 if state is None else state.overwrites
                 claim = replace(claim, generation=before + bool(plan.overwrite))
             made = Change(
-                plan.job, claim, added, operation="overwrite" if plan.overwrite else "append"
+                plan.job,
+                claim,
+                added,
+                operation="overwrite" if plan.overwrite else "append",
+                notes=plan.notes,
             )
             if state is not None:
                 made = self._on(lake, state, plan, made, replaced)

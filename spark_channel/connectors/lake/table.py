@@ -75,6 +75,21 @@ class TableFile:
 
 
 @dataclass(frozen=True)
+class TableNotes:
+    """What a new table says of its columns, beside names, types and NOT NULL. Nothing of it changes or refuses a row.
+
+    `comments` are those of columns, by name. `key` are the columns of the source's primary key.
+    """
+
+    key: tuple[str, ...] = ()
+    comment: str | None = None
+    comments: tuple[tuple[str, str], ...] = ()
+
+
+NO_NOTES = TableNotes()
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """The next commit. `claim` is written in any case, with the job that writes it; `forgotten` go."""
 
@@ -84,6 +99,8 @@ class Change:
     removed: Sequence[TableFile] = ()
     operation: str = "append"
     forgotten: Sequence[KeptClaim] = ()
+    notes: TableNotes = NO_NOTES
+    """Of the table that `create` makes."""
 
 
 class TableState(ABC):
@@ -513,6 +530,11 @@ class LakeWriteOptions(WriteOptions):
         "fail",
         description="columns that the table lacks: `fail` is an error, `ignore` leaves them out, `evolve` adds them as "
         "nullable, and in Iceberg widens columns whose type does not hold the rows' numbers",
+    )
+    create_table: Literal["columns", "keys", "full"] = Field(
+        "columns",
+        description="what a new table gets of the definition of its source, which is one table of a database: `keys`: "
+        "NOT NULL and, as a note that nothing enforces, the primary key; `full`: also comments",
     )
     compression: Literal["none", "snappy", "gzip", "zstd", "lz4"] = Field(
         "zstd", description="codec of the data files"

@@ -21,16 +21,19 @@ from spark_channel.connectors.base.contract import (
     WriteContext,
     WritePlan,
 )
+from spark_channel.connectors.base.definition import with_not_null
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim, overlap
 from spark_channel.connectors.base.stored import counted
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import writing
 from spark_channel.connectors.lake.publish import LakePlan, LakePublisher
 from spark_channel.connectors.lake.table import (
+    NO_NOTES,
     Change,
     CreatedMeanwhileError,
     LakeTable,
     LakeWriteOptions,
+    TableNotes,
     TableState,
     check_no_char,
     find_names,
@@ -207,10 +210,12 @@ class LakeWriter(LakePublisher):
         options: LakeWriteOptions = self.options
         new: list[pa.Field] = []
         wider: list[pa.Field] = []
+        notes = NO_NOTES
         if table is None:
-            columns = lake.planned_columns(schema, ())
+            defined, notes = self._defined(lake, context, schema)
+            columns = lake.planned_columns(defined, ())
             partition_by = find_names(options.partition_by or (), columns, "partitionBy")
-            columns = lake.planned_columns(schema, partition_by)
+            columns = lake.planned_columns(defined, partition_by)
             names = {field.name: given.name for field, given in zip(columns, schema, strict=True)}
         else:
             removes = context.overwrite or options.write_mode == "upsert"
@@ -252,7 +257,54 @@ class LakeWriter(LakePublisher):
             new=(*wider, *new),
             within=within,
             key=key,
+            notes=notes,
         )
+
+    def _defined(
+        self, lake: LakeTable, context: WriteContext, schema: pa.Schema
+    ) -> tuple[pa.Schema, TableNotes]:
+        """The columns of a new table and its notes, with what `createTable` asks for of its source's definition.
+
+        Raises:
+            OptionError: the rows do not come from one table.
+        """
+        level = self.options.create_table
+        if level == "columns":
+            return schema, NO_NOTES
+        definition = None if context.definition is None else context.definition()
+        if definition is None:
+            raise OptionError(
+                f"option 'createTable' got {level!r}, and the rows of {lake.shown} are not those of one table, "
+                "unchanged, of a database that says how it is defined: omit it",
+                option="createTable",
+                got=level,
+                takes="columns",
+            )
+        schema, key = with_not_null(schema, definition), definition.primary
+        left = []
+        names: tuple[str, ...] = () if key is None else key.columns
+        for name in names:
+            field = schema.field(name) if name in schema.names else None
+            if field is None or field.nullable or pa.types.is_floating(field.type):
+                left.append(f"the primary key: its column {name} may be NULL or is no exact value")
+                names = ()
+                break
+        if level == "keys":
+            notes = TableNotes(names)
+        else:
+            comments = (
+                (column.name, column.comment)
+                for column in definition.columns
+                if column.comment is not None and column.name in schema.names
+            )
+            notes = TableNotes(names, definition.comment, tuple(comments))
+            left += [part for part in definition.of_columns() if not part.startswith("comment ")]
+            left += [one.label for one in definition.constraints if one is not key]
+            left += [foreign.label for foreign in definition.foreign_keys]
+            left += definition.others
+        if left:
+            _log.warning("%s is made without %s: the format has none", lake.shown, "; ".join(left))
+        return schema, notes
 
     def _matched(
         self, lake: LakeTable, table: TableState, schema: pa.Schema

@@ -9,13 +9,13 @@ import secrets
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.definition import TableDefinition, with_not_null
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.mysql.publish import drop_tables, table_in
 from spark_channel.connectors.mysql.session import MysqlWriteSession
 from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect
 from spark_channel.connectors.sql.catalog import TABLE
-from spark_channel.connectors.sql.definition import NewTable, with_not_null
+from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.write_protocol import WriteTarget
 from spark_channel.errors import TargetError
 

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_channel.arrow_schema import TextLengths
-from spark_channel.connectors.base.definition import ConstraintDefinition, TableDefinition
+from spark_channel.connectors.base.definition import (
+    ConstraintDefinition,
+    TableDefinition,
+    with_not_null,
+)
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, Table
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.plain_text import log_of
@@ -17,7 +21,6 @@ __all__ = [
     "free_names",
     "lacking",
     "plain_new_table",
-    "with_not_null",
     "with_safe_key",
 ]
 
@@ -71,16 +74,6 @@ class NewTable:
                 label,
                 "; ".join(self.builds),
             )
-
-
-def with_not_null(rows: pa.Schema, definition: TableDefinition) -> pa.Schema:
-    """The rows' columns, those that are never NULL in the source as not nullable."""
-    fields = []
-    for field in rows:
-        column = definition.column(field.name)
-        never_null = column is not None and column.not_null
-        fields.append(field.with_nullable(field.nullable and not never_null))
-    return pa.schema(fields, rows.metadata)
 
 
 def primary_key(

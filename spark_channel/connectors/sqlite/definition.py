@@ -17,9 +17,10 @@ from spark_channel.connectors.base.definition import (
     ForeignKeyDefinition,
     SequenceDefinition,
     TableDefinition,
+    with_not_null,
 )
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep
-from spark_channel.connectors.sql.definition import NewTable, with_not_null
+from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sqlite.dialect import SqliteTable, SqliteWriteDialect
 from spark_channel.connectors.sqlite.session import SqliteSession
