@@ -267,6 +267,11 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
             ) from error
         if unsupported := _UNSUPPORTED.search(str(error)):
             raise _too_old(shown, unsupported[1]) from error
+        if earlier := _EARLIER_TYPE.search(str(error)):
+            raise UnsupportedError(
+                f"{shown} has the partition value {earlier[1]}, which deltalake does not read as {earlier[2]}: the "
+                f"column may have become {earlier[2]} after that (type widening); {_IN_SPARK}"
+            ) from error
         if isinstance(error, OSError):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -386,6 +391,7 @@ _WRITTEN = {
 _COMPLETE = "1.6.6"
 """The first deltalake that commits to all of these."""
 _UNSUPPORTED = re.compile(r"Unsupported table features required: \[([^\]]+)\]")
+_EARLIER_TYPE = re.compile(r"Failed to parse value ('.*') as '([^']+)'")
 
 _IDENTITY_COLUMNS = 6
 """The writer version that demands them, without a list of features."""

@@ -339,6 +339,11 @@ class IcebergState(TableState):
                     f"values; {_IN_SPARK}"
                 )
         for name in self.partition_columns:
+            if name not in self.columns.names:
+                raise UnsupportedError(
+                    f"{shown} is partitioned by {name!r}, a field inside a column, and files are made here by whole "
+                    f"columns; {_IN_SPARK}"
+                )
             check_partition_column(self.columns.field(name), shown)
         if metadata.sort_order().fields:
             raise UnsupportedError(

@@ -461,6 +461,31 @@ def test_a_date_that_became_a_timestamp_is_refused(tmp_path: Path, *, inside: bo
         reader_of(tmp_path / "t").schema()
 
 
+def test_a_partition_column_that_became_a_decimal_is_refused_by_name(tmp_path: Path) -> None:
+    """deltalake does not open such a table."""
+    path = tmp_path / "t"
+    write_deltalake(str(path), pa.table({"id": [1, 2], "p": [5, None]}), partition_by=["p"])
+    log = path / "_delta_log"
+    lines = (log / f"{0:020d}.json").read_text("utf-8").splitlines()
+    metadata = next(line for line in map(json.loads, lines) if "metaData" in line)
+    schema = json.loads(metadata["metaData"]["schemaString"])
+    change = {"fromType": "long", "toType": "decimal(22,2)"}
+    schema["fields"][1] |= {"type": "decimal(22,2)", "metadata": {"delta.typeChanges": [change]}}
+    metadata["metaData"]["schemaString"] = json.dumps(schema)
+    features = ["typeWidening"]
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": features,
+        "writerFeatures": features,
+    }
+    actions = ({"commitInfo": {"timestamp": 1}}, {"protocol": protocol}, metadata)
+    (log / f"{1:020d}.json").write_text("\n".join(map(json.dumps, actions)), "utf-8")
+    for use in (lambda: reader_of(path).schema(), lambda: write(path, pa.table({"id": [3]}))):
+        with pytest.raises(UnsupportedError, match=r"value '5', .* not read as decimal\(22,2\)"):
+            use()
+
+
 def test_an_overwrite_of_a_shallow_clone_is_refused_before_a_row_moves(tmp_path: Path) -> None:
     file = tmp_path / "part-0.parquet"
     pq.write_table(pa.table({"id": [1], "s": ["a"]}), file)

@@ -225,3 +225,17 @@ def test_a_type_that_pyiceberg_does_not_know_is_named(
     for use in (read, lambda folder: write(folder, numbers(1))):
         with pytest.raises(UnsupportedError, match="a column of type 'variant', which pyiceberg"):
             use(tmp_path)
+
+
+def test_a_table_that_is_partitioned_by_a_field_inside_a_column(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    kind = pa.struct([("a", pa.int64())])
+    table = catalog.create_table("shop.t", pa.schema([("id", pa.int64()), ("n", kind)]))
+    rows = pa.table({"id": [1], "n": pa.array([{"a": 5}], kind)})
+    table.append(rows)
+    with table.update_spec() as spec:
+        spec.add_identity("n.a")
+    assert read(tmp_path).to_pylist() == rows.to_pylist()
+    with pytest.raises(UnsupportedError, match=r"partitioned by 'n\.a', a field inside a column"):
+        write(tmp_path, rows)

@@ -237,6 +237,19 @@ DELTAS = (
         write="typeWidening",
     ),
     Made(
+        "widened_partition_to_decimal",
+        _table(
+            "id BIGINT, p SMALLINT",
+            "INSERT INTO {t} VALUES (1, 5), (2, NULL)",
+            "ALTER TABLE {t} ALTER COLUMN p TYPE DECIMAL(12,2)",
+            "INSERT INTO {t} VALUES (3, 5.25)",
+            more="PARTITIONED BY (p)",
+            enableTypeWidening="true",
+        ),
+        read=r"value '5', which deltalake does not read as decimal\(12,2\)",
+        write=r"value '5', which deltalake does not read as decimal\(12,2\)",
+    ),
+    Made(
         "variant",
         _table("id BIGINT, v VARIANT", "INSERT INTO {t} SELECT 1, parse_json('{{\"a\": 1}}')"),
         read="variant",

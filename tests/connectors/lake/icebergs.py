@@ -135,6 +135,15 @@ ICEBERGS = (
         write="partition",
     ),
     Made(
+        "identity_inside",
+        _table(
+            "id BIGINT, n STRUCT<a: INT>",
+            "INSERT INTO {t} VALUES (1, named_struct('a', 1)), (2, NULL)",
+            more="PARTITIONED BY (n.a)",
+        ),
+        write="a field inside a column",
+    ),
+    Made(
         "spec_evolved",
         _table(
             _TWO,
