@@ -358,7 +358,9 @@ def services_page(tables: Mapping[str, str]) -> str:
     lines = [line for name in TEST_DATA for line in found[name].splitlines() if "`" in line]
     test_data = f"\n### {' and '.join(TEST_DATA)}\n{_block(f'{OPTION} | for', lines)}"
     sections = (shared_section(*RECORDS), "\n", together(tables), test_data)
-    return with_contents(SERVICES_HEAD + "".join(sections).replace("\n### ", "\n## "))
+    parts = "".join(sections).replace("\n### ", "\n## ").split("\n## ")
+    folded = (_folded(f"\n## {each}") for each in parts[1:])
+    return with_contents(SERVICES_HEAD + parts[0] + "".join(folded))
 
 
 def page_of(connector: str) -> str:

@@ -232,8 +232,8 @@ LENGTHS = {
     160: ("commits", "limits", "replicate", "streams"),
     180: ("embedded", "how-it-works", "operations"),
     200: ("api", "connectors", "deploy", "files", "lakehouse", "mysql", "postgresql", "tunnel"),
-    220: ("guarantees", "migrate", "services-options"),
-    270: ("options", "services"),
+    220: ("guarantees", "migrate"),
+    270: ("options", "services", "services-options"),
     280: ("cli",),
     400: ("datax",),
 }
