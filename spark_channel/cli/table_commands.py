@@ -122,6 +122,13 @@ def copy(
             "indexes, defaults, sequences, checks, comments. Default: keys where the source has them, else columns.",
         ),
     ] = None,
+    schema_after: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.sql",
+            help="File for the statements of indexes and constraints, which are then not built; default: they are.",
+        ),
+    ] = None,
     engine: Engine = "auto",
     master: Master = None,
     conf: Conf = None,
@@ -162,6 +169,7 @@ def copy(
             "commit": commit,
             "maxDirtyRows": max_dirty_rows,
             "createTable": schema,
+            "schemaAfter": None if schema_after is None else str(schema_after),
         },
     )
     run_options = RunOptions(

@@ -44,6 +44,25 @@ def test_a_new_table_takes_keys_of_its_source(tmp_path: Path, more: list[str]) -
                 copied.execute(f"INSERT INTO orders VALUES ({row[0]}, {row[1]})")
 
 
+def test_indexes_are_left_to_a_file_of_statements(tmp_path: Path) -> None:
+    source, target, after = (tmp_path / name for name in ("s.db", "t.db", "after.sql"))
+    with closing(sqlite3.connect(source)) as shop:
+        shop.executescript(
+            "CREATE TABLE t (id INT, v TEXT); CREATE INDEX by_v ON t (v); INSERT INTO t VALUES (1, 'a')"
+        )
+    places = [f"{source}?dbtable=t", f"{target}?dbtable=t"]
+    done = typed("copy", *places, "--schema", "full", "--schema-after", str(after))
+    assert done.exit_code == 0, done.output
+    named = "SELECT name FROM pragma_index_list('t')"
+    with closing(sqlite3.connect(target)) as copied:
+        assert copied.execute(named).fetchall() == []
+        copied.executescript(after.read_text())
+        assert copied.execute(named).fetchall() == [("by_v",)]
+    refused = typed("copy", *places, "--schema", "columns", "--schema-after", str(after))
+    assert refused.exit_code == 2
+    assert "createTable=columns makes no indexes" in str(refused.exception or refused.output)
+
+
 @pytest.mark.parametrize(
     ("target", "level", "says"),
     [

@@ -176,8 +176,7 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
         if not (is_full and definition.statement and definition.system == self.dialect.sql):
             return super().new_table(session, place, definition, rows, is_full=is_full)
         taken = set() if session is None else set(self.dialect.index_names(session, place.schema))
-        longest = self.dialect.cuts_names_at
-        name_of, other_name = free_names(taken, longest), free_names((), longest)
+        name_of, other_name = free_names(taken, None, folds=True), free_names((), None, folds=True)
 
         def sequence_of(sequence: SequenceDefinition) -> str:
             name = other_name(sequence.name)

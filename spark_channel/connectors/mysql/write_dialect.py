@@ -129,6 +129,7 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
     """See `WriteDialect`."""
 
     most_columns = 1017  # InnoDB's
+    index_name_bytes = 64
     begin = "START TRANSACTION"
     ddl_commits = True
 

@@ -3,6 +3,7 @@
 A quoted literal takes the type of the column that it is compared with.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -130,6 +131,9 @@ FROM named t CROSS JOIN LATERAL (
 ORDER BY 1, 2
 """
 """OFFSET 0: each partition is found by the index. A join reads the whole catalog, and more than once."""
+
+
+_CREATE_INDEX = re.compile(r"^(CREATE (?:UNIQUE )?INDEX )")
 
 
 class PostgresDialect(Dialect):
@@ -382,6 +386,11 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
         LOCAL: "timestamp",
         INSTANT: "timestamptz",
     }
+
+    index_name_bytes = 63
+
+    def beside_writers(self, statement: str) -> str:
+        return _CREATE_INDEX.sub(r"\1CONCURRENTLY ", statement, count=1)
 
     def new_decimal(self, digits: int, scale: int) -> str:
         return f"numeric({digits},{scale})"

@@ -415,7 +415,7 @@ class _FreeNames:
     def of(self, schema: str) -> Callable[[str], str]:
         if schema not in self._by_schema:
             taken = relation_names(self._session, schema, None)
-            self._by_schema[schema] = free_names(taken, DIALECT.cuts_names_at)
+            self._by_schema[schema] = free_names(taken, DIALECT.index_name_bytes)
         return self._by_schema[schema]
 
 

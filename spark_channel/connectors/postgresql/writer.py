@@ -174,7 +174,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         dropped = place.table
         assert dropped is None or isinstance(dropped, PgTable)
         taken = relation_names(session, place.schema, dropped) if is_full else set()
-        name_of = free_names(taken, DIALECT.cuts_names_at)
+        name_of = free_names(taken, DIALECT.index_name_bytes)
         if is_full and definition.system == DIALECT.sql:
             return tried(session, place.schema, definition, rows, self.options, name_of)
         new = plain_new_table(DIALECT, definition, rows, is_full=is_full, name_of=name_of)

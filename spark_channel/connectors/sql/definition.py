@@ -1,7 +1,7 @@
 """What a new table gets of the definition of the table that its rows come from."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -51,11 +51,20 @@ class NewTable:
     steps: tuple[DefinitionStep, ...] = ()
     left_out: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
+    later: tuple[DefinitionStep, ...] = ()
+    """Steps that a user runs."""
 
     @property
     def builds(self) -> tuple[str, ...]:
         """The steps that read rows of the table, for people: no limit slows them down."""
         return tuple(step.what for step in self.steps if not step.what.startswith(_NOT_BUILT))
+
+    def without_builds(self) -> "NewTable":
+        """The same, with the steps that read rows as `later`."""
+        builds = self.builds
+        steps = tuple(step for step in self.steps if step.what not in builds)
+        later = tuple(step for step in self.steps if step.what in builds)
+        return replace(self, steps=steps, later=later)
 
     def remark(self, label: str) -> None:
         """Tell people what they should know of the table."""
@@ -68,6 +77,9 @@ class NewTable:
 
     def announce(self, label: str) -> None:
         """Tell people, before a row moves, what no limit slows down."""
+        if self.later:
+            what = "; ".join(step.what for step in self.later)
+            _log.warning("table %s gets later, by a file of statements: %s", label, what)
         if self.builds:
             _log.warning(
                 "table %s gets, after its rows, what no limit slows down: %s",
@@ -208,36 +220,40 @@ def lacking(
             if columns in held and held[columns] >= constraint.is_unique:
                 continue
             on = dialect.indexed_table(target.name).replace(TABLE, table)
-            said.append(_index(dialect, constraint, constraint.name, on, columns))
+            made = _index(dialect, constraint, constraint.name, on, columns)
+            said.append(dialect.beside_writers(made))
         elif source.system == target.system and constraint.text and constraint.text not in texts:
             said.append(f"{constraint.label}: {constraint.text}")
     return said
 
 
-def free_names(taken: Collection[str], longest: int | None) -> Callable[[str], str]:
-    """What gives each part of a table a name that neither `taken` nor an earlier part has.
+def free_names(
+    taken: Collection[str], longest: int | None, *, folds: bool = False
+) -> Callable[[str], str]:
+    """What gives each part of a table a name that neither `taken` nor an earlier part has; `folds`: in another case.
 
     One that is taken, or longer than `longest` bytes, becomes the first of `name_1`, `name_2` ... that is free.
     """
-    used = set(taken)
+    fold = str.casefold if folds else str
+    used = set(map(fold, taken))
+
+    def is_free(name: str) -> bool:
+        return fold(name) not in used and (longest is None or len(name.encode()) <= longest)
 
     def name_of(name: str) -> str:
-        free = _free_name(name, used, longest)
-        used.add(free)
+        free = name if is_free(name) else _numbered(name, longest, is_free)
+        used.add(fold(free))
         return free
 
     return name_of
 
 
-def _free_name(name: str, taken: Collection[str], longest: int | None) -> str:
-    if name not in taken and (longest is None or len(name.encode()) <= longest):
-        return name
+def _numbered(name: str, longest: int | None, is_free: Callable[[str], bool]) -> str:
     for number in range(1, _MOST_NAMES):
-        behind = f"_{number}"
-        kept = name.encode()
+        behind, kept = f"_{number}", name.encode()
         if longest is not None:
             kept = kept[: longest - len(behind)]
         candidate = kept.decode(errors="ignore") + behind
-        if candidate not in taken:
+        if is_free(candidate):
             return candidate
     raise AssertionError(f"{_MOST_NAMES} names like {name!r} are taken")

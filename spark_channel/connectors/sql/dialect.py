@@ -425,6 +425,8 @@ class WriteDialect(Dialect):
     """Whether DDL commits, or a new table can be used only after that. Then a table is made before the transaction that
     fills it, and never dropped: a write that fails leaves it, empty.
     """
+    index_name_bytes: ClassVar[int | None] = None
+    """The longest name of an index; None = any."""
     most_columns: ClassVar[int | None] = None
     """The columns that a table can have; None = any number, or not known."""
     tick = 1
@@ -488,6 +490,10 @@ class WriteDialect(Dialect):
     def index_names(self, session: Session, schema: str) -> Iterable[str]:
         """The names that a new index in `schema` must not have; () = an index shares names with its table alone."""
         return ()
+
+    def beside_writers(self, statement: str) -> str:
+        """CREATE INDEX as it builds beside those that write the table, where the database has such a form."""
+        return statement
 
     def indexed_table(self, name: str) -> str:
         """The table `name` in CREATE INDEX."""

@@ -130,7 +130,9 @@ class FileWriter(SqlWriter[S]):
         plan = SqlPlan(
             context.job, schema, "job", context.overwrite, context.txn, held=held, place=place
         )
-        own = self.plan(None, self.with_definition(None, plan, place, context), place, context)
+        plan = self.with_definition(None, plan, place, context)
+        self.leave_builds(plan, place)
+        own = self.plan(None, plan, place, context)
         for name in stages_beside(self.path):
             self._remove_if_dead(name)
         return self._staged(own)

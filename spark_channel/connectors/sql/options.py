@@ -444,6 +444,11 @@ class SqlWriteOptions(WriteOptions):
         "`keys` with NOT NULL and the primary key of its source, `full` with its whole definition, `auto` as `keys` "
         "where the source has keys that hold in the target, else as `columns`; `false` is an error",
     )
+    schema_after: DiskPath | None = Field(
+        None,
+        description="with `createTable` `auto`, `keys` or `full`: a file, or a folder for one file of each table, that "
+        "takes the statements of indexes and constraints, which are then not built; default: they are built",
+    )
     create_table_options: str | None = Field(
         None, description="SQL after the column list of a new table; default: none"
     )
@@ -498,6 +503,13 @@ class SqlWriteOptions(WriteOptions):
                 option="dbtable",
                 got=self.dbtable,
                 takes="a table's name",
+            )
+        if self.schema_after is not None and self.create_table in ("false", "columns"):
+            raise OptionError(
+                f"option 'schemaAfter' got {self.schema_after!r}, and createTable={self.create_table} makes no indexes "
+                "and constraints: set 'createTable' to keys or full, or omit it",
+                option="schemaAfter",
+                got=self.schema_after,
             )
         if self.keeps_table and not self.truncate:
             raise OptionError(

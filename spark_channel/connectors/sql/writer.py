@@ -4,9 +4,12 @@
 the table. Either transaction holds the run's claim, so that a run that was overtaken writes nothing.
 """
 
+import re
+import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -257,6 +260,7 @@ class SqlWriter(WriteProtocol[S]):
         if published_at is not None:  # whatever has become of the table since
             return replace(plan, published_at=published_at)
         plan = self.with_definition(session, plan, place, context)
+        self.leave_builds(plan, place)
         place = self._evolved(session, plan, place, context)
         plan = self.plan(session, plan, place, context)
         staged = plan.commit == "job" and self.stages_with_claim
@@ -343,9 +347,49 @@ class SqlWriter(WriteProtocol[S]):
         new = self.new_table(session, place, definition, plan.schema, is_full=level == "full")
         new = replace(new, left_out=(*left, *new.left_out))
         new.remark(place.label)
-        if self.options.is_limited:
+        if self.options.schema_after is not None:
+            if new.create and self.dialect.ddl_commits:
+                raise OptionError(
+                    f"option 'schemaAfter' got {self.options.schema_after!r}, and {self.dialect.product} makes "
+                    f"{place.label} with all of its indexes, before its rows: omit the option",
+                    option="schemaAfter",
+                    got=self.options.schema_after,
+                )
+            new = new.without_builds()
+        if self.options.is_limited or new.later:
             new.announce(place.label)
         return replace(plan, new_table=new)
+
+    def leave_builds(self, plan: SqlPlan, place: WriteTarget) -> None:
+        """Write the statements that a user runs after this job into the file that `schemaAfter` names.
+
+        Before a row moves, since a job that dies after it has published its rows could not do so.
+
+        Raises:
+            OptionError: the file cannot be written.
+        """
+        if self.options.schema_after is None or plan.new_table is None:
+            return
+        path = Path(self.options.schema_after)
+        if path.is_dir():
+            path /= f"{re.sub(r'[^A-Za-z0-9_.-]', '_', place.label)}.sql"
+        table = self.dialect.place(place.schema, place.name)
+        lines = [
+            f"-- {place.label}: run when it has its rows, each statement in a transaction of its own"
+        ]
+        for step in plan.new_table.later:
+            lines += [f"{self.dialect.beside_writers(each)};" for each in step.on(table)]
+        try:
+            written = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            written.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            written.replace(path)
+        except OSError as error:
+            raise OptionError(
+                f"option 'schemaAfter' got {str(path)!r}, which cannot be written: {error.strerror}. Name a file of a "
+                "folder that is there",
+                option="schemaAfter",
+                got=str(path),
+            ) from error
 
     def _computed(self, session: S | None, table: Table, context: WriteContext) -> tuple[str, ...]:
         """The generated columns of a table that an earlier write made as its source is: of the same expressions."""
@@ -394,7 +438,9 @@ class SqlWriter(WriteProtocol[S]):
             definition,
             rows,
             is_full=is_full,
-            name_of=free_names(taken, self.dialect.cuts_names_at),
+            name_of=free_names(
+                taken, self.dialect.index_name_bytes, folds=self.dialect.folds_names
+            ),
             table=self.dialect.indexed_table(place.name),
         )
 

@@ -293,7 +293,7 @@ class SqliteWriter(FileWriter[SqliteSession]):
         if not (is_full and definition.statement and definition.system == self.dialect.sql):
             return super().new_table(session, place, definition, rows, is_full=is_full)
         taken = () if session is None else self.dialect.index_names(session, place.schema)
-        name_of = free_names({place.name, *taken}, self.dialect.cuts_names_at)
+        name_of = free_names({place.name, *taken}, None, folds=True)
         found = tried(definition, rows, place.name, name_of)
         if isinstance(found, NewTable):
             return found

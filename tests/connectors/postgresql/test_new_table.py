@@ -2,8 +2,11 @@
 
 import logging
 import re
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -234,3 +237,59 @@ def test_what_no_limit_slows_down_is_announced(
     said = [record.message for record in caplog.records if record.message.startswith(label)]
     assert said[0].endswith("no limit slows down: primary key t_pkey; index by_v")
     assert f"{label} index by_v, which no limit slows down" in said
+
+
+def test_statements_of_indexes_and_constraints_go_into_a_file(
+    engine: LocalEngine, pg: Pg, target: Pg, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pg.psql(DEFINITION)
+    after = tmp_path / "after.sql"
+    into = end(target, createTable="full", schemaAfter=str(after))
+    with caplog.at_level(logging.WARNING):
+        copy(engine, end(pg), into)
+    assert "gets later, by a file of statements: " in caplog.text
+    assert not [line for line in dumped(target) if "INDEX" in line or "PRIMARY KEY" in line]
+    text = after.read_text()
+    assert 'CREATE INDEX CONCURRENTLY "by_time" ON' in text
+    for statement in text.split(";\n")[:-1]:
+        target.psql(statement)
+    assert dumped(target) == dumped(pg)
+    after.write_text("mine")
+    copy(engine, end(pg), into, save_mode="overwrite")  # a table that is there is left as it is
+    assert after.read_text() == "mine"
+
+
+def test_indexes_whose_names_differ_in_case_get_names_of_their_own(
+    engine: LocalEngine, pg: Pg, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pg.psql(
+        'CREATE TABLE orders (a int, b int); CREATE INDEX "By_It" ON orders (a);'
+        "CREATE INDEX by_it ON orders (b); INSERT INTO orders VALUES (1, 2)"
+    )
+    path = tmp_path / "t.db"
+    options = {"path": str(path), "dbtable": "orders", "createTable": "full"}
+    with caplog.at_level(logging.WARNING):
+        copy(engine, end(pg), Endpoint("sqlite", options))
+    assert "index by_it is by_it_1" in caplog.text
+    with closing(sqlite3.connect(path)) as made:
+        found = made.execute(
+            "SELECT name FROM pragma_index_list('orders') ORDER BY name"
+        ).fetchall()
+    assert found == [("By_It",), ("by_it_1",)]
+
+
+def test_a_name_that_is_too_long_is_cut(
+    engine: LocalEngine, target: Pg, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, name = tmp_path / "s.db", "by_" + "ä" * 40
+    with closing(sqlite3.connect(path)) as made, made:
+        made.execute("CREATE TABLE orders (a INT)")
+        made.execute(f"CREATE INDEX {name} ON orders (a)")
+    source = Endpoint("sqlite", {"path": str(path), "dbtable": "orders"})
+    with caplog.at_level(logging.WARNING):
+        copy(engine, source, end(target, createTable="full"))
+    cut = "by_" + "ä" * 29 + "_1"
+    assert f"index {name} is {cut}" in caplog.text
+    assert f"CREATE INDEX {cut} ON orders USING btree (a);" in "\n".join(dumped(target)).replace(
+        '"', ""
+    )
