@@ -22,7 +22,7 @@ __all__ = ["KINDS", "PASSWORD", "USER", "FileServer", "file_server"]
 
 USER, PASSWORD = "ann", "s3cret"
 _UID = 2001
-KINDS = ("vsftpd", "proftpd", "pure-ftpd", "sshd")
+KINDS = ("vsftpd", "proftpd", "proftpd-sftp", "pure-ftpd", "sshd")
 _PAM = "auth required pam_unix.so\naccount required pam_permit.so\nsession required pam_permit.so\n"
 
 _VSFTPD = """listen=YES
@@ -42,7 +42,6 @@ rsa_cert_file={etc}/ca.pem
 rsa_private_key_file={etc}/key.pem
 """
 _PROFTPD = """ModulePath {root}/usr/lib/proftpd
-LoadModule mod_tls.c
 ServerType standalone
 DefaultServer on
 UseIPv6 off
@@ -60,10 +59,17 @@ WtmpLog off
 PidFile {etc}/pid
 ScoreboardFile {etc}/scoreboard
 DelayTable {etc}/delay
+"""
+_PROFTPD_TLS = """LoadModule mod_tls.c
 TLSEngine on
 TLSRequired off
 TLSRSACertificateFile {etc}/ca.pem
 TLSRSACertificateKeyFile {etc}/key.pem
+"""
+_PROFTPD_SFTP = """LoadModule mod_sftp.c
+SFTPEngine on
+SFTPHostKey {etc}/host
+SFTPAuthMethods password
 """
 _SSHD = """ListenAddress 127.0.0.1:{port}
 HostKey {etc}/host
@@ -92,8 +98,8 @@ class FileServer:
 
 @contextmanager
 def file_server(kind: str, *settings: str, tls: bool = False) -> Iterator[FileServer]:
-    """`tls` is vsftpd's own; ProFTPD and pure-ftpd speak FTP and FTPS at one port. `settings` are lines of its
-    configuration, or arguments of pure-ftpd."""
+    """`tls` is vsftpd's own; ProFTPD and pure-ftpd speak FTP and FTPS at one port, and SFTP is a kind of ProFTPD.
+    `settings` are lines of its configuration, or arguments of pure-ftpd."""
     root = installed("file-servers", "vsftpd, proftpd-core, pure-ftpd and openssh-server of Debian")
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         not_installed("unshare, by which root gives servers of files users of their own,")
@@ -125,7 +131,7 @@ def file_server(kind: str, *settings: str, tls: bool = False) -> Iterator[FileSe
         )
         namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with process_at_port([*namespaces, "sh", "-c", script], port):
-            key = _fingerprint(etc) if kind == "sshd" else ""
+            key = _fingerprint(etc) if (etc / "host").exists() else ""
             yield FileServer(kind, port, home, etc / "ca.pem", key)
     finally:
         shutil.rmtree(top, ignore_errors=True)
@@ -150,21 +156,24 @@ def _command(
 ) -> str:
     text = {
         "vsftpd": _VSFTPD + (_VSFTPD_TLS if tls else ""),
-        "proftpd": _PROFTPD,
+        "proftpd": _PROFTPD + _PROFTPD_TLS,
+        "proftpd-sftp": _PROFTPD + _PROFTPD_SFTP,
         "sshd": _SSHD,
         "pure-ftpd": "",
     }[kind].format(root=root, etc=etc, port=port)
     configuration = etc / "configuration"
     configuration.write_text(text + "".join(f"{line}\n" for line in settings))
-    if kind == "sshd":
-        _output("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(etc / "host"))
+    if kind in ("sshd", "proftpd-sftp"):  # mod_sftp 1.1 takes RSA keys, in their older form
+        form = ("-t", "ed25519") if kind == "sshd" else ("-t", "rsa", "-m", "PEM")
+        _output("ssh-keygen", "-q", *form, "-N", "", "-f", str(etc / "host"))
     arguments = {
         "vsftpd": str(configuration),
         "proftpd": f"-n -c {configuration}",
         "sshd": f"-D -e -f {configuration}",
         "pure-ftpd": f"-S 127.0.0.1,{port} -E -l pam -u 1000 -Y 1 -2 {etc / 'server.pem'} {' '.join(settings)}",
     }
-    return f"{root}/usr/sbin/{kind} {arguments[kind]}"
+    program = kind.removesuffix("-sftp")
+    return f"{root}/usr/sbin/{program} {arguments[program]}"
 
 
 def _fingerprint(etc: Path) -> str:

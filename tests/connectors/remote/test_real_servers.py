@@ -28,6 +28,7 @@ SERVERS = {
     "ftps proftpd": ("ftps", "proftpd", False),
     "ftps pure-ftpd": ("ftps", "pure-ftpd", False),
     "sftp sshd": ("sftp", "sshd", False),
+    "sftp proftpd": ("sftp", "proftpd-sftp", False),
 }
 
 
