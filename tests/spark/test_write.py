@@ -61,6 +61,26 @@ def test_spark_reads_what_we_write_to_parquet(spark: SparkSession, tmp_path: Pat
     )
 
 
+def test_a_filter_of_spark_finds_each_number_in_parquet(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Statistics leave out NaN, which is the greatest number to Spark; a dictionary has one of 0.0 and -0.0."""
+    target = str(tmp_path / "out")
+    rows = spark.sql(
+        "SELECT id, d, struct(float(d) f) n FROM VALUES (1, double('NaN')), (2, -0.0D), (3, 0.5D) AS t(id, d)"
+    )
+    rows.coalesce(1).write.format("channel").option("writer", "parquet").mode("append").save(target)
+    for condition, ids in (
+        ("d = double('NaN')", [1]),
+        ("d > 1d", [1]),
+        ("d = 0d", [2]),
+        ("n.f >= float(0.5)", [1, 3]),
+        ("n.f = float(0)", [2]),
+    ):
+        found = spark.read.parquet(target).where(condition).collect()
+        assert sorted(row.id for row in found) == ids, condition
+
+
 def test_sparks_own_source_sees_the_published_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Not those that were replaced, which this package's readers may still need, nor those that are staged."""
     target = tmp_path / "out"

@@ -137,8 +137,8 @@ ICEBERGS = (
     Made(
         "identity_inside",
         _table(
-            "id BIGINT, n STRUCT<a: INT>",
-            "INSERT INTO {t} VALUES (1, named_struct('a', 1)), (2, NULL)",
+            "id BIGINT, n STRUCT<a: INT, b: STRING>",
+            "INSERT INTO {t} VALUES (1, named_struct('a', 1, 'b', 'x')), (2, NULL)",
             more="PARTITIONED BY (n.a)",
         ),
         write="a field inside a column",

@@ -89,8 +89,10 @@ class RowGroupEncoder(Encoder):
             if self._in_file is not self._schema:
                 table = table.cast(self._in_file)
             if self._writer is None:
-                short = _short_columns(table)
-                self._writer = self._open(write_statistics=short, use_dictionary=short)
+                described, in_dictionaries = _chosen_columns(table)
+                self._writer = self._open(
+                    write_statistics=described, use_dictionary=in_dictionaries
+                )
             self._writer.write_table(table, row_group_size=self._rows)
         self._held, self._rows, self.held_bytes = [], 0, 0
 
@@ -113,22 +115,51 @@ _LONG_VALUE = 1 << 20
 """Bytes of a text or binary value whose column has no statistics and no dictionary."""
 
 
-def _short_columns(table: pa.Table) -> bool | list[str]:
-    """The columns, as their paths in the file, that get statistics and dictionaries; True = all.
+def _chosen_columns(table: pa.Table) -> tuple[bool | list[str], bool | list[str]]:
+    """The columns, as their paths in the file, that get statistics, and those that get a dictionary; True = all.
 
     pyarrow copies the least and the greatest value four times, and leaves them out at the end where they are longer
     than 4 kB; a dictionary is one more copy. A document of 64 MB took nine times its size.
+
+    Floating-point columns get no statistics, which leave out NaN: Spark, for which NaN is the greatest value, would
+    pass over a row group with NaN that fits its filter. By a dictionary with -0.0 it would pass over `= 0.0`.
     """
     columns = dict(zip(table.column_names, table.columns, strict=True))
     long = {name for name, values in columns.items() if _is_long(values)}
-    if not long:
+    names = [table.column_names[position] for position in leaf_columns(table.schema)]
+    leaves = _leaves(table.schema)
+    if not long and not any(is_floating for _, is_floating in leaves):
+        return True, True
+    described, in_dictionaries = [], []
+    for name, (path, is_floating) in zip(names, leaves, strict=True):
+        values = columns[name]
+        if name in long or (long and pa.types.is_nested(values.type)):
+            continue
+        if not is_floating:
+            described.append(path)
+        if not is_floating or not _may_have_minus_zero(values):
+            in_dictionaries.append(path)
+    return described, in_dictionaries
+
+
+_FLOATING = ("FLOAT", "DOUBLE")
+
+
+def _leaves(schema: pa.Schema) -> list[tuple[str, bool]]:
+    """The leaf columns of a file: the path of each, and whether it is floating-point."""
+    sink = pa.BufferOutputStream()
+    pq.write_metadata(schema, sink)
+    found = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    leaves = [found.column(number) for number in range(len(found))]
+    return [(leaf.path, leaf.physical_type in _FLOATING) for leaf in leaves]
+
+
+def _may_have_minus_zero(values: pa.ChunkedArray) -> bool:
+    if not pa.types.is_floating(values.type):
         return True
-    # A nested column would be named by each of its leaves.
-    return [
-        name
-        for name, values in columns.items()
-        if name not in long and not pa.types.is_nested(values.type)
-    ]
+    # 1 / -0.0 is -Infinity, and so is no other quotient of a number that is equal to 0.
+    zeros = values.filter(pc.equal(values, 0))
+    return bool(pc.any(pc.less(pc.divide(1.0, zeros), 0)).as_py())
 
 
 def _is_long(values: pa.ChunkedArray) -> bool:
