@@ -40,6 +40,8 @@ _TABLE = re.compile(rf"CREATE TABLE (?:{_NAME}\.)*{_NAME}\(")
 _INDEX = re.compile(rf"CREATE(?: UNIQUE)? INDEX {_NAME} ON (?:{_NAME}\.)*{_NAME}\s*")
 """As DuckDB writes a statement, whatever was typed."""
 _NEXT = re.compile(r"nextval\('((?:[^']|'')*)'\)")
+_FOLLOWING = "CAST(regexp_extract(sql, ' START (-?[0-9]+)', 1) AS BIGINT)"
+"""A sequence's next number: `last_value` is that of a session alone, or of the file, by the release."""
 _SETTINGS = (
     "concat_ws(' ', 'MINVALUE', min_value, 'MAXVALUE', max_value, "
     "CASE WHEN cycle THEN 'CYCLE' ELSE 'NO CYCLE' END)"
@@ -126,7 +128,7 @@ def _sequence(
     dialect = DuckdbWriteDialect()
     for schema, name in name_readings(text.replace("''", "'"), "duckdb", "main"):
         rows = session.rows(
-            f"SELECT coalesce(last_value + increment_by, start_value), increment_by, {_SETTINGS} "  # noqa: S608 - quoted
+            f"SELECT {_FOLLOWING}, increment_by, {_SETTINGS} "  # noqa: S608 - quoted
             f"FROM duckdb_sequences() WHERE database_name = current_database() "
             f"AND schema_name = {text_literal(schema)} AND sequence_name = {text_literal(name)}"
         )
@@ -309,7 +311,7 @@ def _ahead(
     column = DuckdbWriteDialect().quoted(column)
     last, sign = ("max", "") if increment > 0 else ("min", "-")
     own = (
-        "SELECT coalesce(last_value + increment_by, start_value) FROM duckdb_sequences() "  # noqa: S608 - quoted
+        f"SELECT {_FOLLOWING} FROM duckdb_sequences() "  # noqa: S608 - quoted
         f"WHERE database_name = current_database() AND schema_name = {text_literal(schema)} "
         f"AND sequence_name = {text_literal(name)}"
     )

@@ -189,6 +189,8 @@ def lacking(
 ) -> list[str]:
     """What the target lacks of NOT NULL, the primary key and (`is_full`) indexes of the source, as statements.
 
+    Foreign keys are named alone: their statements need the places of other copies.
+
     An index is there if one of the target has its columns and is as unique, whatever its name is.
     """
     table = dialect.place(target.schema, target.name)
@@ -224,6 +226,12 @@ def lacking(
             said.append(dialect.beside_writers(made))
         elif source.system == target.system and constraint.text and constraint.text not in texts:
             said.append(f"{constraint.label}: {constraint.text}")
+    there = {key.columns for key in target.foreign_keys}
+    for foreign in source.foreign_keys if is_full else ():
+        columns = tuple(theirs(name) or "" for name in foreign.columns)
+        if all(columns) and columns not in there:
+            listed = ", ".join(columns)
+            said.append(f"{foreign.label} of {listed} to the copy of {foreign.table}")
     return said
 
 

@@ -22,7 +22,7 @@ CREATE TABLE "my orders" (id BIGINT DEFAULT nextval('numbers') PRIMARY KEY, m mo
   person INTEGER REFERENCES people (id), price DECIMAL(10, 2) DEFAULT 1.5, far INTEGER DEFAULT nextval('down'),
   UNIQUE (n, code), CHECK (n < 100 AND id <> 4));
 CREATE INDEX by_n ON "my orders" (n);
-CREATE UNIQUE INDEX "by lower" ON "my orders" (lower(code), n);
+CREATE INDEX "by lower" ON "my orders" (lower(code), n);
 COMMENT ON TABLE "my orders" IS 'it''s';
 COMMENT ON COLUMN "my orders".n IS 'how many';
 COMMENT ON INDEX by_n IS 'quick';

@@ -3,13 +3,14 @@
 import logging
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_channel.connectors.mysql import new_table
 from spark_channel.connectors.mysql.dialect import MysqlDialect
-from spark_channel.errors import SchemaError
+from spark_channel.errors import OptionError, SchemaError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
 from tests.connectors.mysql.conftest import Shop
@@ -132,3 +133,15 @@ def test_a_job_that_fails_leaves_no_table(engine: LocalEngine, shop: Shop, targe
     assert target.sql("SHOW TABLES LIKE 'orders'") == ""
     copy(engine, end(shop), end(target, createtable="full"))
     assert shown(target) == shown(shop)
+
+
+def test_a_table_that_is_made_with_its_indexes_leaves_none_to_a_file(
+    engine: LocalEngine, shop: Shop, target: Shop, tmp_path: Path
+) -> None:
+    shop.sql(DEFINITION)
+    after = tmp_path / "after.sql"
+    into = end(target, createTable="full", schemaAfter=str(after))
+    with pytest.raises(OptionError, match="with all of its indexes, before its rows"):
+        copy(engine, end(shop), into)
+    assert not after.exists()
+    assert "orders" not in target.sql("SHOW TABLES")
