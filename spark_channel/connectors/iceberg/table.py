@@ -209,8 +209,13 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
         ) from error
 
 
+_UNPARSED = re.compile(r"Could not parse (.+) into an? \w+Type$")
+
+
 def _unknown_types(error: Exception) -> list[str]:
     """The types of columns that pyiceberg's model of the metadata has refused."""
+    if malformed := _UNPARSED.match(str(error)):  # such as a geometry with a coordinate system
+        return [repr(malformed[1])]
     # A file's metadata raise pyiceberg's own error of the same name, from pydantic's.
     cause = error if isinstance(error, ValidationError) else error.__cause__
     if not isinstance(cause, ValidationError):

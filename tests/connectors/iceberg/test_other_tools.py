@@ -207,14 +207,19 @@ def test_a_table_that_another_job_creates_first(
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "name"),
     [
-        "variant",
-        {"type": "list", "element-id": 3, "element-required": False, "element": "variant"},
+        ("variant", "variant"),
+        (
+            {"type": "list", "element-id": 3, "element-required": False, "element": "variant"},
+            "variant",
+        ),
+        ("geometry(OGC:CRS84)", r"geometry\(OGC:CRS84\)"),
+        ("geography(OGC:CRS84, spherical)", r"geography\(OGC:CRS84, spherical\)"),
     ],
 )
 def test_a_type_that_pyiceberg_does_not_know_is_named(
-    tmp_path: Path, catalog: Catalog, kind: object
+    tmp_path: Path, catalog: Catalog, kind: object, name: str
 ) -> None:
     table = catalog.create_table("shop.t", pa.schema([("id", pa.int64()), ("v", pa.string())]))
     path = Path(table.metadata_location.removeprefix("file://"))
@@ -223,7 +228,7 @@ def test_a_type_that_pyiceberg_does_not_know_is_named(
     metadata["schemas"][0]["fields"][1]["type"] = kind
     path.write_text(json.dumps(metadata), "utf-8")
     for use in (read, lambda folder: write(folder, numbers(1))):
-        with pytest.raises(UnsupportedError, match="a column of type 'variant', which pyiceberg"):
+        with pytest.raises(UnsupportedError, match=f"a column of type '{name}', which pyiceberg"):
             use(tmp_path)
 
 
