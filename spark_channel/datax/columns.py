@@ -34,7 +34,7 @@ from spark_channel.transform import (
     Transformer,
     strptime_pattern,
 )
-from spark_channel.transform.convert import local_zone
+from spark_channel.transform.convert import ShortDecimals, local_zone
 
 __all__ = [
     "NamedColumn",
@@ -211,6 +211,7 @@ def in_64_bits(steps: tuple[Transformer, ...]) -> tuple[Transformer, ...]:
         if isinstance(step, Labelled) and isinstance(step.inner, Select)
         else step
         for step in steps
+        if not isinstance(step, ShortDecimals)
     )
 
 

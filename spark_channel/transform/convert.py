@@ -11,7 +11,7 @@ from zoneinfo import available_timezones
 import pyarrow as pa
 
 from spark_channel.lazy import compute as pc
-from spark_channel.transform.exact_numbers import as_carried, carried_type, java_double
+from spark_channel.transform.exact_numbers import as_carried, carried_type, exact_field, java_double
 from spark_channel.transform.time_patterns import formatted, parsed
 from spark_channel.transform.transformer import Flow, Refused, Transformer, TransformResult
 
@@ -21,6 +21,7 @@ __all__ = [
     "CsvTexts",
     "FloatsAsText",
     "JavaTexts",
+    "ShortDecimals",
     "TimesAsText",
     "can_convert",
     "cast_or_refuse",
@@ -284,6 +285,38 @@ class FloatsAsText(Transformer):
             for column in batch.columns
         ]
         return TransformResult(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+@dataclass(frozen=True, slots=True)
+class ShortDecimals(Transformer):
+    """Decimals as `double` of DataX has those of ORC, Parquet and ClickHouse: all digits, without zeros at the end."""
+
+    step: ClassVar[str] = "decimals as text"
+    in_place: ClassVar[bool] = True
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema(
+            [
+                exact_field(part.with_type(pa.float64()))
+                if pa.types.is_decimal(part.type)
+                else part
+                for part in schema
+            ]
+        )
+
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
+        columns = [
+            _short(column) if pa.types.is_decimal(column.type) else column
+            for column in batch.columns
+        ]
+        return TransformResult(
+            pa.RecordBatch.from_arrays(columns, schema=self.output_schema(batch.schema))
+        )
+
+
+def _short(column: pa.Array) -> pa.Array:
+    text = _plain(pc.cast(column, pa.string()))
+    return pc.replace_substring_regex(text, r"(\.[0-9]*[1-9])0+$|\.0+$", r"\1")
 
 
 Converted = tuple[pa.Array, pa.BooleanArray | None]

@@ -75,7 +75,7 @@ def as_carried(array: pa.Array, field: pa.Field, cast: Cast) -> "Converted":
 
 
 def java_double(column: pa.Array) -> pa.Array:
-    """Floats as Java's `Double.toString` writes them."""
+    """Floats as Java's `Double.toString` writes them, and -0.0 as 0.0: the numbers of DataX have no such zero."""
     texts = pc.cast(column, pa.string())
     size = pc.abs(pc.cast(column, pa.float64()))
     plain = pc.or_(
@@ -84,6 +84,7 @@ def java_double(column: pa.Array) -> pa.Array:
     )
     whole = pc.invert(pc.match_substring_regex(texts, r"[.eE]"))
     made = pc.if_else(pc.and_(plain, whole), pc.binary_join_element_wise(texts, ".0", ""), texts)
+    made = pc.if_else(pc.equal(size, 0), pa.scalar("0.0", made.type), made)
     others = pc.invert(pc.fill_null(plain, True))
     if not pc.any(others, min_count=0).as_py():
         return made

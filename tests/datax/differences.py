@@ -133,9 +133,9 @@ WHY = {
         "digits would be lost",
     ),
     "times": (
-        "times of elasticsearchwriter; texts for a `date` with a `format`",
-        "with three digits of a second; as times of this machine's zone",
-        "with the digits that they have; as they are, in UTC: the type `date` in the reader keeps the zone",
+        "elasticsearchwriter: texts for a `date` with a `format`",
+        "as times of this machine's zone",
+        "as they are, in UTC: the type `date` in the reader keeps the zone",
         "the index reads them in UTC",
     ),
     "trims": (
@@ -143,12 +143,6 @@ WHY = {
         "has no effect",
         "as in txtfilereader",
         "the page of DataX says so",
-    ),
-    "zeros": (
-        "decimals of ORC, Parquet, ClickHouse into texts; doubles of MongoDB declared `string`; `-0.0` in hdfswriter",
-        "`1.5`; `100000000000000000000`; `0.0`",
-        "`1.50`, as the type has it; `1e+20`; `-0.0`",
-        "the number is the same",
     ),
     "hive": (
         "hdfswriter: `timestamp`, and in ORC `date` and `decimal`; hdfsreader: times of Parquet",

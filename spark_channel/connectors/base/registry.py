@@ -51,6 +51,7 @@ class DataxCompatibility:
     `reader`: of every read; `writer`: of every write. `texts`: of a read whose rows become texts in files. `own_mode`:
     of a session that sets its SQL mode itself. `modes`: of a write, by DataX's `writeMode`, if the database has it.
     `zone`: the option for the zone of the machine, which the driver of DataX gives to its sessions; "" = it gives none.
+    `short_decimals`: DataX's plugin drops zeros at the end of decimals.
     """
 
     reader: Mapping[str, str] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class DataxCompatibility:
     own_mode: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     zone: str = ""
+    short_decimals: bool = False
 
 
 _TEXTS = {"timestampsAs": "local", "floatsAs": "text"}
@@ -344,7 +346,7 @@ _BUILT_IN = (
         dialect="clickhouse",
         datax=("clickhouse",),
         secrets=("url", "password"),
-        as_datax=DataxCompatibility(texts=_TEXTS, zone="sessionTimeZone"),
+        as_datax=DataxCompatibility(texts=_TEXTS, zone="sessionTimeZone", short_decimals=True),
         maturity="preview",
         tested="ClickHouse's engine 26.9 (chdb), without its server; a server of 18.16 is refused",
         delivery=_AT_LEAST_ONCE,

@@ -191,9 +191,10 @@ class _Bulk:
 
     def _plain(self, value: object) -> object:
         if isinstance(value, datetime):
-            return (
-                value if value.tzinfo is not None else value.replace(tzinfo=self._zone)
-            ).isoformat()
+            moment = value if value.tzinfo is not None else value.replace(tzinfo=self._zone)
+            return moment.isoformat(
+                timespec="microseconds" if moment.microsecond % 1000 else "milliseconds"
+            )
         if isinstance(value, (date, time)):
             return value.isoformat()
         if isinstance(value, Decimal):

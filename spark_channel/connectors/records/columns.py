@@ -137,6 +137,8 @@ def text_of(value: object, zone: ZoneInfo) -> str:
             return value.decode()
         except UnicodeDecodeError:
             raise ValueError("bytes that are not UTF-8; read them as BINARY") from None
+    if isinstance(value, float) and math.isfinite(value):
+        return format(Decimal(str(value)), "f")
     return json_text(value) if isinstance(value, (dict, list)) else str(value)
 
 

@@ -26,11 +26,19 @@ from spark_channel.option_types import has_reference, without_references
 from spark_channel.options import Options, WriteOptions
 from spark_channel.planning import Endpoint
 from spark_channel.planning.transfer import SaveMode
-from spark_channel.transform import Labelled, Output, RandomColumn, Select, strptime_pattern
-from spark_channel.transform.convert import local_zone
+from spark_channel.transform import (
+    Labelled,
+    Output,
+    RandomColumn,
+    Select,
+    Transformer,
+    strptime_pattern,
+)
+from spark_channel.transform.convert import ShortDecimals, local_zone
 
 __all__ = [
     "connector_plugin",
+    "decimal_steps",
     "declared_plugins",
     "duplicate_options",
     "mode_options",
@@ -337,6 +345,12 @@ def zone_options(
 
 
 _OUTSIDE = re.compile(r"^\s*vacuum\b|\bconcurrently\b", re.IGNORECASE)
+
+
+def decimal_steps(connector: str | None) -> tuple[Transformer, ...]:
+    """The step that gives decimals the text that DataX's plugin for this connector gives them, if it has its own."""
+    own = connector is not None and _as_datax(connector).short_decimals
+    return (ShortDecimals(),) if own else ()
 
 
 def duplicate_options(connector: str, write_mode: str) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ from spark_channel.connectors.base.registry import Connector, all_connectors
 from spark_channel.datax.columns import with_unique_names
 from spark_channel.datax.place import ParsedPlugin, PluginContext
 from spark_channel.datax.plugins.connectors import (
+    decimal_steps,
     duplicate_options,
     mode_options,
     reading_options,
@@ -319,7 +320,7 @@ def _queries(
         options["duplicateNames"] = (
             "number"  # the names behind `a.*, b.*` are the database's to say
         )
-    return ParsedPlugin(_endpoint(database, options, parts))
+    return ParsedPlugin(_endpoint(database, options, parts), decimal_steps(database.connector))
 
 
 def _query(text: str, database: Database) -> str:
@@ -359,10 +360,10 @@ def _tables(
                 query = select(table)
                 source = {"query": query} if key is None else {"dbtable": f"({query}) source"}
             parts.append(EndpointOverrides(source, connection.jdbc_url))
-    steps: tuple[Transformer, ...] = ()
+    steps = decimal_steps(database.connector)
     if len(asked) > len(given.column):
         wanted = Select(tuple(Output(position) for position in range(len(given.column))))
-        steps = (Labelled(wanted, place.key("column")),)
+        steps = (*steps, Labelled(wanted, place.key("column")))
     return ParsedPlugin(
         _endpoint(database, options, parts), steps, splits_per_channel=given.split_factor
     )

@@ -39,7 +39,7 @@ from spark_channel.transform import (
     Transformer,
     strptime_pattern,
 )
-from spark_channel.transform.convert import BytesAsText, FloatsAsText
+from spark_channel.transform.convert import BytesAsText, FloatsAsText, ShortDecimals
 
 __all__ = [
     "FileMode",
@@ -211,7 +211,7 @@ def typed_end(
     columns = picked_columns(given.column, place)
     return ParsedPlugin(
         Endpoint(connector, {**paths, **_FOLDERS, "hiddenFiles": "true"}),
-        (columns,) if columns else (),
+        (ShortDecimals(), columns) if columns else (ShortDecimals(),),
     )
 
 

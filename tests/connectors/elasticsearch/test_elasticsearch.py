@@ -188,7 +188,7 @@ def test_rows_become_documents(server: OpenSearchServer) -> None:
         "a": {
             "n": 1,
             "price": "1.50",
-            "at": "2024-01-31T08:30:00+00:00",
+            "at": "2024-01-31T08:30:00.000+00:00",
             "raw": "AAE=",
             "tags": ["x", "y"],
             "more": {"b": [1]},
