@@ -24,7 +24,7 @@ from spark_channel.errors import ChannelError, MissingPackageError, OptionError
 from spark_channel.option_types import has_reference, without_references
 from spark_channel.plain_text import one_line
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.progress.report import short
+from spark_channel.progress.report import plain_end, short
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -210,7 +210,8 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
     ]
     options, made = opened.options, opened.plan
     others = [f" and {each.writer.name or 'another target'}" for each in spec.targets[1:]]
-    console.print(one_line(f"{opened.source} -> {opened.target}{''.join(others)}"), markup=False)
+    way = f"{plain_end(opened.source)} -> {plain_end(opened.target)}"
+    console.print(one_line(f"{way}{''.join(others)}"), markup=False)
     steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
     console.print(one_line(f"mode {spec.save_mode}, transformers: {steps or 'none'}"), markup=False)
     for line in (*(one.path for one in every if one.path), *replaced):

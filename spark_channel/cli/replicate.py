@@ -35,6 +35,7 @@ from spark_channel.replication.status import (
     resume_tables,
     status_of,
 )
+from spark_channel.service.windows import NO_WINDOW
 from spark_channel.transform import Rename
 from spark_channel.transform.transformer import Labelled
 
@@ -316,6 +317,7 @@ def _say(line: str) -> None:
 
 
 def _show(report: ReplicationReport) -> None:
+    has_windows = any(window != NO_WINDOW for _, window, _ in report.windows)
     table = _table(("table", "object", "mode", "state", "rows", "seconds"), {"rows", "seconds"})
     for each in report.tables:
         table.add_row(
@@ -330,6 +332,7 @@ def _show(report: ReplicationReport) -> None:
         *(
             f"limit from {at.astimezone():%H:%M:%S}: {limit} ({window})"
             for at, window, limit in report.windows
+            if has_windows
         ),
         str(report),
     )

@@ -17,6 +17,7 @@ from spark_channel.plain_text import log_of
 from spark_channel.service.shared_limit import MOST_JOBS, SharedLimit, parse_rates
 
 __all__ = [
+    "NO_WINDOW",
     "Applied",
     "Speeds",
     "Window",
@@ -37,6 +38,9 @@ _UNLIMITED = 10**12
 _NOTHING = 1e-6
 """Rows per second of a limiter that is paused: one row in eleven days."""
 _log = log_of(__name__)
+
+NO_WINDOW = "no window"
+"""What a change of the limit says that no window makes."""
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _TAKES = "days, times and a limit, such as 'Mon-Fri 08:00-18:00 5k', '22:00-06:00 64MB' or 'Sat-Sun unlimited'"
@@ -243,8 +247,8 @@ class WindowKeeper:
             return
         self._apply(speeds)
         self._held = speeds
-        self.changes.append((moment, text or "no window", speeds))
-        _log.info("limit: %s (%s)", speeds, text or "no window")
+        self.changes.append((moment, text or NO_WINDOW, speeds))
+        _log.info("limit: %s (%s)", speeds, text or NO_WINDOW)
 
     def _run(self) -> None:
         while True:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError
 from spark_channel.plain_text import one_line
-from spark_channel.progress.report import grouped
+from spark_channel.progress.report import grouped, plain_end
 
 __all__ = [
     "Difference",
@@ -241,8 +241,9 @@ class VerifyReport:
         counts.append(f"{self.different} different")
         if self.changing:
             counts.append(f"{self.changing} changing")
+        ends = f"{plain_end(self.source)} -> {plain_end(self.target)}"
         lines = [
-            f"{self.outcome}{' after the repair' if self.repaired else ''}: {self.source} -> {self.target}",
+            f"{self.outcome}{' after the repair' if self.repaired else ''}: {ends}",
             f"rows{' before it' if self.repaired else ''}: {', '.join(counts)}",
             f"read: {self.source_rows} of the source, {self.target_rows} of the target, in {self.seconds:.1f} s",
             f"key: {', '.join(self.key) or 'none, whole rows'}; {self.method}",

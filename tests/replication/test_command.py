@@ -58,6 +58,13 @@ def test_a_file_from_its_check_to_its_reset(file: Path) -> None:
     assert "orders is not parked" in run("replicate", "resume", str(file), "orders", PII_KEY=KEY)
 
 
+def test_without_windows_the_limit_has_no_line_of_changes(file: Path) -> None:
+    file.write_text(file.read_text().replace(', windows: ["unlimited"]', ""))
+    said = run("replicate", str(file), PII_KEY=KEY)
+    assert "2 tables: 2 done" in said
+    assert "limit from" not in said
+
+
 def test_bad_input_has_exit_code_2_and_a_parked_table_3(file: Path) -> None:
     assert "PII_KEY is not set" in run("replicate", str(file), code=3)
     assert "takes a YAML file" in run("replicate", str(file), "x", code=2)
