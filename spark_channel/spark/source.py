@@ -135,6 +135,7 @@ class ChannelDataSource(Versioned, DataSource):
             return batch_writer(self.options, schema, overwrite, self._facts())
 
     def streamReader(self, schema: "StructType") -> "ChannelStreamReader":
+        _refuse_catalog(self.options)
         _refuse_other_engine(schema)
         # Admission control and AvailableNow came with Spark 4.2: earlier ones cannot import what has them.
         if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
@@ -150,9 +151,12 @@ class ChannelDataSource(Versioned, DataSource):
             return made(self.options, schema, self._facts())
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "ChannelStreamWriter":
-        from spark_channel.spark.stream_write import stream_writer
+        from spark_channel.spark.stream_write import OF_THE_QUERY, stream_writer
 
         with self._on_the_driver():
+            _refuse_catalog(
+                {k: v for k, v in self.options.items() if k.lower() not in OF_THE_QUERY}
+            )
             _refuse_other_engine(schema)
             return stream_writer(self.options, schema, overwrite, self._facts())
 
@@ -192,10 +196,11 @@ def _refuse_catalog(options: Mapping[str, str]) -> None:
         return
     raise UnsupportedError(
         "format 'channel' was given no options, or those of a table of Spark's catalog, "
-        "such as CREATE TABLE ... USING channel, saveAsTable or writeTo make one: "
+        "such as CREATE TABLE ... USING channel, saveAsTable, writeTo or @dp.table(format='channel') make one: "
         "Spark does not pass a table's options on to a Python data source. Make a view: "
         "CREATE TEMPORARY VIEW name USING channel OPTIONS (path '...', dbtable '...'), "
-        "or df.createOrReplaceTempView('name'). INSERT INTO such a view writes"
+        "or df.createOrReplaceTempView('name'). INSERT INTO such a view writes. A pipeline writes to a sink: "
+        "dp.create_sink(name, format='channel', options={...})"
     )
 
 

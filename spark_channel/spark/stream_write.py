@@ -40,7 +40,7 @@ from spark_channel.spark.write import refuse_on_stall
 from spark_channel.transfers.conversion import refuse_lenient
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec
 
-__all__ = ["ChannelStreamWriter", "stream_writer"]
+__all__ = ["OF_THE_QUERY", "ChannelStreamWriter", "stream_writer"]
 
 _log = log_of(__name__)
 
@@ -66,7 +66,7 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
     def __init__(
         self, options: Mapping[str, str], schema: StructType, overwrite: bool, facts: SessionFacts
     ) -> None:
-        given = {key: value for key, value in options.items() if key.lower() not in _SPARKS}
+        given = {key: value for key, value in options.items() if key.lower() not in OF_THE_QUERY}
         connector = find_connector(given, "writer")
         self._writer, warnings = connector.writer_with(given)
         for warning in warnings:
@@ -230,7 +230,7 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
                 )
 
 
-_SPARKS = {"checkpointlocation", "queryname", "outputmode"}
+OF_THE_QUERY = {"checkpointlocation", "queryname", "outputmode"}
 """Options of the query itself, which Spark hands on."""
 
 

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from spark_channel.errors import UnsupportedError
+from spark_channel.spark.source import ChannelDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.newest]
 
@@ -64,6 +68,16 @@ def test_a_table_is_refused_with_what_to_use_instead(spark: SparkSession, shop: 
     finally:
         spark.sql("DROP TABLE kept")
     assert rows(shop, "SELECT count(*) FROM orders") == [(10,)]
+
+
+@pytest.mark.parametrize("side", ["streamWriter", "streamReader"])
+def test_a_table_of_a_pipeline_is_refused_with_the_sink_to_use_instead(side: str) -> None:
+    """As `@dp.table(format="channel")` has it: Spark adds the checkpoint, and drops what the table was given."""
+    options = {"checkpointLocation": "/tmp/c"} if side == "streamWriter" else {}
+    more = {"overwrite": False} if side == "streamWriter" else {}
+    made = getattr(ChannelDataSource(options), side)
+    with pytest.raises(UnsupportedError, match=r"dp\.table\(format='channel'\).*dp\.create_sink"):
+        made(StructType().add("id", "long"), **more)
 
 
 @pytest.mark.parametrize("way", ["saveAsTable", "create"])
