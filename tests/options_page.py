@@ -42,12 +42,9 @@ A number of bytes is `64MB` or `64MiB` of Arrow bytes. Times without a unit are 
 `${env:NAME}` or `${file:PATH}`, and is never shown. A relative path starts in the working directory of Spark's driver.
 In the login of a url, write `/ ? # @ :` as `%2F %3F %23 %40 %3A`, or use options `user` and `password`.
 
-Names that users of Spark and Delta Lake know work, too: `numPartitions`, `upsertKeyColumns`, `codec`, and `txnAppId`
-with `txnVersion` for `txn`.
-
-An unknown name is an error that shows the nearest known name. Options that contradict each other are an error, too.
-`.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as in Spark. Spark itself refuses a plain `.save()`
-without a mode.
+An unknown name is an error that shows the nearest known name. Names of Spark and Delta Lake, such as `numPartitions`
+and `txnAppId` with `txnVersion`, work, too. `.schema(...)` and `.mode(...)` work as in Spark, which refuses a plain
+`.save()` without a mode.
 
 OWN
 
