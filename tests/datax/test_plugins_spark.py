@@ -1,0 +1,58 @@
+"""Spark's engine gives for the jobs of plugins.json what the local engine gives: `make soak` runs all, a test some."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import spark_channel
+from spark_channel.cli.outcome import exit_code
+from spark_channel.errors import ChannelError
+from tests.datax.plugin_ends import End, rows_after, written_job
+from tests.datax.test_plugins import JOBS, end_of
+
+__all__ = ["end_of"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.full]
+
+
+def _name_of(job: dict[str, Any]) -> str:
+    return f"{job['system']}: {job['what']}"
+
+
+def _gives_the_same(spark: SparkSession, job: dict[str, Any], folder: Path, end: End) -> None:
+    path, code = written_job(job, folder, end), 0
+    try:
+        spark_channel.run(spark, str(path))
+    except ChannelError as error:
+        code = exit_code(error)
+    wanted = job.get("here", job)
+    assert bool(code) == bool(wanted["exit"])
+    assert rows_after(job, folder, end) == wanted["rows"]
+
+
+@pytest.mark.parametrize("job", JOBS[::15], ids=_name_of)
+def test_spark_gives_the_same_rows(
+    spark: SparkSession,
+    job: dict[str, Any],
+    tmp_path: Path,
+    end_of: Callable[[str], End],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    _gives_the_same(spark, job, tmp_path, end_of(job["system"]))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("job", JOBS, ids=_name_of)
+def test_spark_gives_the_same_rows_for_every_job(
+    spark: SparkSession,
+    job: dict[str, Any],
+    tmp_path: Path,
+    end_of: Callable[[str], End],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    _gives_the_same(spark, job, tmp_path, end_of(job["system"]))
