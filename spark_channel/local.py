@@ -174,6 +174,9 @@ class LocalEngine:
     def one_host(self) -> bool:
         return True
 
+    def here(self) -> bool:
+        return True
+
     def service(self) -> ServiceAddress:
         with self._lock:
             if self._server is None:

@@ -183,10 +183,10 @@ def show_plan(loaded: "LoadedJob", master: str | None) -> None:
         for number, spec in enumerate(loaded.specs):
             if len(loaded.specs) > 1:
                 console.print(f"[bold]content {number}[/]")
-            _show_one(spec, _cores(master), console)
+            _show_one(spec, _cores(master), console, here=master is None)
 
 
-def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
+def _show_one(spec: TransferSpec, parallelism: int, console: "Console", *, here: bool) -> None:
     from rich.table import Table
 
     from spark_channel.transfers.plan import rehearse
@@ -199,7 +199,7 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
             console.print(one_line(f"{half}: {end!r}"), markup=False)
         return
     with ExitStack() as held:  # no row is read, so the state that splits share is freed early
-        every = rehearse(spec, parallelism, held)
+        every = rehearse(spec, parallelism, held, here=here)
         opened = every[0]
     replaced = [
         f"replaces {what} in {one.target}"

@@ -76,6 +76,9 @@ class SparkEngine:
     def one_host(self) -> bool:
         return is_local(self._spark)
 
+    def here(self) -> bool:
+        return False
+
     def service(self) -> ServiceAddress:
         return service_of(self._spark)
 

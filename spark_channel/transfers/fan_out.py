@@ -41,7 +41,8 @@ def carry_out(
     job = begin_transfer(job_options(spec, more or {}))
     tell_experiments(spec)
     with ExitStack() as held:
-        return Transfer(engine, open_transfer(job, engine.parallelism(), held)).run()
+        opened = open_transfer(job, engine.parallelism(), held, here=engine.here())
+        return Transfer(engine, opened).run()
 
 
 def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:

@@ -154,6 +154,8 @@ class OpenedTransfer:
     """The steps of one of several targets, after the steps that all share."""
     own_lengths: TextLengths | None = None
     """The lengths that texts may have after the steps of such a target."""
+    one_pass: bool = False
+    """Whether one task may write and publish all rows in one transaction."""
     path: str = ""
     """Of a transfer that was rehearsed: see `path_of`."""
 
@@ -239,11 +241,15 @@ def path_of(native: NativeRows | None, why: str, plan: WritePlan | None) -> str:
     """
     if native is not None and plan is None:
         return "rows pass as the source's bytes, where the new table takes its types"
+    straight = "straight into the table, in one transaction"
+    ending = f", {straight}" if plan is not None and plan.one_pass else ""
     if plan is not None and plan.native:
-        return "rows pass as the source's bytes"
+        return f"rows pass as the source's bytes{ending}"
     if native is not None:
         why = "the target's columns take other types, or writeMode is apply"
-    return f"rows pass through Arrow: {why}" if why else ""
+    if why:
+        return f"rows pass through Arrow: {why}{ending}"
+    return f"rows pass {straight}" if ending else ""
 
 
 _START = "startsql"
@@ -344,12 +350,17 @@ def _stored(sources: Sequence[TransferSource]) -> tuple[Stored, ...]:
 
 
 def open_transfer(
-    job: JobOptions, parallelism: int, held: ExitStack, *, alone: bool = True
+    job: JobOptions,
+    parallelism: int,
+    held: ExitStack,
+    *,
+    alone: bool = True,
+    here: bool = False,
 ) -> OpenedTransfer:
     """Read the source's schema, cut it into splits, and deal them out; a run that is continued keeps its splits.
 
     `held` keeps open what a reader's splits share, such as a snapshot: until all is read. `alone`: the target is the
-    only one, so that a partially committed version may be continued.
+    only one, so that a partially committed version may be continued. `here`: the rows pass through this process alone.
 
     Raises:
         ChannelError: an option, the source, a step that does not fit its columns, or splits and targets that
@@ -373,7 +384,8 @@ def open_transfer(
         find_partial_transfer(writers, spec, sources[0].pipeline.output_schema) if alone else None
     )
     if begun is None:
-        tasks = _cut(spec, sources, writers, advise(spec, parallelism, bound.channels), held)
+        advice = advise(spec, parallelism, bound.channels)
+        tasks = _cut(spec, sources, writers, advice, held, here=here)
     else:
         # Rows that were refused are found only by reading all of them again.
         again = writers[0].options.tolerates_dirty_rows
@@ -390,6 +402,9 @@ def open_transfer(
         per_mark,
         limits,
         begun,
+        one_pass=alone
+        and begun is None
+        and is_one_pass(spec, writers[0], [task.split for task in made.tasks], here=here),
     )
 
 
@@ -441,6 +456,8 @@ def _cut(
     writers: Sequence[Writer],
     splits_wanted: int,
     held: ExitStack,
+    *,
+    here: bool,
 ) -> list[Task]:
     targets = len(writers)
     advice = splits_wanted if targets == 1 else targets
@@ -451,8 +468,10 @@ def _cut(
         if targets == 1 and spec.splits_per_channel == SPLITS_PER_CHANNEL:
             finer = finer_splits(source.reader, writers[0], own)
             own = own if finer is None else source.reader.split(finer)
-            if is_one_file(spec, writers[0], own) and len(sources) == 1:
-                own = source.reader.split(1)
+            if len(own) > 1 and len(sources) == 1:
+                is_one = is_one_file(spec, writers[0], own)
+                if is_one or is_one_pass(spec, writers[0], own, here=here):
+                    own = source.reader.split(1)
         for remark in source.reader.remarks(own):
             _log.warning(remark)
         splits.extend(TransferSource.wrap(number, split) for split in own)
@@ -476,6 +495,21 @@ def is_one_file(spec: TransferSpec, writer: Writer, splits: Sequence[Split]) -> 
         if None not in amounts
     )
     return bool(sums := list(known)) and all(0 < amount <= most for most, amount in sums)
+
+
+def is_one_pass(spec: TransferSpec, writer: Writer, splits: Sequence[Split], *, here: bool) -> bool:
+    """Whether one task may write all rows straight into the table, and publish them in the same transaction.
+
+    Staging costs the server twice what the rows cost; the price of one transaction is that it holds a lock and a
+    snapshot for as long as the rows take. Where Spark could read with many tasks, one is taken if it is asked for.
+    """
+    most, given = writer.one_pass_rows, spec.channels
+    if most is None or spec.save_mode != "append" or spec.stream is not None:
+        return False
+    if len(splits) > 1 and not (given == 1 or (here and given is None)):
+        return False
+    known = [split.rows for split in splits if split.rows is not None]
+    return len(known) == len(splits) and sum(known) <= most
 
 
 def finer_splits(reader: Reader, writer: Writer, splits: Sequence[Split]) -> int | None:
@@ -675,7 +709,9 @@ def _shown(half: str, end: Endpoint, options: list[Any]) -> str:
     return f"{name} {describe(options[0])}{more}".strip()
 
 
-def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[OpenedTransfer, ...]:
+def rehearse(
+    spec: TransferSpec, parallelism: int, held: ExitStack, *, here: bool = False
+) -> tuple[OpenedTransfer, ...]:
     """Log in at both ends, read the source's schema, plan, and hold the rows against the targets' columns and rights.
 
     Scripts are not run: a table that `preSql` or `startSql` would make does not exist.
@@ -687,7 +723,8 @@ def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[Ope
         jobs = [target_options(spec, number, {}) for number in range(len(spec.targets))]
         every = open_targets(spec, jobs, parallelism, held)
     else:
-        every = (open_transfer(_without_script(job_options(spec, {})), parallelism, held),)
+        job = _without_script(job_options(spec, {}))
+        every = (open_transfer(job, parallelism, held, here=here),)
     rehearsed = []
     for opened in every:
         options, (native, why) = opened.options, opened.native_rows()
@@ -700,6 +737,7 @@ def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[Ope
             reads=opened.reads(),
             definition=opened.definition,
             native=native,
+            one_pass=opened.one_pass,
         )
         plans = []
         for writer in opened.writers:

@@ -203,6 +203,7 @@ class Transfer:
                 text_lengths=opened.text_lengths,
                 reads=reads,
                 alone=len(opened.plan.tasks) == 1,
+                one_pass=opened.one_pass and len(opened.plan.tasks) == 1,
                 definition=opened.definition,
             )
             replaced = writer.foreign_content(opened.schema) if context.overwrite else ""

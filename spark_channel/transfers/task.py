@@ -86,6 +86,9 @@ class Engine(Protocol):
     def one_host(self) -> bool:
         """Whether they run on this process's host."""
 
+    def here(self) -> bool:
+        """Whether they run in this process, so that all rows pass through it."""
+
     def service(self) -> ServiceAddress:
         """Where jobs are counted and their limits are kept.
 

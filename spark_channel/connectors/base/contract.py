@@ -343,6 +343,7 @@ class WriteContext:
     form, if the plan accepts it. `text_lengths`: how long the source's columns let their texts be, by the names of the
     rows' columns. `reads`: where the rows come from, as far as that is known; `reads_surely`: they do, and not only
     perhaps. `follows`: the stream's batch is published only after that one. `alone`: one task brings all rows.
+    `one_pass`: that task may also publish them, see `Writer.one_pass_rows`.
     `definition`: how the one table is defined whose rows come unchanged; None = they come from elsewhere.
     """
 
@@ -358,6 +359,7 @@ class WriteContext:
     reads_surely: bool = True
     follows: Follows | None = None
     alone: bool = False
+    one_pass: bool = False
     definition: Callable[[], TableDefinition | None] | None = field(default=None, hash=False)
 
 
@@ -368,6 +370,7 @@ class WritePlan:
     `published_at`: the time the same job, or the same `txn`, was published before; then nothing is written.
     `native`: the tasks receive the context's native rows, and nothing else. `held` is the claim under which the
     rows are written, of a writer that keeps claims. `stored`: a task must not commit rows that it read from there.
+    `one_pass`: the only task publishes its rows, in the transaction that writes them.
     """
 
     job: str
@@ -379,6 +382,7 @@ class WritePlan:
     native: bool = False
     held: HeldClaim | None = None
     stored: Stored | None = None
+    one_pass: bool = False
 
     @property
     def at_least_once(self) -> bool:
@@ -535,6 +539,14 @@ class Writer(ABC):
         """Driver, only in a transfer. How long a task should last at most under a limit; None = it does not matter.
 
         There are more and smaller tasks then, where the source can be split so.
+        """
+        return None
+
+    @property
+    def one_pass_rows(self) -> int | None:
+        """Driver, only in a transfer. How many rows one task may write and publish in one transaction; None = none.
+
+        Opens nothing. `prepare` decides, see `WritePlan.one_pass`: it may stage the rows of that task all the same.
         """
         return None
 

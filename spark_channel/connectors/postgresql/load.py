@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.contract import TaskWriter, native_data
+from spark_channel.connectors.base.contract import Receipt, TaskWriter, native_data
 from spark_channel.connectors.base.feed import (
     CLOSE_ALL,
     CLOSES,
@@ -37,6 +37,7 @@ from spark_channel.connectors.postgresql.session import (
     literal_sql,
 )
 from spark_channel.connectors.postgresql.types import encode
+from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pacing import adding_seconds
 from spark_channel.connectors.sql.postgresql import END_WHEN_SILENT
@@ -574,8 +575,50 @@ class PostgresDirectWriter(_PostgresTaskWriter, DirectTaskWriter[PgWriteSession]
         pass  # each batch is in the table
 
 
+class OnePassWriter(PostgresDirectWriter):
+    """`commit=job` by one task: its transaction takes the rows into the table, and publishes the write.
+
+    An attempt after one that has published takes the rows and drops them.
+    """
+
+    def _begin(self, session: PgWriteSession) -> None:
+        claims = self._claims(session)
+        self._done = self._published(claims)
+        if self._done is None:
+            claims.peek(self._plan.claim)
+            session.start(DIALECT.begin)
+
+    def _conclude(self, session: PgWriteSession) -> None:
+        claims, held = self._claims(session), self._plan.claim
+        if not claims.begin_publish(held):
+            session.undo()
+            self._done = self._published(claims)
+            if self._done is None:
+                claims.peek(held)  # raises: another run has published
+            return
+        tally = self._tally
+        receipt = Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes)
+        self._writer.note_published(session, self._plan, claims, [receipt])
+        commit(session, self._options, transaction_number(session), TargetError)
+
+    def _done_or_raise(self, session: PgWriteSession, error: TargetError) -> None:
+        if self._writer.is_conflict(error) and not self._writer.is_lost(error):
+            session.undo()
+            self._done = self._published(self._claims(session))
+            if self._done is not None:
+                return
+        super()._done_or_raise(session, error)
+
+    def _published(self, claims: Claims) -> Receipt | None:
+        """What an earlier attempt of this run has published."""
+        found = claims.own_publication(self._plan.claim)
+        return None if found is None else Receipt(self._task, -1, found.rows, found.nbytes)
+
+
 def open_task(writer: "PostgresWriter", plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
     """The writer of an attempt, as the plan's commit mode and the job's limit ask."""
+    if plan.one_pass:
+        return OnePassWriter(writer, plan, task, attempt)
     if plan.commit == "job":
         staged = PostgresHeldWriter if plan.alone else PostgresStagedWriter
         return staged(writer, plan, task, attempt)

@@ -102,6 +102,22 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         return TASK_SECONDS if by_task else None
 
     @property
+    def one_pass_rows(self) -> int | None:
+        options = self.options
+        is_plain = options.write_mode == "insert" and not (options.pre_sql or options.post_sql)
+        by_task = options.commit == "task" or options.ledger == "none"
+        per_task = options.rows_per_second_per_task or options.bytes_per_second_per_task
+        if (
+            not is_plain
+            or by_task
+            or per_task
+            or options.is_limited
+            or options.tolerates_dirty_rows
+        ):
+            return None
+        return options.max_direct_rows or None
+
+    @property
     def shown(self) -> str:
         return self.options.address.shown
 
@@ -242,8 +258,17 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         )
         if made_as is not None and plan.new_table is not None:
             target = replace(target, steps=plan.new_table.steps)
+        is_plain = not (table.is_view or table.is_parent or table.is_ruled or plan.overwrite)
+        is_plain = is_plain and made_as is None
+        casts = any(column.cast for column in written_columns(target))
+        straight = context.one_pass and is_plain and not casts and plan.commit == "job"
         return replace(
-            plan, target=target, native=native, is_parent=table.is_parent, is_ruled=table.is_ruled
+            plan,
+            target=target,
+            native=native,
+            is_parent=table.is_parent,
+            is_ruled=table.is_ruled,
+            one_pass=straight and self.one_pass_rows is not None,
         )
 
     def alter(self, session: PgWriteSession, statement: str) -> None:
@@ -273,6 +298,8 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         In the transaction that has just taken the claim, whose lock lets those that prepare one write take turns.
         """
         own = _own(plan)
+        if own.one_pass:
+            return own
         if self._kept(place, plan) is not None or own.stages_apart:
             create_stage(session, own.target, place.staging, own.staging)
             return own

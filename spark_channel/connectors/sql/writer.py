@@ -27,6 +27,7 @@ from spark_channel.connectors.base.feed import row_fields
 from spark_channel.connectors.base.stored import MOST_COUNTED, FreeConnections, counted
 from spark_channel.connectors.sql.catalog import TABLE, Column, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import is_own_table
+from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.definition import (
     NewTable,
     free_names,
@@ -718,12 +719,18 @@ class SqlWriter(WriteProtocol[S]):
         claims = self.claims(session, plan.place)
         with self.publishing(session, plan), self.transaction(session):
             if not claims.begin_publish(plan.claim):
-                _log.warning(
-                    "%s was published before: nothing written by job %s",
-                    plan.claim.identity.shown,
-                    plan.job,
+                lost = claims.lost(plan.claim)
+                if lost or not plan.one_pass:
+                    _log.warning(
+                        "%s was published before: nothing written by job %s",
+                        plan.claim.identity.shown,
+                        plan.job,
+                    )
+                return lost
+            if plan.one_pass:
+                raise CommitError(
+                    f"the task of job {plan.job} has a receipt, and has not published its rows: run the job again"
                 )
-                return claims.lost(plan.claim)
             if plan.commit == "job":
                 if plan.overwrite:
                     claims.overwrite(plan.claim)
@@ -732,16 +739,22 @@ class SqlWriter(WriteProtocol[S]):
                 self.publish_staged(session, plan, staged)
             else:
                 claims.check_committed(plan.claim, receipts)
-            if plan.numbers:
-                self.count_on(session, plan)
-            rows, nbytes = (
-                sum(each.rows for each in receipts),
-                sum(each.nbytes for each in receipts),
-            )
-            claims.publish(plan.claim, rows=rows, nbytes=nbytes)
+            self.note_published(session, plan, claims, receipts)
             # Last: where a procedure commits inside, the rows are not there without the note that they are published.
             self.script(session, self.options.post_sql, "postSql", written=True)
         return None
+
+    def note_published(
+        self, session: S, plan: SqlPlan, claims: Claims, receipts: Sequence[Receipt]
+    ) -> None:
+        """The rows are in the transaction, and `begin_publish` holds the claim: publish them with its COMMIT."""
+        if plan.numbers:
+            self.count_on(session, plan)
+        rows, nbytes = (
+            sum(each.rows for each in receipts),
+            sum(each.nbytes for each in receipts),
+        )
+        claims.publish(plan.claim, rows=rows, nbytes=nbytes)
 
     def _check_place(self, place: WriteTarget) -> None:
         if is_own_table(place.name):

@@ -1,0 +1,261 @@
+"""`commit=job` in one pass: one task's transaction takes the rows into the table, and publishes them."""
+
+import os
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import spark_channel
+from spark_channel.connectors import WritePlan
+from spark_channel.connectors.postgresql import load
+from spark_channel.connectors.postgresql.session import PgWriteSession
+from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
+from spark_channel.planning import Endpoint, Split, TransferSpec
+from spark_channel.transfers.plan import is_one_pass
+from tests.connectors.postgresql.conftest import Pg, run_task
+from tests.connectors.postgresql.test_faults import _Cut, _ended
+
+pytestmark = pytest.mark.real_server("PostgreSQL", "postgresql")
+
+_SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+_COUNTED = "SELECT count(*), count(DISTINCT id) FROM t"
+_IN_ONE = (
+    "SELECT count(DISTINCT xmin::text) FROM (SELECT xmin FROM t UNION ALL "
+    "SELECT xmin FROM spark_channel_claims WHERE kind <> 'table') both_tables"
+)
+
+
+def _rows(start: int, count: int) -> pa.RecordBatch:
+    ids = range(start, start + count)
+    return pa.record_batch({"id": pa.array(ids, pa.int64()), "v": [f"row {n}" for n in ids]})
+
+
+def _table(pg: Pg, more: str = "") -> None:
+    pg.psql(f"CREATE TABLE t (id bigint, v text{more})")
+
+
+def _plan(pg: Pg, txn: tuple[str, int] | None = None, **options: Any) -> tuple[Any, WritePlan]:
+    writer = pg.writer("t", **options)
+    context = replace(pg.context(txn=txn), alone=True, one_pass=True)
+    return writer, writer.prepare(context, _SCHEMA)
+
+
+def test_rows_and_their_publication_are_one_transaction(pg: Pg) -> None:
+    _table(pg)
+    writer, plan = _plan(pg)
+    assert plan.one_pass
+    assert plan.commit == "job"
+    assert pg.staged() == []
+    task = writer.open(plan, 0, 0)
+    for start in range(0, 1_000, 100):
+        task.write(_rows(start, 100))
+        task.flush()
+    assert pg.psql(_COUNTED) == "0|0"
+    receipt = task.close()
+    assert pg.psql(_COUNTED) == "1000|1000"
+    assert pg.psql(_IN_ONE) == "1"
+    assert writer.commit(plan, [receipt]) is not False
+    assert writer.abort(plan, [receipt]) == []
+    assert pg.psql(_COUNTED) == "1000|1000"
+    assert pg.server.connections() == 0
+
+
+def test_an_attempt_after_the_one_that_published_adds_nothing(pg: Pg) -> None:
+    """Its driver did not hear of the first."""
+    _table(pg)
+    writer, plan = _plan(pg)
+    first = run_task(writer, plan, 0, _rows(0, 100), attempt=0)
+    again = run_task(writer, plan, 0, _rows(0, 100), attempt=1)
+    assert (again.rows, again.nbytes) == (first.rows, first.nbytes)
+    writer.commit(plan, [again])
+    assert pg.psql(_COUNTED) == "100|100"
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_of_two_attempts_at_once_one_adds_its_rows(pg: Pg, keyed: bool) -> None:
+    _table(pg, ", PRIMARY KEY (id)" if keyed else "")
+    writer, plan = _plan(pg, batchSize=10)
+    receipts, start = [], threading.Barrier(2)
+
+    def attempt(number: int) -> None:
+        writing = writer.open(plan, 0, number)
+        start.wait(30)
+        for part in range(10):
+            writing.write(_rows(part * 10, 10))
+        receipts.append(writing.close())
+
+    threads = [threading.Thread(target=attempt, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [receipt.rows for receipt in receipts] == [100, 100]
+    writer.commit(plan, receipts[:1])
+    assert pg.psql(_COUNTED) == "100|100"
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_a_commit_without_an_answer_is_settled(
+    pg: Pg, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    _table(pg)
+    writer, plan = _plan(pg)
+    with monkeypatch.context() as patch:
+        cut = _Cut(pg, patch, after=after)
+        if after:
+            receipt = run_task(writer, plan, 0, _rows(0, 100), attempt=1)
+        else:
+            with pytest.raises(TargetError, match="nothing of this attempt was stored"):
+                run_task(writer, plan, 0, _rows(0, 100), attempt=1)
+            receipt = run_task(writer, plan, 0, _rows(0, 100), attempt=2)
+    assert cut.cuts == 1
+    writer.commit(plan, [receipt])
+    assert pg.psql(_COUNTED) == "100|100"
+
+
+def test_a_run_that_is_overtaken_while_its_task_writes_adds_nothing(pg: Pg) -> None:
+    _table(pg)
+    writer, plan = _plan(pg, ("nightly", 1))
+    task = writer.open(plan, 0, 0)
+    task.write(_rows(0, 100))
+    task.flush()
+    later, taken = _plan(pg, ("nightly", 1))  # also ends the sessions of the run before it
+    with pytest.raises(ChannelError) as told:
+        task.close()
+    assert isinstance(told.value, SupersededError), told.value
+    task.rollback()
+    assert pg.psql(_COUNTED) == "0|0"
+    later.commit(taken, [run_task(later, taken, 0, _rows(500, 10))])
+    assert pg.psql("SELECT min(id), count(*) FROM t") == "500|10"
+    with pytest.raises(SupersededError):
+        run_task(writer, plan, 0, _rows(0, 100), attempt=3)
+
+
+def test_a_row_that_is_refused_leaves_no_row_and_no_claim(pg: Pg) -> None:
+    _table(pg, ", CHECK (id < 150)")
+    writer, plan = _plan(pg, ("nightly", 1))
+    with pytest.raises(TargetError, match=r"violates check constraint"):
+        run_task(writer, plan, 0, _rows(0, 200))
+    assert writer.abort(plan, None) == []
+    assert pg.psql(_COUNTED) == "0|0"
+    writer, plan = _plan(pg, ("nightly", 1))
+    writer.commit(plan, [run_task(writer, plan, 0, _rows(0, 100))])
+    assert pg.psql(_COUNTED) == "100|100"
+
+
+def test_a_receipt_whose_rows_were_not_published_is_refused(pg: Pg) -> None:
+    _table(pg)
+    writer, plan = _plan(pg)
+    task = writer.open(plan, 0, 0)
+    task.write(_rows(0, 10))
+    receipt = task._tally.receipt()
+    task.rollback()
+    with pytest.raises(CommitError, match="has not published its rows"):
+        writer.commit(plan, [receipt])
+    assert pg.psql(_COUNTED) == "0|0"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"maxDirectRows": 0},
+        {"writeMode": "upsert", "keyColumns": "id"},
+        {"preSql": "DELETE FROM t"},
+        {"postSql": "ANALYZE t"},
+        {"rowsPerSecond": 1_000},
+        {"rowsPerSecondPerTask": 1_000},
+        {"commit": "task"},
+        {"maxDirtyRows": 1},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_other_writes_are_staged_or_by_task(pg: Pg, options: dict[str, Any]) -> None:
+    writer = pg.writer("t", **options)
+    assert writer.one_pass_rows is None
+
+
+def test_a_new_table_and_one_that_is_replaced_are_staged(pg: Pg) -> None:
+    writer = pg.writer("t")
+    for overwrite in (False, True):
+        context = replace(pg.context(overwrite=overwrite), alone=True, one_pass=True)
+        plan = writer.prepare(context, _SCHEMA)
+        assert not plan.one_pass
+        assert len(pg.staged()) == 1
+        writer.abort(plan, None)
+        if not overwrite:
+            _table(pg)
+
+
+@pytest.mark.parametrize(
+    ("channels", "here", "rows", "one"),
+    [
+        (None, True, (10, 20), True),
+        (1, True, (10, 20), True),
+        (2, True, (10, 20), False),
+        (None, False, (10, 20), False),  # Spark reads with many tasks
+        (1, False, (10, 20), True),
+        (None, False, (30,), True),
+        (None, True, (10, None), False),
+        (None, True, (10, 21), False),
+    ],
+)
+def test_the_planner_takes_one_task_where_its_rows_are_few_enough(
+    pg: Pg, channels: int | None, here: bool, rows: tuple[int | None, ...], one: bool
+) -> None:
+    end = Endpoint("postgresql")
+    spec = TransferSpec(end, end, save_mode="append", channels=channels)
+    writer = pg.writer("t", maxDirectRows=30)
+    splits = [Split(rows=count) for count in rows]
+    assert is_one_pass(spec, writer, splits, here=here) is one
+    assert not is_one_pass(replace(spec, save_mode="overwrite"), writer, splits, here=here)
+
+
+def _ends(pg: Pg) -> tuple[dict[str, Any], dict[str, Any]]:
+    login = {**pg.server.login, "currentSchema": pg.schema}
+    txn = {"txnAppId": "nightly", "txnVersion": 1}
+    return {**login, "dbtable": "s"}, {**login, "dbtable": "t", **txn}
+
+
+def _copy_and_die(reader: dict[str, Any], writer: dict[str, Any], when: str) -> None:
+    real_commit, real_copy = load.commit, PgWriteSession.copy
+
+    def commit(*arguments: Any) -> None:
+        if when == "before COMMIT":
+            os._exit(9)
+        real_commit(*arguments)
+        os._exit(9)
+
+    def copy(*arguments: Any) -> None:
+        real_copy(*arguments)
+        if when == "amid the rows":
+            os._exit(9)
+
+    setattr(load, "commit", commit)  # noqa: B010 - it is another process
+    setattr(PgWriteSession, "copy", copy)  # noqa: B010
+    spark_channel.transfer(None, reader, writer)
+
+
+@pytest.mark.parametrize(
+    ("when", "again"),
+    [("amid the rows", 20_000), ("before COMMIT", 20_000), ("after COMMIT", 0)],
+)
+def test_a_job_that_is_killed_and_run_again_has_each_row_once(
+    pg: Pg, when: str, again: int
+) -> None:
+    pg.psql(
+        "CREATE TABLE s AS SELECT g::bigint AS id, 'row ' || g AS v FROM generate_series(1, 20000) g"
+    )
+    pg.psql("ALTER TABLE s ADD PRIMARY KEY (id)")
+    pg.psql("ANALYZE s")
+    _table(pg)
+    ends = _ends(pg)
+    assert _ended(_copy_and_die, *ends, when) == 9
+    assert pg.psql(_COUNTED) == ("20000|20000" if again == 0 else "0|0")
+    report = spark_channel.transfer(None, *ends)
+    assert report.rows == again
+    assert ("in one transaction" in report.path) is bool(again)
+    assert pg.psql(_COUNTED) == "20000|20000"
+    assert pg.staged() == []
