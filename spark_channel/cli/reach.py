@@ -25,7 +25,7 @@ KINDS: Mapping[str, Sequence[str]] = {
         *("createTableColumnTypes", "filter", "deleteFilter", "replaceWhere"),
     ),
     "uses": (
-        *("path", "paths", "basePath", "dirtyRowsPath", "catalog"),
+        *("path", "paths", "basePath", "dirtyRowsPath", "schemaAfter", "catalog"),
         *("sslrootcert", "sslcert", "sslkey", "serverRsaPublicKeyFile"),
     ),
     "connects to": (

@@ -301,7 +301,9 @@ def test_a_pair_that_another_writer_of_delta_has_written(tmp_path: Path) -> None
     write_deltalake(str(path), numbers(2), mode="append", commit_properties=pair)
     plan = writer_of(path).prepare(WriteContext("job", txn=("nightly", 7)), numbers().schema)
     assert plan.published_at is not None
-    with pytest.raises(TargetError, match="another writer has written version 7 of 'nightly'"):
+    with pytest.raises(
+        TargetError, match="nightly:6, and another writer has written version 7 of that name"
+    ):
         writer_of(path).prepare(WriteContext("job", txn=("nightly", 6)), numbers().schema)
     for version in (9, 8):  # both written here, so that each is known by itself
         out = writer_of(path)
