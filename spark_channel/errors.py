@@ -75,11 +75,13 @@ class ChannelError(Exception):
     Attributes:
         tables: those of several tables that the error is about, by their names in the feed, while the others can be
             followed; empty: it is about no table, or about all.
+        is_made_again: one of these tables was dropped, and another one has its name, whose rows can be read.
         is_final: the same work meets it again, as a full disk: an engine does not repeat the task, and ends the others.
         is_of_input: the caller named something that is not there, or that the login may not use.
     """
 
     tables: tuple[str, ...] = ()
+    is_made_again: bool = False
     is_final: bool = False
     is_of_input: bool = False
 

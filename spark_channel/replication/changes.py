@@ -194,8 +194,9 @@ class Follower(ChangePublisher):
                     break
             except ChannelError as error:
                 if not self._leave_tables(tunnel, error):
-                    self._tell_of_slot()
-                    return False
+                    if not self._left:
+                        self._tell_of_slot()
+                    return bool(self._left)
             tunnel.resume()
         return bool(self._left)
 
@@ -260,7 +261,7 @@ class Follower(ChangePublisher):
 
     def _leave_tables(self, tunnel: Tunnel, error: ChannelError) -> bool:
         """Park the tables that an error of the log is about, and let the tunnel continue without them; returns whether
-        there are others.
+        there are others. A table that was made again is left to another start, which empties it and reads its rows.
 
         Raises:
             ChannelError: this one, which is about no table.
@@ -269,7 +270,16 @@ class Follower(ChangePublisher):
         for copy in self._named(error):
             assert copy.table is not None
             names += [each for each in error.tables if self._by_name.get(parts_of(each)) is copy]
-            self._park(copy, self._explained(tunnel, copy, error))
+            explained = self._explained(tunnel, copy, error)
+            if error.is_made_again and explained.is_made_again:
+                _log.warning(
+                    "%s was dropped, and made again: its rows are deleted in the target, and read again",
+                    copy.stream,
+                )
+                self._note_again(copy.stream)
+                self._left.add(copy.stream)
+            else:
+                self._park(copy, explained)
         if not names:
             raise error
         if known_tables(tunnel, options_of(self._replication, self._copies.values())) <= set(names):
@@ -303,7 +313,9 @@ class Follower(ChangePublisher):
             tunnel.check_table(copy.table.dbtable)
         except ChannelError as found:
             return found
-        return type(error)(_COMMANDS.sub("", str(error)))
+        explained = type(error)(_COMMANDS.sub("", str(error)))
+        explained.is_made_again = error.is_made_again
+        return explained
 
     def _find_key(self, copy: TableCopy) -> None:
         self._keys[copy.stream] = key_of(copy)

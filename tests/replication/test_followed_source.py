@@ -150,14 +150,13 @@ def test_a_table_that_is_dropped_and_made_again_stops_no_other(
         followed.sql("INSERT INTO fol.a VALUES (2, 20), (7, 70); INSERT INTO fol.b VALUES (3)")
 
     beside_a_row_of_b(followed, monkeypatch, again, is_running=is_running)
-    why = only_a_is_parked(followed.run(3))
-    assert followed.rows("b", "id") == [(1,), (2,), (3,)]
     if is_postgres(followed):
+        why = only_a_is_parked(followed.run(3))
         assert "ALTER PUBLICATION fol ADD TABLE fol.a" in why
         followed.sql("ALTER PUBLICATION fol ADD TABLE fol.a")
     else:
-        assert "was dropped, and made again" in why
-        resumed(followed)
+        followed.run()
+    assert followed.rows("b", "id") == [(1,), (2,), (3,)]
     followed.run()
     followed.run()
     assert followed.rows("a", "id, n") == [(2, 20), (7, 70)]

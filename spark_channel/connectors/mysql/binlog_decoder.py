@@ -284,7 +284,9 @@ class ChangeDecoder:
         """Another table with the name of one that was dropped is not the one that is followed."""
         is_wanted = self._wanted and not decoder.is_skipped
         if is_wanted and _defines(statement, decoder.table) == "create":
-            raise self._stopped("was dropped, and made again")
+            error = self._stopped("was dropped, and made again")
+            error.is_made_again = True
+            raise error
 
     def _stopped(self, why: str) -> SourceError:
         table = (self.at or self.tables[0]).table
