@@ -159,7 +159,7 @@ def test_options_of_jobs_in_files(table: str, tmp_path: Path) -> None:
         db.commit()
     given = ("-p", "-Dtable=t")
     planned = typed("plan", job, *given)
-    assert (planned.exit_code, f"{tmp_path}/s.db#t" in planned.stdout) == (0, True), planned.stdout
+    assert (planned.exit_code, f"{tmp_path}/s.db t" in planned.stdout) == (0, True), planned.stdout
     assert typed("plan", job).exit_code == 2, "the job has no value for its table"
     converted = typed("convert", job, *given)
     assert converted.exit_code == 0, converted.output
