@@ -288,6 +288,6 @@ def test_a_whole_topic_is_read_with_a_warning() -> None:
 
 def test_a_job_that_is_to_be_committed_once_is_refused() -> None:
     job = make_job(writer="kafkawriter", writes=AT)
-    job["job"]["setting"] = {"commit": "job", "transaction": "nightly:1"}
+    job["job"]["setting"] = {"commit": "job", "txn": "nightly:1"}
     with pytest.raises(ChannelError, match="commit"):
         carry_out(load_job(job).spec)

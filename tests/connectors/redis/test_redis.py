@@ -585,7 +585,7 @@ def test_a_datax_job_writes_keys(server: RedisServer, tmp_path: Any) -> None:
     }
     listed = {**writes, "writeType": "list", "config": pushed}
     job = make_job("txtfilereader", reads, "rediswriter", listed)
-    job["job"]["setting"] = {"commit": "job", "transaction": "nightly:1"}
+    job["job"]["setting"] = {"commit": "job", "txn": "nightly:1"}
     for run in ("a", "b"):
         assert move(job, name=run) == []
     assert server.client.lrange("names:1", 0, -1) == ["ann"]
