@@ -342,7 +342,7 @@ def test_plan_and_check_tell_of_connectors(make_job: Any, tmp_path: Path) -> Non
     for more in ([], ["--connect"]):
         assert "1 runs" in typed("check", str(file), *more).output
     shown = typed("plan", str(file)).output
-    assert f"parquet {tmp_path}/a.parquet -> delta {tmp_path}/t" in shown
+    assert f"{tmp_path}/a.parquet -> {tmp_path}/t (delta)" in shown
     assert "mode overwrite" in shown
     assert not (tmp_path / "t").exists()
 
