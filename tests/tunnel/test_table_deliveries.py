@@ -517,7 +517,7 @@ def test_a_loop_that_fails_a_table_gets_it_again_and_checkpoints_the_others(make
     with shop.tunnel.open(drained=True) as reader:
         while (delivery := reader.read(timeout=30)) is not None:
             seen[delivery.table] += 1
-            if seen == {"a": 1}:
+            if delivery.table == "a" and seen["a"] == 1:  # whichever comes first
                 reader.fail(delivery, ValueError("a moment"))
                 continue
             copy.process(delivery)
