@@ -1,7 +1,6 @@
 """Writes a table of a DuckDB file atomically: tasks stage Arrow files, one transaction inserts them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -164,17 +163,13 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
     def new_place(self, session: DuckdbSession | None) -> tuple[str, str]:
         return name_readings(self.options.dbtable, "duckdb", "main")[-1]
 
-    def new_table(
+    def tried(
         self,
         session: DuckdbSession | None,
         place: WriteTarget,
         definition: TableDefinition,
         rows: pa.Schema,
-        *,
-        is_full: bool,
-    ) -> NewTable:
-        if not (is_full and definition.statement and definition.system == self.dialect.sql):
-            return super().new_table(session, place, definition, rows, is_full=is_full)
+    ) -> NewTable | str:
         taken = set() if session is None else set(self.dialect.index_names(session, place.schema))
         name_of, other_name = free_names(taken, None, folds=True), free_names((), None, folds=True)
 
@@ -184,11 +179,7 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
                 name = other_name(sequence.name)
             return name
 
-        found = tried(definition, rows, place.schema, place.name, name_of, sequence_of)
-        if isinstance(found, NewTable):
-            return found
-        plain = super().new_table(session, place, definition, rows, is_full=True)
-        return replace(plain, left_out=(f"what only CREATE TABLE says: {found}", *plain.left_out))
+        return tried(definition, rows, place.schema, place.name, name_of, sequence_of)
 
     def definition_of(self, session: DuckdbSession, table: Table) -> TableDefinition:
         assert isinstance(table, DuckdbTable)

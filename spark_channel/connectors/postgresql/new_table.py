@@ -121,7 +121,7 @@ def untried(
     options: PostgresWriteOptions,
     name_of: NameOf,
 ) -> NewTable:
-    """As `tried`, of a table that this server takes whole: what it refuses shows when the table is made.
+    """As `tried`, without a trial: the server refuses a part when it makes the table.
 
     Raises:
         SchemaError: the type of a column must be tried.

@@ -20,10 +20,12 @@ import pyarrow as pa
 
 from spark_channel.connectors.base.claims import HeldClaim, Identity, StreamNote, StreamProgress
 from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext, WritePlan
+from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.claim_tables import STAGE, stage_prefix
 from spark_channel.connectors.sql.claims import Claims
+from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.file_staging import (
     StagedFile,
     Staging,
@@ -94,6 +96,30 @@ class FileWriter(SqlWriter[S]):
         self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
     ) -> SqlPlan:
         return self._staged(super().make_ready(session, plan, place, context, first=first))
+
+    def new_table(
+        self,
+        session: S | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        plain = partial(super().new_table, session, place, definition, rows)
+        if not (is_full and definition.statement and definition.system == self.dialect.sql):
+            return plain(is_full=is_full)
+        found = self.tried(session, place, definition, rows)
+        if isinstance(found, NewTable):
+            return found
+        made = plain(is_full=True)
+        return replace(made, left_out=(f"what only CREATE TABLE says: {found}", *made.left_out))
+
+    @abstractmethod
+    def tried(
+        self, session: S | None, place: WriteTarget, definition: TableDefinition, rows: pa.Schema
+    ) -> NewTable | str:
+        """The new table by its source's own CREATE TABLE, which was tried elsewhere; or why it cannot be used."""
 
     @property
     def shown(self) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -281,24 +280,16 @@ class SqliteWriter(FileWriter[SqliteSession]):
     def new_place(self, session: SqliteSession | None) -> tuple[str, str]:
         return "main", self._new_name()
 
-    def new_table(
+    def tried(
         self,
         session: SqliteSession | None,
         place: WriteTarget,
         definition: TableDefinition,
         rows: pa.Schema,
-        *,
-        is_full: bool,
-    ) -> NewTable:
-        if not (is_full and definition.statement and definition.system == self.dialect.sql):
-            return super().new_table(session, place, definition, rows, is_full=is_full)
+    ) -> NewTable | str:
         taken = () if session is None else self.dialect.index_names(session, place.schema)
         name_of = free_names({place.name, *taken}, None, folds=True)
-        found = tried(definition, rows, place.name, name_of)
-        if isinstance(found, NewTable):
-            return found
-        plain = super().new_table(session, place, definition, rows, is_full=True)
-        return replace(plain, left_out=(f"what only CREATE TABLE says: {found}", *plain.left_out))
+        return tried(definition, rows, place.name, name_of)
 
     def definition_of(self, session: SqliteSession, table: Table) -> TableDefinition:
         assert isinstance(table, SqliteTable)
