@@ -203,8 +203,11 @@ def run(
     if dry_run:
         from spark_channel.cli.plan import job_files, plan_job
 
+        on_spark = engine == "spark" or bool(conf)
         for job in job_files(jobs):
-            plan_job(job, parameters or [], master=master, all_content=all_content)
+            plan_job(
+                job, parameters or [], master=master, all_content=all_content, on_spark=on_spark
+            )
         return
     from spark_channel.cli.run import RunOptions, run_jobs
 

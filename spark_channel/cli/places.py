@@ -118,7 +118,8 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
     )
     loaded = LoadedJob((spec,), name="copy")
     if options.dry_run:
-        show_plan(loaded, run.master)
+        on_spark = run.engine == "spark" or bool(run.conf)
+        show_plan(loaded, run.master, on_spark=on_spark)
         return 0
     label = f"{_label(spec.reader, 'reader')} -> {_label(spec.writer, 'writer')}"
     before = _rows_before(spec.writer) if options.mode == "append" else None

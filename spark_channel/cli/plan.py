@@ -164,17 +164,24 @@ def publish_text(path: Path, text: str) -> None:
 
 
 def plan_job(
-    job: Path, parameters: Sequence[str], *, master: str | None, all_content: bool
+    job: Path,
+    parameters: Sequence[str],
+    *,
+    master: str | None,
+    all_content: bool,
+    on_spark: bool = False,
 ) -> None:
     """Show the plan. Opens both ends; moves and changes nothing, and needs no Spark session.
+
+    `on_spark`: Spark would run the job; `master` asks for it, too.
 
     Raises:
         ChannelError: the job is broken, or its source or target cannot be opened.
     """
-    show_plan(load(job, parameters, all_content), master)
+    show_plan(load(job, parameters, all_content), master, on_spark=on_spark)
 
 
-def show_plan(loaded: "LoadedJob", master: str | None) -> None:
+def show_plan(loaded: "LoadedJob", master: str | None, *, on_spark: bool = False) -> None:
     """As `plan_job`, for a job that is there already."""
     from rich.console import Console
 
@@ -183,7 +190,7 @@ def show_plan(loaded: "LoadedJob", master: str | None) -> None:
         for number, spec in enumerate(loaded.specs):
             if len(loaded.specs) > 1:
                 console.print(f"[bold]content {number}[/]")
-            _show_one(spec, _cores(master), console, here=master is None)
+            _show_one(spec, _cores(master), console, here=master is None and not on_spark)
 
 
 def _show_one(spec: TransferSpec, parallelism: int, console: "Console", *, here: bool) -> None:

@@ -470,8 +470,10 @@ def _cut(
             own = own if finer is None else source.reader.split(finer)
             if len(own) > 1 and len(sources) == 1:
                 is_one = is_one_file(spec, writers[0], own)
-                if is_one or is_one_pass(spec, writers[0], own, here=here):
-                    own = source.reader.split(1)
+                if not is_one and is_one_pass(spec, writers[0], own, here=here):
+                    # The staging of a new table becomes the table: several tasks may read for it.
+                    is_one = writers[0].exists() is True
+                own = source.reader.split(1) if is_one else own
         for remark in source.reader.remarks(own):
             _log.warning(remark)
         splits.extend(TransferSource.wrap(number, split) for split in own)

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 
 import spark_channel
 from spark_channel.connectors import WritePlan
-from spark_channel.connectors.postgresql import load
+from spark_channel.connectors.postgresql import PostgresWriter, load
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.planning import Endpoint, Split, TransferSpec
-from spark_channel.transfers.plan import is_one_pass
+from spark_channel.transfers.plan import is_one_pass, rehearse
 from tests.connectors.postgresql.conftest import Pg, run_task
 from tests.connectors.postgresql.test_faults import _Cut, _ended
 
@@ -116,13 +117,19 @@ def test_a_commit_without_an_answer_is_settled(
     assert pg.psql(_COUNTED) == "100|100"
 
 
-def test_a_run_that_is_overtaken_while_its_task_writes_adds_nothing(pg: Pg) -> None:
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_run_that_is_overtaken_while_its_task_writes_adds_nothing(
+    pg: Pg, monkeypatch: pytest.MonkeyPatch, is_ended: bool
+) -> None:
+    """A role that may not end the session of the run before leaves it to the claim."""
+    if not is_ended:
+        monkeypatch.setattr(PostgresWriter, "end_sessions", lambda *_: None)
     _table(pg)
     writer, plan = _plan(pg, ("nightly", 1))
     task = writer.open(plan, 0, 0)
     task.write(_rows(0, 100))
     task.flush()
-    later, taken = _plan(pg, ("nightly", 1))  # also ends the sessions of the run before it
+    later, taken = _plan(pg, ("nightly", 1))
     with pytest.raises(ChannelError) as told:
         task.close()
     assert isinstance(told.value, SupersededError), told.value
@@ -213,6 +220,31 @@ def test_the_planner_takes_one_task_where_its_rows_are_few_enough(
     assert not is_one_pass(replace(spec, save_mode="overwrite"), writer, splits, here=here)
 
 
+def test_several_tasks_read_for_a_table_that_is_not_there(pg: Pg) -> None:
+    """Its staging becomes the table, so one pass would save nothing."""
+    _source(pg)
+    reader, writer = _ends(pg)
+    source, target = Endpoint("postgresql", reader), Endpoint("postgresql", writer)
+    spec = TransferSpec(source, target, save_mode="append")
+    tasks = []
+    for _ in range(2):
+        with ExitStack() as held:
+            (opened,) = rehearse(spec, 4, held, here=True)
+        tasks.append(len(opened.plan.tasks))
+        assert ("in one transaction" in opened.path) is (tasks[-1] == 1)
+        pg.psql("CREATE TABLE IF NOT EXISTS t (id bigint, v text)")
+    assert tasks[0] > 1
+    assert tasks[1] == 1
+
+
+def _source(pg: Pg) -> None:
+    pg.psql(
+        "CREATE TABLE s AS SELECT g::bigint AS id, 'row ' || g AS v FROM generate_series(1, 20000) g"
+    )
+    pg.psql("ALTER TABLE s ADD PRIMARY KEY (id)")
+    pg.psql("ANALYZE s")
+
+
 def _ends(pg: Pg) -> tuple[dict[str, Any], dict[str, Any]]:
     login = {**pg.server.login, "currentSchema": pg.schema}
     txn = {"txnAppId": "nightly", "txnVersion": 1}
@@ -245,11 +277,7 @@ def _copy_and_die(reader: dict[str, Any], writer: dict[str, Any], when: str) -> 
 def test_a_job_that_is_killed_and_run_again_has_each_row_once(
     pg: Pg, when: str, again: int
 ) -> None:
-    pg.psql(
-        "CREATE TABLE s AS SELECT g::bigint AS id, 'row ' || g AS v FROM generate_series(1, 20000) g"
-    )
-    pg.psql("ALTER TABLE s ADD PRIMARY KEY (id)")
-    pg.psql("ANALYZE s")
+    _source(pg)
     _table(pg)
     ends = _ends(pg)
     assert _ended(_copy_and_die, *ends, when) == 9
