@@ -122,7 +122,8 @@ def _chosen_columns(table: pa.Table) -> tuple[bool | list[str], bool | list[str]
     than 4 kB; a dictionary is one more copy. A document of 64 MB took nine times its size.
 
     Floating-point columns get no statistics, which leave out NaN: Spark, for which NaN is the greatest value, would
-    pass over a row group with NaN that fits its filter. By a dictionary with -0.0 it would pass over `= 0.0`.
+    pass over a row group with NaN that fits its filter (findings/arrow-statistics-hide-nan-from-spark.sh). By a
+    dictionary with -0.0 it would pass over `= 0.0`.
     """
     columns = dict(zip(table.column_names, table.columns, strict=True))
     long = {name for name, values in columns.items() if _is_long(values)}
