@@ -29,14 +29,19 @@ def databases(
         yield both
 
 
-def _gives_the_same(
-    spark: SparkSession, job: dict[str, Any], folder: Path, databases: Databases
-) -> None:
-    path, code = prepare(job, folder, databases), 0
+def code_on_spark(spark: SparkSession, path: Path) -> int:
+    """The exit code of a job file that Spark runs."""
     try:
         spark_channel.run(spark, str(path))
     except ChannelError as error:
-        code = exit_code(error)
+        return exit_code(error)
+    return 0
+
+
+def _gives_the_same(
+    spark: SparkSession, job: dict[str, Any], folder: Path, databases: Databases
+) -> None:
+    code = code_on_spark(spark, prepare(job, folder, databases))
     wanted = job.get("here", job)
     assert bool(code) == bool(wanted["exit"])
     assert repr(rows_after(job, folder, databases)) == repr(wanted["rows"])

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import spark_channel
-from spark_channel.cli.outcome import exit_code
-from spark_channel.errors import ChannelError
 from tests.datax.plugin_ends import End, rows_after, written_job
+from tests.datax.test_matrix_spark import code_on_spark
 from tests.datax.test_plugins import JOBS, end_of
 
 __all__ = ["end_of"]
@@ -23,11 +21,7 @@ def _name_of(job: dict[str, Any]) -> str:
 
 
 def _gives_the_same(spark: SparkSession, job: dict[str, Any], folder: Path, end: End) -> None:
-    path, code = written_job(job, folder, end), 0
-    try:
-        spark_channel.run(spark, str(path))
-    except ChannelError as error:
-        code = exit_code(error)
+    code = code_on_spark(spark, written_job(job, folder, end))
     wanted = job.get("here", job)
     assert bool(code) == bool(wanted["exit"])
     assert rows_after(job, folder, end) == wanted["rows"]

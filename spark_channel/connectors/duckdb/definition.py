@@ -293,7 +293,7 @@ def _comments(definition: TableDefinition) -> Iterator[DefinitionStep]:
 def _counted(
     definition: TableDefinition, schema: str, sequences: dict[str, SequenceDefinition]
 ) -> Iterator[DefinitionStep]:
-    """A sequence that was there, since another table counts by it, goes on behind this one's rows."""
+    """Move a sequence that another table counts by, too, behind this table's rows."""
     for column in definition.columns:
         for free, sequence in sequences.items():
             if column.sequence is not None and column.sequence.name == sequence.name:

@@ -38,7 +38,7 @@ _OBJECTS = ("s3", "gcs", "abfs")
 """What pyarrow calls its filesystems of object stores: an open file of theirs knows its object's tag."""
 _SECOND = 10**9
 _UNKNOWN = 0
-"""In place of a time: an FTP server may list the times of files, and tell none of a single file."""
+"""In place of a time: an FTP server may list the times of files, and refuse the time of a single file."""
 _THREADS = 16
 """Requests at a time on the driver."""
 

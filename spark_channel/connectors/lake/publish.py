@@ -426,8 +426,8 @@ class LakePublisher(Writer):
     def _remove_run(run: Run, published: Collection[str] | None) -> None:
         """Remove an ended run's files but those that are `published`; None: it has published none.
 
-        The log's history may know a claim that is newer than what was read of the run: what it publishes is read once
-        more, and it was not removed in between if the run's first note is still there.
+        The log's history may know a claim that is newer than what was read of the run. So its publications are read
+        once more, and it was not removed in between if the run's first note is still there.
         """
         if published is None:
             run.remove()

@@ -100,7 +100,7 @@ class Change:
     operation: str = "append"
     forgotten: Sequence[KeptClaim] = ()
     notes: TableNotes = NO_NOTES
-    """Of the table that `create` makes."""
+    """The notes that `create` gives the new table."""
 
 
 class TableState(ABC):

@@ -610,7 +610,7 @@ class OnePassWriter(PostgresDirectWriter):
         super()._done_or_raise(session, error)
 
     def _published(self, claims: Claims) -> Receipt | None:
-        """What an earlier attempt of this run has published."""
+        """The receipt of an earlier attempt of this run that has published."""
         found = claims.own_publication(self._plan.claim)
         return None if found is None else Receipt(self._task, -1, found.rows, found.nbytes)
 

@@ -67,7 +67,7 @@ class NewTable:
         return replace(self, steps=steps, later=later)
 
     def remark(self, label: str) -> None:
-        """Tell people what they should know of the table."""
+        """Log what the table lacks of its source, and its other names."""
         if self.left_out:
             _log.warning("table %s is made without %s", label, "; ".join(self.left_out))
         if self.renamed:
@@ -76,7 +76,7 @@ class NewTable:
             )
 
     def announce(self, label: str) -> None:
-        """Tell people, before a row moves, what no limit slows down."""
+        """Log, before a row moves, the index builds that no limit slows down."""
         if self.later:
             what = "; ".join(step.what for step in self.later)
             _log.warning("table %s gets later, by a file of statements: %s", label, what)
