@@ -94,7 +94,7 @@ ready-oldest:
 	@LOCK=.ci/requirements-oldest.lock .ci/bootstrap $(OLDEST)
 
 test-oldest: ready-oldest servers
-	@$(ON_OLDEST) -m 'spark and not newest and not soak'
+	@$(ON_OLDEST) -m 'spark and not newest and not soak and not every_server'
 
 test-lowest: ready-oldest servers
 	@$(ON_OLDEST) -m '(lowest or not full) and not spark and not soak and not every_server' $(OF_LIBRARIES)

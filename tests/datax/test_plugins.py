@@ -12,7 +12,15 @@ from tests.cli.typed import typed
 from tests.datax.matrix import read_jobs
 from tests.datax.plugin_ends import ENDS, End, rows_after, written_job
 
-JOBS = read_jobs("plugins.json")
+
+JOBS = [
+    pytest.param(
+        job,
+        marks=pytest.mark.every_server if job["system"] == "hdfs" else (),
+        id=f"{job['system']}: {job['what']}",
+    )
+    for job in read_jobs("plugins.json")
+]
 
 pytestmark = [pytest.mark.server, pytest.mark.full]
 
@@ -33,7 +41,7 @@ def end_of() -> Iterator[Callable[[str], End]]:
         yield get
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job['system']}: {job['what']}")
+@pytest.mark.parametrize("job", JOBS)
 def test_a_plugin_gives_the_rows_of_datax(
     job: dict[str, Any],
     tmp_path: Path,

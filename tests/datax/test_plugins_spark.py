@@ -16,10 +16,6 @@ __all__ = ["end_of"]
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.full]
 
 
-def _name_of(job: dict[str, Any]) -> str:
-    return f"{job['system']}: {job['what']}"
-
-
 def _gives_the_same(spark: SparkSession, job: dict[str, Any], folder: Path, end: End) -> None:
     code = code_on_spark(spark, written_job(job, folder, end))
     wanted = job.get("here", job)
@@ -27,7 +23,7 @@ def _gives_the_same(spark: SparkSession, job: dict[str, Any], folder: Path, end:
     assert rows_after(job, folder, end) == wanted["rows"]
 
 
-@pytest.mark.parametrize("job", JOBS[::15], ids=_name_of)
+@pytest.mark.parametrize("job", JOBS[::15])
 def test_spark_gives_the_same_rows(
     spark: SparkSession,
     job: dict[str, Any],
@@ -41,7 +37,7 @@ def test_spark_gives_the_same_rows(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("job", JOBS, ids=_name_of)
+@pytest.mark.parametrize("job", JOBS)
 def test_spark_gives_the_same_rows_for_every_job(
     spark: SparkSession,
     job: dict[str, Any],
