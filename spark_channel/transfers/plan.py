@@ -4,7 +4,7 @@ import json
 import math
 import re
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from spark_channel.connectors import (
     load_writer,
 )
 from spark_channel.connectors.base.contract import NativeRows
-from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.definition import Defines
 from spark_channel.connectors.base.registry import (
     all_connectors,
     describe,
@@ -206,7 +206,7 @@ class OpenedTransfer:
         return (found[0], "") if all(each == found[0] for each in found) else (None, _OTHERWISE)
 
     @property
-    def definition(self) -> Callable[[], TableDefinition | None] | None:
+    def definition(self) -> Defines | None:
         """How the table is defined whose rows arrive unchanged; None = they come from several, or are changed."""
         if len(self.sources) > 1 or self.sources[0].pipeline.steps or self.steps is not None:
             return None

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_channel.arrow_schema import TextLengths
 from spark_channel.connectors.base.claims import Follows, HeldClaim, StreamNote, StreamProgress
-from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.definition import Defines, TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
@@ -232,8 +232,11 @@ class Reader(SplitReader):
         """Driver. The columns of the table's primary key; () = it has none, or the source knows no keys."""
         return ()
 
-    def definition(self) -> TableDefinition | None:
-        """Driver. The definition of the table that is read; None = it reads no table, or the source has no such."""
+    def definition(self, *, keys_only: bool = False) -> TableDefinition | None:
+        """Driver. The definition of the table that is read; None = it reads no table, or the source has no such.
+
+        `keys_only`: NOT NULL and the primary key are enough.
+        """
         return None
 
     def definitions(self, readers: Sequence["Reader"]) -> list[TableDefinition | None]:
@@ -360,7 +363,7 @@ class WriteContext:
     follows: Follows | None = None
     alone: bool = False
     one_pass: bool = False
-    definition: Callable[[], TableDefinition | None] | None = field(default=None, hash=False)
+    definition: Defines | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ its system has, too, and names what it leaves out.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ __all__ = [
     "ColumnDefinition",
     "ConstraintDefinition",
     "ConstraintKind",
+    "Defines",
     "ForeignKeyDefinition",
     "SequenceDefinition",
     "TableDefinition",
@@ -151,6 +152,12 @@ class TableDefinition:
                 yield f"sequence of {column.name}"
             if column.comment is not None:
                 yield f"comment of {column.name}"
+
+
+class Defines(Protocol):
+    """How a table is defined. `keys_only`: NOT NULL and the primary key, which a read has looked up already."""
+
+    def __call__(self, *, keys_only: bool = False) -> TableDefinition | None: ...
 
 
 def with_not_null(rows: pa.Schema, definition: TableDefinition) -> pa.Schema:

@@ -271,7 +271,8 @@ class LakeWriter(LakePublisher):
         level = self.options.create_table
         if level == "columns":
             return schema, NO_NOTES
-        definition = None if context.definition is None else context.definition()
+        keys_only = level == "keys"
+        definition = None if context.definition is None else context.definition(keys_only=keys_only)
         if definition is None:
             raise OptionError(
                 f"option 'createTable' got {level!r}, and the rows of {lake.shown} are not those of one table, "

@@ -338,6 +338,10 @@ class PostgresReader(SqlReader):
         self._source, self._is_unknown = None, True
         return super().schema()
 
+    def knows_key(self, table: Table) -> bool:
+        """Not of a table from which others inherit."""
+        return super().knows_key(table) and isinstance(table, PgTable) and not table.is_parent
+
     def defined(self, session: Session, table: Table) -> TableDefinition:
         assert isinstance(session, PgSession)
         assert isinstance(table, PgTable)

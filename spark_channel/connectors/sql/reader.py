@@ -121,19 +121,33 @@ class SqlReader(Reader):
         with self.looking() as (_, source):
             return () if source.table is None else source.table.primary
 
-    def definition(self) -> TableDefinition | None:
+    def definition(self, *, keys_only: bool = False) -> TableDefinition | None:
+        known = None if self._source is None else self._source.table
+        if keys_only and known is not None and self.knows_key(known):
+            return self._looked_up(known)
         with self.looking() as (session, source):
             return None if source.table is None else self.defined(session, source.table)
 
+    def knows_key(self, table: Table) -> bool:
+        """Whether `primary` of the table is its primary key, and holds for all rows that are read."""
+        return bool(table.primary)
+
     def defined(self, session: Session, table: Table) -> TableDefinition:
         """The table's definition; a database whose catalog says more has its own."""
-        never_null = self.dialect.is_never_null
+        return self._looked_up(table)
+
+    def _looked_up(self, table: Table) -> TableDefinition:
+        """What is known of the table without another statement."""
         return TableDefinition(
             self.dialect.sql,
             table.schema,
             table.name,
             tuple(
-                ColumnDefinition(column.name, column.declared, not_null=never_null(table, column))
+                ColumnDefinition(
+                    column.name,
+                    column.declared,
+                    not_null=self.dialect.read_as_null(table, column, "") is None,
+                )
                 for column in table.columns
             ),
             tuple(

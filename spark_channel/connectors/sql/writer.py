@@ -316,7 +316,8 @@ class SqlWriter(WriteProtocol[S]):
             return replace(
                 plan, computed=computed, numbers=self.numbers(session, place.table, context)
             )
-        definition = None if context.definition is None else context.definition()
+        keys_only = level != "full"
+        definition = None if context.definition is None else context.definition(keys_only=keys_only)
         if definition is None and level == "auto":
             return plan
         if definition is None:
@@ -500,7 +501,7 @@ class SqlWriter(WriteProtocol[S]):
         own = row_fields(schema) if self.options.write_mode == "apply" else schema
         names = [each.name for each in table.columns]
         sources = {self.dialect.same_name(field.name, names): field.name for field in own}
-        source = None if context.definition is None else context.definition()
+        source = None if context.definition is None else context.definition(keys_only=True)
         looser = []
         for column in strict:
             if column.name not in sources:

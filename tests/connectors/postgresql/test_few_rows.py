@@ -181,8 +181,8 @@ def test_small_tables_take_few_statements_and_one_that_fails_is_parked_alone(
     assert report.rows == (_TABLES - 1) * 20
     assert few.psql("SELECT * FROM few_dw.t3") == "1|old"
     assert few.psql(_STAGED) == "0"
-    # About 40, those of new sessions, and five for the definition of each new table's source.
-    assert len(sent) / _TABLES < 65
+    # About 40, and those of new sessions.
+    assert len(sent) / _TABLES < 55
 
 
 def test_a_transaction_of_a_read_begins_with_its_settings_in_one_exchange(
