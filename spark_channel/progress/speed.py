@@ -6,15 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from spark_channel.progress.report import TransferReport
-
 __all__ = [
     "SIDES",
+    "Drawable",
     "LimitChange",
     "Sample",
     "SlidingRates",
@@ -176,7 +175,22 @@ class SpeedSamples:
 _MOST_STEPS = 600
 
 
-def draw(report: "TransferReport", ax: "Axes") -> None:
+class Drawable(Protocol):
+    """What a picture is made of; `TransferReport` is one."""
+
+    @property
+    def rows_per_second_limit(self) -> float | None: ...
+    @property
+    def bytes_per_second_limit(self) -> float | None: ...
+    @property
+    def last_row_seconds(self) -> float: ...
+    @property
+    def samples(self) -> Sequence[Sample]: ...
+    @property
+    def changes(self) -> Sequence[LimitChange]: ...
+
+
+def draw(report: Drawable, ax: "Axes") -> None:
     """Draw `report` on `ax`, in rows, or in bytes when only those are limited."""
     by_bytes = report.rows_per_second_limit is None and report.bytes_per_second_limit is not None
     scale = 1e6 if by_bytes else 1.0
@@ -212,7 +226,7 @@ def draw(report: "TransferReport", ax: "Axes") -> None:
         ax.legend(loc="lower right")
 
 
-def svg(report: "TransferReport") -> str:
+def svg(report: Drawable) -> str:
     """The picture as an SVG element; empty where matplotlib is missing or nothing was moved."""
     try:
         from matplotlib.figure import Figure
@@ -251,10 +265,10 @@ def by_the_second(samples: Sequence[Sample], field: str) -> tuple[list[float], l
     return edges, speeds
 
 
-def _limits(report: "TransferReport", by_bytes: bool) -> tuple[list[float], list[float | None]]:
+def _limits(report: Drawable, by_bytes: bool) -> tuple[list[float], list[float | None]]:
     """Times and the limit from each on; empty when there never was one."""
     last = report.bytes_per_second_limit if by_bytes else report.rows_per_second_limit
-    steps = [
+    steps: list[tuple[float, float | None]] = [
         (each.seconds, each.bytes_per_second if by_bytes else each.rows_per_second)
         for each in report.changes
     ]
@@ -266,7 +280,7 @@ def _limits(report: "TransferReport", by_bytes: bool) -> tuple[list[float], list
     return [at for at, _ in steps], [value for _, value in steps]
 
 
-def _holds(report: "TransferReport") -> list[tuple[float, float, str]]:
+def _holds(report: Drawable) -> list[tuple[float, float, str]]:
     """(from, to, why) of each pause."""
     ends = [*(each.seconds for each in report.changes[1:]), report.last_row_seconds]
     return [

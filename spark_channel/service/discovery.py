@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
@@ -30,20 +30,14 @@ from spark_channel.serialization import Strict, from_plain, to_plain
 from spark_channel.service import advert_remover
 from spark_channel.service.protocol import ServiceAddress
 
-if TYPE_CHECKING:
-    from spark_channel.service.server import ServiceServer
-
 __all__ = [
     "ServiceDirectory",
     "ServiceRecord",
     "advert_name",
     "bare_environment",
     "keep_clean",
-    "note_running",
-    "note_stopped",
     "private_directory",
     "read_private",
-    "running_service",
     "write_private",
 ]
 
@@ -65,26 +59,6 @@ _NEEDED = frozenset(
         "XDG_RUNTIME_DIR",
     }
 )
-
-
-_running: "list[tuple[int, ServiceServer]]" = []
-"""The services of this process, with its pid: a forked child inherits the list, and not their threads."""
-
-
-def note_running(server: "ServiceServer") -> None:
-    """Let `running_service` find a service of this process."""
-    _running.append((os.getpid(), server))
-
-
-def note_stopped(server: "ServiceServer") -> None:
-    """Undo `note_running`."""
-    _running[:] = [each for each in _running if each[1] is not server]
-
-
-def running_service() -> "ServiceServer | None":
-    """Return the service of this process that has run for the longest time; None without one."""
-    pid = os.getpid()
-    return next((server for started_by, server in list(_running) if started_by == pid), None)
 
 
 def bare_environment() -> dict[str, str]:

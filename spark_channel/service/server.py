@@ -16,7 +16,6 @@ from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
 from spark_channel.service import protocol
 from spark_channel.service.connection import answered_here
-from spark_channel.service.discovery import note_running, note_stopped
 from spark_channel.service.jobs import JobRegistry
 from spark_channel.service.limits import LimitService
 from spark_channel.service.protocol import (
@@ -31,6 +30,7 @@ from spark_channel.service.protocol import (
     scoped_token,
     token_of_file,
 )
+from spark_channel.service.running import note_running, note_stopped
 
 if TYPE_CHECKING:
     from ssl import SSLContext

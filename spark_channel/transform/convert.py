@@ -11,7 +11,13 @@ from zoneinfo import available_timezones
 import pyarrow as pa
 
 from spark_channel.lazy import compute as pc
-from spark_channel.transform.exact_numbers import as_carried, carried_type, exact_field, java_double
+from spark_channel.transform.exact_numbers import (
+    Converted,
+    as_carried,
+    carried_type,
+    exact_field,
+    java_double,
+)
 from spark_channel.transform.time_patterns import formatted, parsed
 from spark_channel.transform.transformer import Flow, Refused, Transformer, TransformResult
 
@@ -319,9 +325,6 @@ def _short(column: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(text, r"(\.[0-9]*[1-9])0+$|\.0+$", r"\1")
 
 
-Converted = tuple[pa.Array, pa.BooleanArray | None]
-
-"""Holds each text of a number exactly, up to 38 digits on both sides of the point."""
 _WHOLE = r"^[-+]?\d+$"
 _NUMBER = r"^[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,2})?$"
 _TIMES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%H:%M:%S")

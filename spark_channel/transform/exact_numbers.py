@@ -6,16 +6,20 @@ than a 64-bit float, 1.50 more than its number. A note in the field says that a 
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_channel.lazy import compute as pc
 
-if TYPE_CHECKING:
-    from spark_channel.transform.convert import Converted
-
-__all__ = ["as_carried", "carried_type", "exact_field", "is_exact", "java_double", "kept"]
+__all__ = [
+    "Converted",
+    "as_carried",
+    "carried_type",
+    "exact_field",
+    "is_exact",
+    "java_double",
+    "kept",
+]
 
 _NOTE = b"spark_channel.exact_number"
 _DOUBLE, _LONG = b"double", b"long"
@@ -26,7 +30,9 @@ _NUMBER = r"^(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?|(?i:na
 _LEAST_PLAIN, _LEAST_LARGE = 1e-3, 1e7
 """Between them Java writes a double without an exponent."""
 
-Cast = Callable[[pa.Array, pa.DataType], "Converted"]
+Converted = tuple[pa.Array, pa.BooleanArray | None]
+"""The array as the other type, and which values had none there; None if all had."""
+Cast = Callable[[pa.Array, pa.DataType], Converted]
 
 
 def is_exact(kind: pa.DataType | None) -> bool:
@@ -49,7 +55,7 @@ def carried_type(field: pa.Field) -> pa.DataType:
     return pa.int64() if note == _LONG and field.type == _WHOLE else field.type
 
 
-def kept(array: pa.Array, kind: pa.DataType, cast: Cast) -> "Converted":
+def kept(array: pa.Array, kind: pa.DataType, cast: Cast) -> Converted:
     """`array` as `exact_field` of a field of `kind` has it, and which values are none; `cast` refuses values."""
     if pa.types.is_integer(kind):
         if pa.types.is_string(array.type):
@@ -68,7 +74,7 @@ def kept(array: pa.Array, kind: pa.DataType, cast: Cast) -> "Converted":
     )
 
 
-def as_carried(array: pa.Array, field: pa.Field, cast: Cast) -> "Converted":
+def as_carried(array: pa.Array, field: pa.Field, cast: Cast) -> Converted:
     """The values of a field in `carried_type`, and which do not fit it."""
     kind = carried_type(field)
     return (array, None) if kind == array.type else cast(array, kind)

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import Token
@@ -13,14 +13,11 @@ from spark_channel.limits import LimitStatus, RateLimiter, StatusRequest
 from spark_channel.observe import is_wanted
 from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, JobColumn, JobSpec, Phase
-from spark_channel.service.discovery import running_service
 from spark_channel.service.launch import serve_here
+from spark_channel.service.running import RunningService, running_service
 from spark_channel.tunnel.positions import LagWatch, added_up
 from spark_channel.tunnel.records import Channel
 from spark_channel.tunnel.source import READ, StreamSource, base_split
-
-if TYPE_CHECKING:
-    from spark_channel.service import ServiceServer
 
 __all__ = ["ConsumerJob", "lag_of"]
 
@@ -78,7 +75,7 @@ class ConsumerJob:
         self._wake = threading.Condition()
         self._ended = False
         self._error = ""
-        self._server: ServiceServer | None = None
+        self._server: RunningService | None = None
         self._job = ""
         self._reported = False
         self._beats_at = 0.0

@@ -12,7 +12,6 @@ from tests.cli.typed import typed
 from tests.datax.matrix import read_jobs
 from tests.datax.plugin_ends import ENDS, End, rows_after, written_job
 
-
 JOBS = [
     pytest.param(
         job,

@@ -220,7 +220,7 @@ with ServiceServer() as server, ProgressDisplay() as display:
     with ServiceClient(server.address, "j", spec) as client:
         counters = client.counters(0, 1, rows_expected=10)
         counters.pushed(5, 40)
-        threading.Event().wait(0.6)
+        threading.Event().wait(1.5)
         print("a line of the program")
         counters.pushed(5, 40)
         counters.enter(Phase.DONE)

@@ -18,7 +18,7 @@ from spark_channel.errors import ChannelError, SourceError
 from spark_channel.limits import Pause, Resume, SetRates
 from spark_channel.observe.metrics import prometheus_text
 from spark_channel.progress import JobProgress
-from spark_channel.service import ServiceServer, discovery
+from spark_channel.service import ServiceServer, running
 from spark_channel.service.limits import job_limit
 from spark_channel.tunnel import Delivery, Tunnel, job, positions
 from spark_channel.tunnel.worker import TunnelWorker
@@ -38,7 +38,7 @@ def shop(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(discovery, "_running", [])  # without that of a Spark session
+    monkeypatch.setattr(running, "_running", [])  # without that of a Spark session
     monkeypatch.setattr(job, "_REPORT_SECONDS", 0.01)
     monkeypatch.setattr(job, "_LOOK_SECONDS", 0.01)
     for name in [name for name in os.environ if name.startswith(("OPENLINEAGE", "OTEL_"))]:
