@@ -45,8 +45,8 @@ Members = Sequence[tuple[tuple[str, ...], Any]]
 SHARED = """
 ## Options of several commands
 
-| option | meaning | default |
-|---|---|---|"""
+| option | meaning |
+|---|---|"""
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -70,13 +70,13 @@ def _help(parameter: Any) -> tuple[str, str]:
 
 
 def _default(parameter: Any) -> str:
+    """What a cell ends with: nothing for an argument, which the usage shows, and where nothing is the default."""
     described, value = _help(parameter)[1], getattr(parameter, "default", None)
     if parameter.required:
-        return "required"
-    if described:
-        return described
-    plain = isinstance(value, str | int | float) and value != ""
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`" if plain else "none"
+        return "" if parameter.param_type_name == "argument" else " Required."
+    if not described and isinstance(value, str | int | float) and value not in ("", False):
+        described = f"`{value}`"
+    return f" Default: {described}." if described else ""
 
 
 def _takes(command: Any, parameter: Any) -> str:
@@ -94,7 +94,7 @@ def _name(command: Any, parameter: Any) -> str:
 
 
 def _row(command: Any, parameter: Any) -> str:
-    return f"| {_name(command, parameter)} | {_cell(_help(parameter)[0])} | {_cell(_default(parameter))} |"
+    return f"| {_name(command, parameter)} | {_cell(_help(parameter)[0] + _default(parameter))} |"
 
 
 def _rows(command: Any) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def section(path: tuple[str, ...], command: Any, shared: Container[str]) -> str:
     lines = [f"\n## {' '.join(path)}\n", _text(command)]
     if also := _also(command, shared):
         lines += ["", f"{also}."]
-    lines += ["", f"| `{_usage(path, command)}` | meaning | default |", "|---|---|---|", *own]
+    lines += ["", f"| `{_usage(path, command)}` | meaning |", "|---|---|", *own]
     return "\n".join(lines) + "\n"
 
 
@@ -145,7 +145,7 @@ def family(title: str, members: Members, shared: Container[str] = ()) -> str:
         for row in _rows(each):
             if row not in shared:
                 uses.setdefault(row, []).append(f"`{path[-1]}`")
-    lines += ["", "| option or argument | meaning | default | of |", "|---|---|---|---|"]
+    lines += ["", "| option or argument | meaning | of |", "|---|---|---|"]
     names = [f"`{path[-1]}`" for path, _ in members]
     lines += [f"{row} {_of(each, names)} |" for row, each in uses.items()]
     return "\n".join(lines) + "\n"

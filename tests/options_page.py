@@ -5,7 +5,7 @@
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 from spark_channel.connectors.base.registry import Connector, all_connectors
@@ -331,7 +331,7 @@ def options_page() -> str:
     }
     first = _block(OPTION, ["|".join(rows[name].split("|")[:4]) + "|" for name in TWELVE])
     text = HEAD.replace("OWN", _filled(own)) + f"\n## The twelve that people set\n{first}"
-    return with_contents(text + "".join(map(_folded, sections)))
+    return with_contents(text + "".join(_folded(each, TWELVE) for each in sections))
 
 
 TWELVE = (
@@ -341,11 +341,17 @@ TWELVE = (
 _NAME = re.compile(r"\| `(\w+)`")
 
 
-def _folded(section: str) -> str:
-    """The section with its table and lists behind a line that opens them."""
-    head, bar, table = section.partition("\n| option")
-    count = sum(1 for line in table.split("\n") if _NAME.match(line))
-    summary = f"<details markdown><summary>All {count}, and what is refused or ignored</summary>\n"
+def _folded(section: str, shown: Container[str] = ()) -> str:
+    """The section with its table, without the rows that are shown above, and its lists behind a line that opens them."""
+    head, bar, whole = section.partition("\n| option")
+    rows = [
+        (match and match[1], line) for line in whole.split("\n") for match in [_NAME.match(line)]
+    ]
+    table = "\n".join(line for name, line in rows if name not in shown)
+    count = sum(1 for name, _ in rows if name and name not in shown)
+    which = "All" if table == whole else "The other"
+    others = ", and what is refused or ignored" if "\n- **" in table else ""
+    summary = f"<details markdown><summary>{which} {count}{others}</summary>\n"
     return f"{head}\n{summary}{bar}{table.rstrip()}\n\n</details>\n"
 
 

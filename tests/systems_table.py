@@ -61,7 +61,9 @@ FEEDS = {
     "new snapshots": "new snapshots",
     "new records": "new records",
 }
-HEAD = "| System | Read | Write | Stream from | Delivery | Maturity: tested against |\n|---|---|---|---|---|---|\n"
+DISK = " on a disk"
+"""The end of the name of a system that other stores hold, too."""
+HEAD = "| System | Stream from | Delivery | Maturity: tested against |\n|---|---|---|---|\n"
 
 
 def link_of(connector: str) -> str:
@@ -103,11 +105,10 @@ def table() -> str:
     lines: dict[str, None] = {}  # the formats of files have the same rows
     for page, each, of in reached():
         feeds = ", ".join(FEEDS[feed] for feed in each.feed)
-        can = ["yes" if half else "no" for half in (each.reader, each.writer)]
+        only = "" if each.reader and each.writer else " (read)" if each.reader else " (write)"
         maturity = f"**{of.maturity}**: {of.tested}"
         cells = [
-            f"[{of.system}]({page})",
-            *can,
+            f"[{of.system}]({page}){only}",
             feeds or "no",
             delivery_text(of.delivery),
             maturity,
@@ -119,10 +120,14 @@ def table() -> str:
 def delivery_table() -> str:
     """The targets of each promise."""
     targets: dict[Delivery, dict[str, None]] = {promise: {} for promise in get_args(Delivery)}
+    first: dict[str, AlsoReaches] = {}
     for page, _, of in reached():
+        begun = first.setdefault(page, of)
+        if of is not begun and begun.delivery == of.delivery and DISK in begun.system:
+            continue  # elsewhere than on a disk
         is_mixed = len(set(of.delivery.values())) > 1
         for mode, promise in of.delivery.items():
-            targets[promise][f"[{of.system}]({page})" + f" with `commit={mode}`" * is_mixed] = None
+            targets[promise][f"[{of.system.removesuffix(DISK)}]({page})" + f" with `commit={mode}`" * is_mixed] = None
     lines = [f"| **{promise}** | {'; '.join(found)} |\n" for promise, found in targets.items()]
     return "| delivery | targets |\n|---|---|\n" + "".join(lines)
 

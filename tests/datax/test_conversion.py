@@ -3,7 +3,7 @@
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,18 +151,28 @@ def pair(shop: Shop, make_job: Any, given: str, kind: str) -> str:
     return shop.server.sql(f"SELECT a FROM {shop.database}.u")
 
 
+def alike(values: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
+    """The names with the same values, together."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, each in values.items():
+        names.setdefault(each, []).append(name)
+    return list(names.values())
+
+
 def test_the_table_of_type_pairs_is_what_a_run_gives(
     shop: Shop, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SPARK_CHANNEL_WRITE_DOCS=1 writes it into the page."""
     monkeypatch.setenv("TZ", "UTC")
-    lines = [f"| from, to | {' | '.join(TYPES)} |", "|---" * (len(TYPES) + 1) + "|"]
-    alike: dict[str, list[str]] = {}
-    for given in TYPES:
-        cells = [pair(shop, make_job, given, kind) for kind in TYPES]
-        alike.setdefault(" | ".join(cells), []).append(given)
-    lines += [f"| {', '.join(given)} | {cells} |" for cells, given in alike.items()]
-    made = "\n".join(lines)
+    cells = {(given, kind): pair(shop, make_job, given, kind) for given in TYPES for kind in TYPES}
+    columns = alike({kind: tuple(cells[given, kind] for given in TYPES) for kind in TYPES})
+    rows = alike({given: tuple(cells[given, kinds[0]] for kinds in columns) for given in TYPES})
+    heads = ["from, to", *map(", ".join, columns)]
+    lines = [heads, ["---"] * len(heads)]
+    lines += [
+        [", ".join(given), *(cells[given[0], kinds[0]] for kinds in columns)] for given in rows
+    ]
+    made = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     text = PAGE.read_text()
     found = re.search(r"<!-- type pairs -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
     assert found is not None
