@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 from urllib.parse import unquote
 
 import typer
@@ -52,6 +52,9 @@ from spark_channel.verification.report import (
     VerifyReport,
     VerifySettings,
 )
+
+if TYPE_CHECKING:
+    from spark_channel.service.jobs import JobListener
 
 __all__ = [
     "CopyOptions",
@@ -447,6 +450,7 @@ def _verify_each(
 def _verify_file(file: Path, options: VerifyOptions, more: Mapping[str, Any]) -> TablesReport:
     """The tables of a replication file, one by one, under the file's limit or the one that is given instead."""
     from spark_channel.replication.config import load_replication
+    from spark_channel.replication.report import TablesProgress
     from spark_channel.replication.run import RunSettings, limited
     from spark_channel.replication.verify import pairs_of
 
@@ -459,13 +463,17 @@ def _verify_file(file: Path, options: VerifyOptions, more: Mapping[str, Any]) ->
     replication = load_replication(file)
     given = {"rowsPerSecond", "bytesPerSecond", "sharedLimit"} & set(more)
     found = []
+    progress = TablesProgress((lambda _: None) if options.json_output else partial(say, error=True))
     with ExitStack() as held:
+        held.enter_context(progress)
         of_file = {} if given else held.enter_context(limited(replication, RunSettings()))[0]
         more = {**of_file, **more}
-        carry_out = held.enter_context(_engine(options, (), more))
+        display = None if is_verbose() else progress
+        carry_out = held.enter_context(_engine(options, (), more, display))
         for pair in pairs_of(replication, options.select):
             if pair.spec is None:
                 found.append(VerifiedTable(pair.name, None, pair.fault))
+                progress.table_compared(0)
                 continue
             asked = options.settings
             settings = replace(
@@ -479,9 +487,11 @@ def _verify_file(file: Path, options: VerifyOptions, more: Mapping[str, Any]) ->
                 report = carry_out(pair.spec, more, settings, options.repairs)
             except ChannelError as error:
                 found.append(VerifiedTable(pair.name, None, str(error)))
+                progress.table_compared(0)
             else:
                 report.notes = (*pair.notes, *report.notes)
                 found.append(VerifiedTable(pair.name, report))
+                progress.table_compared(report.source_rows + report.target_rows)
     return TablesReport(tuple(found))
 
 
@@ -546,8 +556,12 @@ def _specs(options: VerifyOptions) -> Sequence[TransferSpec]:
 
 @contextmanager
 def _engine(
-    options: VerifyOptions, specs: Sequence[TransferSpec], more: Mapping[str, Any]
+    options: VerifyOptions,
+    specs: Sequence[TransferSpec],
+    more: Mapping[str, Any],
+    display: "JobListener | None" = None,
 ) -> Iterator[_Verify]:
+    """`display` shows the jobs of this machine, which are otherwise shown as everywhere."""
     conf = parse_conf(options.conf)
     name = chosen_engine(options.engine, specs, master=options.master, conf=conf)
     if name == "local":
@@ -555,7 +569,7 @@ def _engine(
         from spark_channel.verification import verify_with
 
         served = any(has_speed(spec, more) for spec in specs) or bool(more)
-        with local_engine(served=served) as engine:
+        with local_engine(served=served, display=display) as engine:
             try:
                 yield _as_typed(partial(verify_with, engine))
             except ChannelError:

@@ -151,6 +151,12 @@ class TablesProgress:
         place = f" -> {outcome.object}" if outcome.object else ""
         self._say(f"{number}/{tables} {outcome.stream}{place}: {what} in {outcome.seconds:.1f} s")
 
+    def table_compared(self, rows: int) -> None:
+        """Count a table that `verify` has compared; its rows are those of both sides."""
+        with self._wake:
+            self._ended += 1
+            self._rows += rows
+
     def planned(self, tables: int, rows: int | None) -> None:
         """For `RunSettings.planned`."""
         with self._wake:

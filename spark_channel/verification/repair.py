@@ -17,6 +17,7 @@ from spark_channel.connectors.base.stored import Stored
 from spark_channel.errors import ChannelError, SchemaError, UnsupportedError
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import Endpoint, Split, deal, merge_tasks
+from spark_channel.progress.report import plain_end
 from spark_channel.transfers.options import JobOptions
 from spark_channel.transfers.plan import open_transfer
 from spark_channel.transfers.run import Transfer
@@ -180,16 +181,17 @@ def refuse_impossible(verification: Verification, *, delete: bool) -> None:
         UnsupportedError: it cannot.
     """
     target = verification.sides[1]
+    shown = plain_end(target.label)
     if not verification.columns.key:
         raise UnsupportedError(
-            f"{target.label} cannot be repaired: no key says which row is which. Name its columns with 'key'"
+            f"{shown} cannot be repaired: no key says which row is which. Name its columns with 'key'"
         )
     for place in verification.columns.key:
         form = verification.columns.forms[place]
         if form.name in _SEVERAL_SPELLINGS:
             name = verification.columns.names[place][0]
             raise UnsupportedError(
-                f"{target.label} cannot be repaired: its key column {name!r} is compared as {form}, so that equal keys "
+                f"{shown} cannot be repaired: its key column {name!r} is compared as {form}, so that equal keys "
                 "may be other values for the database, which would get a second row. Name another key with 'key'"
             )
     end = verification.job_options.spec.writer
@@ -197,17 +199,17 @@ def refuse_impossible(verification: Verification, *, delete: bool) -> None:
     model = connector.options_class("writer")
     if not {"writemode", "keycolumns"} <= set(model.names()):
         raise UnsupportedError(
-            f"{target.label} cannot be repaired: the {connector.name} writer does not update rows by a key. Copy the "
+            f"{shown} cannot be repaired: the {connector.name} writer does not update rows by a key. Copy the "
             "table again, or the part of it that differs, with 'where'"
         )
     if verification.columns.excluded and target.database is None:
         raise UnsupportedError(
-            f"{target.label} cannot be repaired without columns {', '.join(verification.columns.excluded)}, since its "
+            f"{shown} cannot be repaired without columns {', '.join(verification.columns.excluded)}, since its "
             "rows are replaced as wholes. Verify all columns"
         )
     if delete and target.database is None:
         raise UnsupportedError(
-            f"option 'delete' removes rows of databases only, and {target.label} is not one. Repair it without the "
+            f"option 'delete' removes rows of databases only, and {shown} is not one. Repair it without the "
             "option, and remove the extra rows yourself"
         )
     _rehearse(verification, delete=delete)
@@ -224,9 +226,9 @@ def _rehearse(verification: Verification, *, delete: bool) -> None:
     try:
         writer.rehearse(WriteContext("rehearsal"), written)
     except ChannelError as error:
-        label = verification.sides[1].label
+        shown = plain_end(verification.sides[1].label)
         raise type(error)(
-            f"{label} cannot be repaired, and no row was compared: {error}"
+            f"{shown} cannot be repaired, and no row was compared: {error}"
         ) from error
 
 

@@ -17,6 +17,7 @@ from spark_channel.planning import Endpoint, Split, Task, TaskGroup, TransferSpe
 from spark_channel.planning.tasks import assign_fairly
 from spark_channel.planning.transfer import wanted_channels
 from spark_channel.progress import JobSpec, Phase
+from spark_channel.progress.report import plain_end
 from spark_channel.service import ServiceAddress
 from spark_channel.service.launch import JobReporter, reason_of
 from spark_channel.transfers.channels import channel_bound
@@ -295,8 +296,9 @@ class Verification:
         )
         for old, new in zip(before, self.sides, strict=True):
             if old.schema != new.schema:
+                shown = f"{new.role} {plain_end(new.label)}"
                 raise SourceError(
-                    f"the columns of the {new.role} {new.label} changed during the comparison: verify it again"
+                    f"the columns of the {shown} changed during the comparison: verify it again"
                 )
             new.reader.fetch_size = old.reader.fetch_size
             new.shared = {name: value for name, value in old.shared.items() if name != "snapshot"}

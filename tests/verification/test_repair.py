@@ -1,5 +1,6 @@
 """What a repair writes and removes, what it leaves alone, and what it says then."""
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -181,7 +182,9 @@ def test_a_target_without_the_key_is_refused_before_a_row_is_read(
     keyless = "CREATE TABLE t (id INTEGER, a TEXT, b TEXT)"
     target = sqlite(tmp_path / "b.db", [(1, "z", None)], keyless)
     monkeypatch.setattr(run_module.Verification, "_run", read)
-    said = r"cannot be repaired, and no row was compared: .*unique"
+    said = (
+        rf"{re.escape(str(tmp_path))}/b\.db t cannot be repaired, and no row was compared: .*unique"
+    )
     with pytest.raises(TargetError, match=said):
         spark_channel.verify(
             None, source, target, key=["id"], repair=True, delete=delete, dry_run=dry_run

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spark_channel
+from tests.cli.test_run import CLI, environment
 from tests.cli.typed import typed
 
 FILE = """
@@ -63,6 +65,23 @@ def test_the_tables_of_a_replication_file_are_equal_behind_its_masks(file: Path)
         "columns that the file leaves out are not compared: phone",
     ]
     assert "mode incremental" in found["orders -> shop_orders"]["notes"][0]
+
+
+def test_equal_tables_are_a_line_each(file: Path) -> None:
+    done = subprocess.run(
+        [*CLI, "verify", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(),
+        check=True,
+    )
+    *tables, last = done.stdout.splitlines()
+    names = ("orders -> shop_orders", "things -> shop_things", "users -> shop_users")
+    assert tuple(sorted(each.split(":")[0] for each in tables)) == names
+    assert last == "3 tables: 3 equal"
+    # the progress of a run of many seconds, and nothing of single tables
+    assert all(" tables done, " in line for line in done.stderr.splitlines())
 
 
 def test_one_table_that_cannot_be_compared_does_not_end_the_others(
