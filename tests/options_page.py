@@ -342,7 +342,7 @@ _NAME = re.compile(r"\| `(\w+)`")
 
 
 def _folded(section: str, shown: Container[str] = ()) -> str:
-    """The section with its table, without the rows that are shown above, and its lists behind a line that opens them."""
+    """The section with its table and lists behind a line that opens them, without rows that are `shown` above."""
     head, bar, whole = section.partition("\n| option")
     rows = [
         (match and match[1], line) for line in whole.split("\n") for match in [_NAME.match(line)]

@@ -127,7 +127,9 @@ def delivery_table() -> str:
             continue  # elsewhere than on a disk
         is_mixed = len(set(of.delivery.values())) > 1
         for mode, promise in of.delivery.items():
-            targets[promise][f"[{of.system.removesuffix(DISK)}]({page})" + f" with `commit={mode}`" * is_mixed] = None
+            targets[promise][
+                f"[{of.system.removesuffix(DISK)}]({page})" + f" with `commit={mode}`" * is_mixed
+            ] = None
     lines = [f"| **{promise}** | {'; '.join(found)} |\n" for promise, found in targets.items()]
     return "| delivery | targets |\n|---|---|\n" + "".join(lines)
 
