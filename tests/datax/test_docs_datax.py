@@ -1,4 +1,4 @@
-"""The page of DataX's keys names every plugin, and every key that has an effect; `check` names the others in a job."""
+"""The page of DataX's keys names every plugin, and every key with an effect or that is refused; `check` names others."""
 
 import re
 from pathlib import Path
@@ -182,12 +182,12 @@ def test_every_transformer_is_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("section", "title"), WHERE, ids=lambda value: getattr(value, "__name__", "")
 )
-def test_every_key_with_an_effect_is_named_in_its_table(
+def test_every_key_with_an_effect_or_that_is_refused_is_named_in_its_table(
     section: type[JobSection], title: str
 ) -> None:
     fields = {field.alias or name for name, field in section.model_fields.items()}
     body = SECTIONS[title]
-    missing = [key for key in fields if not re.search(rf"\b{key}\b", body)]
+    missing = [key for key in {*fields, *section.refused} if not re.search(rf"\b{key}\b", body)]
     assert missing == []
 
 
