@@ -1,4 +1,4 @@
-"""The page of DataX's keys names every plugin, and every key with an effect or that is refused; `check` names others."""
+"""The page of DataX's keys names each plugin, and each key with an effect or that is refused; `check` names others."""
 
 import re
 from pathlib import Path
