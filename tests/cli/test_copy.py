@@ -278,6 +278,16 @@ def test_with_spark(
     assert pq.read_table(tmp_path / "out").num_rows == 2
 
 
+def test_rows_that_were_there_are_named(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.csv", f"{tmp_path / 'b.db'}?dbtable=t"
+    source.write_text("id\n1\n2\n")
+    said = [typed("copy", str(source), target).output for _ in range(2)]
+    assert ["added to 2 rows that were there" in each for each in said] == [False, True]
+    replaced = typed("copy", str(source), target, "--mode", "overwrite")
+    assert replaced.exit_code == 0
+    assert "that were there" not in replaced.output
+
+
 def test_the_first_example_of_the_page(tmp_path: Path) -> None:
     """As a shell takes it."""
     page = (ROOT / "docs" / "copy.md").read_text(encoding="utf-8")

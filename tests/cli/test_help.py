@@ -45,3 +45,10 @@ def test_the_help_of_a_command_has_groups_examples_and_an_address(command: str) 
     for panel in ("Limit", "Safety", "Engine", "Output"):
         assert f"─ {panel} ─" in said
     assert pages.page(topic)
+
+
+def test_commands_are_in_the_order_of_use() -> None:
+    said = typed("--help").stdout
+    names = ["demo", "copy", "replicate", "verify", "run", "check", "plan", "convert", "ui"]
+    places = [said.index(f"│ {name} ") for name in names]
+    assert places == sorted(places)

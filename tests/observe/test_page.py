@@ -354,6 +354,7 @@ def test_a_real_job_is_watched_paused_and_resumed_in_a_browser(
         browser.wait(
             "document.querySelector('#figures div:nth-child(2) dd').innerText.startsWith('0')", 10
         )
+        assert "left" not in browser.text("#progress-text")  # a clock that stands still
         stopped = browser.run(f"return {rows}")
         browser.wait("document.querySelector('#waits-text').innerText.includes('paused')", 2)
         assert browser.run(f"return {rows}") == stopped

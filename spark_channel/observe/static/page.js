@@ -271,7 +271,7 @@ function showJob() {
   byId("progress-row").hidden = job.percent === null || ended(job);
   if (job.percent !== null) {
     byId("progress").value = job.percent;
-    setText(byId("progress-text"), Math.floor(job.percent) + " %" + (job.eta_seconds ? ", " + duration(job.eta_seconds) + " left" : ""));
+    setText(byId("progress-text"), Math.floor(job.percent) + " %" + (job.eta_seconds && !isStill(job) ? ", " + duration(job.eta_seconds) + " left" : ""));
   }
   showFigures(job);
   showControl(byId("control"), state.limits.find((limit) => limit.job === job.job), "control-title", "Limit of this job");
