@@ -1,7 +1,8 @@
 """Makes the table of versions in docs/compatibility.md: `python -m tests.versions_table`.
 
-Pythons and Javas are those of tests/versions.tsv, which `make test-versions` writes. Libraries are those of the lock
-files, with which `make test`, `make test-all` and `make test-oldest` run, and accepted are those of pyproject.toml.
+Pythons, Javas and further versions of PySpark are those of tests/versions.tsv, which `make test-versions` writes.
+Libraries are those of the lock files, with which `make test`, `make test-all` and `make test-oldest` run, and accepted
+are those of pyproject.toml.
 """
 
 import re
@@ -49,6 +50,11 @@ def _run(kind: str) -> str:
     return "; ".join(f"{', '.join(by_tests[tests])}: {tests}" for tests in sorted(by_tests))
 
 
+def _also(kind: str) -> str:
+    """The same, after what is said of other versions."""
+    return f"; {ran}" if (ran := _run(kind)) else ""
+
+
 def table() -> str:
     clients = {name: lowest for extra in CLIENTS for name, lowest in EXTRAS[extra].items()}
     named = ", ".join(f"`{name}` {lowest}" for name, lowest in clients.items())
@@ -56,8 +62,8 @@ def table() -> str:
         "| | accepted | tested |",
         "|---|---|---|",
         f"| Python | 3.11 to 3.14 | {_run('Python')} |",
-        "| PySpark | 4.0 to 4.3 | {} and {}. Streams differ between versions: "
-        "[the table](streams.md#versions-of-spark) |".format(*_locked("pyspark")),
+        "| PySpark | 4.0 to 4.3 | {} and {}{}. Streams differ between versions: "
+        "[the table](streams.md#versions-of-spark) |".format(*_locked("pyspark"), _also("PySpark")),
         "| pyarrow | {} and newer | {} and {} |".format(CORE["pyarrow"], *_locked("pyarrow")),
         f"| Java | 17 and newer | {_run('Java')} |",
         f"| clients | {named} and newer | the lowest and the newest |",
