@@ -21,7 +21,7 @@ help:
 	@echo 'make test-all     the other tests, which need ten more servers'
 	@echo 'make test-oldest  tests with Spark on the lowest version of each library that pyproject.toml allows'
 	@echo 'make test-lowest  the quick tests of connectors on these versions; CI runs those near a library'
-	@echo 'make test-versions  quick tests on other Pythons, ends of jobs on other Javas, where the machine has them'
+	@echo 'make test-versions  quick tests on other Pythons, ends of jobs on other Javas, and other releases of Spark'
 	@echo 'make test-newest  quick tests with the newest of all, pre-releases too; prints what breaks'
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
@@ -115,7 +115,7 @@ ON_OLDEST = OLDEST_VERSIONS=1 PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSP
 	  $(TESTS) $(OLDEST)/bin/python -n $(OLDEST_PROCESSES) $(SPREAD) -o cache_dir=artifacts/pytest-oldest \
 	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning' -W 'ignore::DeprecationWarning' -W 'ignore::ImportWarning'
 
-# With the Pythons and Javas that this machine has. VERSIONS="python3.13 /usr/lib/jvm/java-21-openjdk-amd64" for some of them.
+# VERSIONS="python3.13 pyspark==4.1.*" for some of them.
 test-versions: ready
 	@.ci/versions $(VERSIONS)
 
