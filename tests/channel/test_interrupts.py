@@ -248,6 +248,7 @@ class _At:
                 return None
             if frame.f_code.co_name == "__del__":
                 return None  # of another test's objects, collected now; Python reports what it raises, and continues
+            frame.f_trace = self  # from Python 3.12 on, the first call has no opcodes without it
             frame.f_trace_opcodes = True
             self.inside += 1
             self.pass_one()
