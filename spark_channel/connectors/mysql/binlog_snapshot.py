@@ -237,6 +237,7 @@ class BinlogWatermarks:
             )
         self._table.look(session)
         raw = self._table.read(session, lower, upper, rows)
+        self._table.check(session)
         session.rows("COMMIT")
         begin = position.meet(self._after)
         seen = begin.remaining(position)

@@ -356,7 +356,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
     def _start(self, session: PgReadSession, table: FollowedTable, at: int) -> BaseProgress | None:
         reader = self._reader_of(session, table.name, table.oid)
         log = self._log_of(table, reader, at, lambda: nullcontext(session), rule=self._rule)
-        return log.start(session, reader.resolve(session), at)
+        return log.start(session, at)
 
     def _marks(self, session: PgReadSession) -> PgWatermarks:
         """For what is of the log, and of no table."""

@@ -18,8 +18,6 @@ from spark_channel.connectors.sql.log_feed import (
     BaseTable,
     SchemaRule,
     TableFacts,
-    base_keyset,
-    key_of,
     order_of,
 )
 from spark_channel.connectors.sql.reader import SqlReader
@@ -144,16 +142,14 @@ class PgWatermarks:
         with self._connect() as session:
             return _snapshot(session).running
 
-    def start(self, session: PgReadSession, source: ReadSource, at: int) -> BaseProgress | None:
+    def start(self, session: PgReadSession, at: int) -> BaseProgress | None:
         """The whole base, of which all that was committed before `at` is visible; None = the table is empty."""
-        keyset = base_keyset(source)
-        found = session.rows(key_of(keyset, [], 0, last=True))
-        if not found:
+        last = self._table.last(session)
+        if last is None:
             return None
-        rows, _ = _size(session, source)
-        return BaseProgress(
-            None, tuple(found[0]), at, at, rows=rows, order=order_of(keyset, _sorted_as)
-        )
+        rows, _ = _size(session, self._table.source(session))
+        order = order_of(self._table.keyset, _sorted_as)
+        return BaseProgress(None, last, at, at, rows=rows, order=order)
 
     def bound(self, lower: Key | None, upper: Key, rows: int) -> Key | None:
         """The key of row number `rows` behind `lower`, up to `upper`; None = there are fewer rows."""

@@ -13,7 +13,7 @@ from spark_channel.connectors.sql.keyset import Keyset, keyset_of
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource, check_same_columns
-from spark_channel.errors import SourceError
+from spark_channel.errors import ChannelError, SourceError
 from spark_channel.lazy import compute as pc
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
@@ -333,9 +333,8 @@ class BaseTable:
         return self._source
 
     def look(self, session: Session) -> None:
-        """Look at the table again, for a chunk that has the columns that it has now."""
-        if self._columns is None:
-            self._source = self._checked(session)
+        """Look at the table again: it may have been altered since the last chunk. It raises what `source` raises."""
+        self._source = self._checked(session)
 
     @property
     def keyset(self) -> Keyset:
@@ -345,14 +344,33 @@ class BaseTable:
 
     def bound(self, session: Session, lower: Key | None, upper: Key, rows: int) -> Key | None:
         """The key of row number `rows` behind `lower`, up to `upper`; None = there are fewer rows."""
-        keyset = base_keyset(self.source(session))
-        found = session.rows(key_of(keyset, between(keyset, lower, upper), rows - 1))
+        found = self._asked(
+            session, lambda keyset: key_of(keyset, between(keyset, lower, upper), rows - 1)
+        )
+        return tuple(found[0]) if found else None
+
+    def last(self, session: Session) -> Key | None:
+        """The last key; None = the table is empty."""
+        found = self._asked(session, lambda keyset: key_of(keyset, [], 0, last=True))
         return tuple(found[0]) if found else None
 
     def count(self, session: Session, lower: Key | None, upper: Key, most: int) -> int:
         """How many rows there are behind `lower`, up to `upper`: up to `most`."""
-        keyset = base_keyset(self.source(session))
-        return int(session.rows(count_of(keyset, between(keyset, lower, upper), most))[0][0])
+        found = self._asked(
+            session, lambda keyset: count_of(keyset, between(keyset, lower, upper), most)
+        )
+        return int(found[0][0])
+
+    def _asked(self, session: Session, statement: Callable[[Keyset], str]) -> list[tuple[Any, ...]]:
+        """What a statement answers that fails when the table was altered since it was looked at: then it is again."""
+        while True:
+            was = self.source(session)
+            try:
+                return session.rows(statement(base_keyset(was)))
+            except ChannelError:
+                self.look(session)
+                if self.source(session).same_table == was.same_table:
+                    raise
 
     def chunk_rows(self, session: Session) -> int:
         """How many rows are held at once, and read by one statement."""
@@ -370,17 +388,19 @@ class BaseTable:
     ) -> list[pa.RecordBatch]:
         """The rows as the session has them, in the transaction that it is in.
 
-        The table is looked at again behind the statement, whose lock keeps its definition until the transaction ends:
-        in another order of keys, the statement has left out rows.
+        A table that was not locked before `look` is to be checked behind the statement, whose lock keeps its definition
+        until the transaction ends: in another order of keys, the statement has left out rows.
         """
         source = self.source(session)
         keyset = base_keyset(source)
         sql = source.dialect.short_statement(
             keyset.columns, source.behind(between(keyset, lower, upper)), keyset.order, rows
         )
-        raw = list(session.stream(sql, self._reader.batch_size(_WHOLE)))
+        return list(session.stream(sql, self._reader.batch_size(_WHOLE)))
+
+    def check(self, session: Session) -> None:
+        """It raises what `source` raises."""
         self._checked(session)
-        return raw
 
     def chunk(
         self,

@@ -3,13 +3,14 @@
 import random
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit
 from spark_channel.connectors.postgresql.tokens import Snapshot
 from spark_channel.connectors.postgresql.watermarks import PgWatermarks
+from spark_channel.connectors.sql import log_feed
 from spark_channel.errors import SchemaError, SourceError
 from tests.connectors.postgresql.test_replication import Table
 from tests.servers.postgres import PostgresServer
@@ -318,6 +319,50 @@ def test_a_key_whose_order_changes_between_two_chunks_of_a_range(
     ordered.run(f"ALTER TABLE $t {OTHER_ORDERS['another collation']}")
     with pytest.raises(SourceError, match="which of them are left to read is not known"):
         list(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "read"),
+    [("DROP item", 60), ("ADD note text", 60), ("ALTER n TYPE numeric(9,2)", None)],
+)
+def test_a_table_altered_between_two_chunks_of_a_range_is_looked_at_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch, change: str, read: int | None
+) -> None:
+    """What the rule says of the new columns happens: they are ignored, or refused by name."""
+    monkeypatch.setattr(PgWatermarks, "chunk_rows", lambda _: 10)
+    table.run("INSERT INTO $t SELECT i, 'old', i FROM generate_series(1, 60) i")
+    feed = table.feed(ignores=True)
+    token = begin(feed)
+    (split,) = feed.changes(token, feed.latest(token, NO_LIMIT))
+    found = feed.read(split)
+    first = next(found)
+    table.run(f"ALTER TABLE $t {change}")
+    if read is None:
+        with pytest.raises(SchemaError, match=r"column 'n' of table .* is decimal128"):
+            list(found)
+    else:
+        assert first.num_rows + sum(batch.num_rows for batch in found) == read
+
+
+@pytest.mark.parametrize("statement", ["count_of", "key_of"])
+def test_a_table_altered_before_its_rows_are_counted_is_looked_at_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    table.run("INSERT INTO $t SELECT i, 'old', i FROM generate_series(1, 60) i")
+    feed = table.feed(ignores=True)
+    changes = ["ALTER TABLE $t DROP n", "ALTER TABLE $t DROP item"]
+    made = getattr(log_feed, statement)
+
+    def altered(*given: Any, **more: Any) -> str:
+        if changes:
+            table.run(changes.pop())
+        return cast(str, made(*given, **more))
+
+    monkeypatch.setattr(log_feed, statement, altered)
+    token = begin(feed)
+    end = feed.latest(token, FeedLimit(rows=20))
+    assert [key for _, key, _ in rows(feed, token, end)] == list(range(1, 21))
+    assert not changes
 
 
 def test_a_key_that_widens_while_the_base_is_read(table: Table) -> None:
