@@ -31,11 +31,11 @@ from spark_channel.plain_text import log_of
 from spark_channel.replication.config import Replication
 from spark_channel.replication.deletes import (
     changed,
-    joined,
     kept_key,
     with_columns,
 )
 from spark_channel.replication.drift import decide
+from spark_channel.replication.gathered import GatheredRows
 from spark_channel.replication.publish import ChangePublisher, why_filled
 from spark_channel.replication.reasons import park
 from spark_channel.replication.renames import (
@@ -541,20 +541,36 @@ class Follower(ChangePublisher):
             self._tunnel.stop()
 
     def _process(self, delivery: Delivery) -> None:
-        batches = list(delivery.batches)  # bounded by the range
         copy = self._by_name.get(parts_of(delivery.table))
         if copy is None or copy.stream in self._left:
             # The range is from before the table left the file, the table is parked for this run, another run has
             # added it, or another start reads all its rows.
+            for _ in delivery.batches:
+                pass
             _log.warning("the changes of %s are not written", delivery.table)
             self._note_missed(delivery.table)
             return
-        if not batches or self._is_parked(copy.stream):
+        with GatheredRows() as gathered:
+            self._process_of(copy, delivery, gathered)
+
+    def _process_of(self, copy: TableCopy, delivery: Delivery, gathered: GatheredRows) -> None:
+        refused: ChannelError | None = None
+        shapes: set[tuple[str, ...]] = set()
+        is_parked = self._is_parked(copy.stream)
+        for batch in delivery.batches:
+            shapes.add(tuple(batch.schema.names))
+            if refused is None and not is_parked:
+                try:
+                    gathered.add(changed(batch, self._steps(copy)))
+                except (SchemaError, OptionError) as error:
+                    refused = error
+        if not shapes or is_parked:
             return
         try:
-            shapes = {tuple(each.schema.names) for each in batches}
+            if refused is not None:
+                raise refused
             other = self._other_columns(copy, shapes)
-            rows = joined([changed(each, self._steps(copy)) for each in batches])
+            rows = gathered.rows()
             stream = (changes_of_channel(self._id, delivery.channel), delivery.sequence)
             why = f"{', '.join(other)} had another name" if other else self._rewritten(copy)
             if copy.stream in self._left:

@@ -25,12 +25,11 @@ from spark_channel.transform.transformer import Transformer, prepare
 __all__ = [
     "AT",
     "Deletes",
-    "after_truncate",
     "changed",
-    "joined",
     "kept_key",
     "latest_time",
     "net_changes",
+    "schema_of",
     "with_columns",
     "with_deletes",
 ]
@@ -64,14 +63,6 @@ def with_columns(columns: pa.Schema, deletes: Deletes) -> pa.Schema:
             "deletes hard"
         )
     return pa.schema([*columns, *(pa.field(name, _TIME, nullable=name != BEGIN) for name in added)])
-
-
-def after_truncate(rows: pa.Table, now: datetime) -> tuple[pa.Table, datetime | None]:
-    """The changes behind the last truncate, and when that was; None = there is none."""
-    said = [str(each).lower() for each in rows[OPERATION].to_pylist()]
-    last = max((place for place, each in enumerate(said) if each in TRUNCATES), default=-1)
-    at = None if last < 0 else rows[AT][last].as_py() or now
-    return rows.slice(last + 1), at
 
 
 @dataclass(slots=True)
@@ -140,16 +131,14 @@ def with_deletes(
     """Changes in their order as `writeMode=apply` takes them. `now`: when existing rows count as begun.
 
     A row that the source deletes gets the end of its last state (`soft`), or of its last version (`scd2`); so do all
-    rows at a truncate. `emptied_at`: the table was emptied then, before these changes; `hard` has only the changes
-    behind the last truncate. `number`: that of the delivery, which distinguishes changes of one second where a log
-    has whole seconds. `after`: the latest time of the deliveries before, after which these changes are, whatever the
-    log's clock says: it may have been set back, or be another server's.
+    rows at a truncate. `emptied_at`: the table was emptied then, before these changes. `number`: that of the delivery,
+    which distinguishes changes of one second where a log has whole seconds. `after`: the latest time of the deliveries
+    before, after which these changes are, whatever the log's clock says: it may have been set back, or be another
+    server's.
 
     Raises:
         SchemaError: as `with_columns`.
     """
-    if deletes == "hard":
-        return rows.drop_columns([AT])
     with_columns(rows.schema, deletes)
     keys = zip(*(_column(rows, each).to_pylist() for each in key), strict=True)
     lives: dict[Any, _KeyHistory] = {}
@@ -253,17 +242,17 @@ def _close_all(columns: pa.Schema, at: datetime) -> pa.Table:
     )
 
 
-def joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """
+def schema_of(shapes: Sequence[pa.Schema]) -> pa.Schema:
+    """The columns of rows of all these shapes.
+
     Raises:
         SchemaError: a column has types that no type holds together.
     """
-    tables = [pa.Table.from_batches([each]) for each in batches]
     try:
-        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        return pa.unify_schemas(shapes, promote_options="permissive")
     except pa.ArrowException as error:
         kinds: dict[str, list[str]] = {}
-        for each in (field for table in tables for field in table.schema):
+        for each in (field for shape in shapes for field in shape):
             said = kinds.setdefault(each.name, [])
             said += [str(each.type)] if str(each.type) not in said else []
         names = ", ".join(

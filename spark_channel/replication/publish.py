@@ -28,13 +28,13 @@ from spark_channel.plain_text import log_of
 from spark_channel.replication.config import Replication
 from spark_channel.replication.deletes import (
     AT,
-    after_truncate,
     kept_key,
     latest_time,
     net_changes,
     with_deletes,
 )
 from spark_channel.replication.drift import AddNulls, Decision, LoadColumns, decide
+from spark_channel.replication.gathered import ChangeRows
 from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.renames import (
     ColumnChanges,
@@ -105,11 +105,13 @@ class ChangePublisher:
             steps.append(LoadColumns(self._report.run_id, self._report.started_at))
         return steps
 
-    def _write(self, copy: TableCopy, rows: pa.Table, stream: tuple[str, int] | None = None) -> int:
+    def _write(
+        self, copy: TableCopy, rows: ChangeRows, stream: tuple[str, int] | None = None
+    ) -> int:
         """Publish changes in one transaction with their `stream`; returns how many there were."""
         emptied_at = None
         if copy.deletes == "hard":
-            rows, emptied_at = after_truncate(rows, self._report.started_at)
+            rows, emptied_at = rows.after_truncate(self._report.started_at)
         return self._publish_by_contract(copy, rows, emptied_at, stream)
 
     def _empty(self, copy: TableCopy) -> None:
@@ -120,25 +122,29 @@ class ChangePublisher:
         self._other_columns(copy, {tuple(columns.names)})
         kept = prepare(self._steps(copy), columns).output_schema
         of_log = [pa.field(AT, pa.timestamp("us", tz="UTC")), pa.field(OPERATION, pa.string())]
-        empty = pa.schema([*kept, *of_log]).empty_table()
+        empty = ChangeRows.of(pa.schema([*kept, *of_log]).empty_table())
         read_at = self._report.started_at.replace(microsecond=0)  # when the next rows begin
         self._publish_by_contract(copy, empty, read_at, None)
 
     def _publish_by_contract(
         self,
         copy: TableCopy,
-        rows: pa.Table,
+        rows: ChangeRows,
         emptied_at: datetime | None,
         stream: tuple[str, int] | None,
     ) -> int:
         key, deletes = self._keys[copy.stream], copy.deletes
         number, at = 0 if stream is None else stream[1], self._report.started_at
         after = self._latest_time(copy, stream) if deletes == "scd2" else None
-        made = with_deletes(
-            rows, deletes, key, at, emptied_at=emptied_at, number=number, after=after
-        )
-        if deletes == "scd2":
-            self._note_time(copy, stream, after, latest_time(made, after))
+        if deletes == "hard":
+            made = rows.without(AT)
+        else:
+            ended = with_deletes(
+                rows.table(), deletes, key, at, emptied_at=emptied_at, number=number, after=after
+            )
+            made = ChangeRows.of(ended)
+            if deletes == "scd2":
+                self._note_time(copy, stream, after, latest_time(ended, after))
         given: dict[str, Any] = {"writeMode": "apply", "keyColumns": list(kept_key(key, deletes))}
         if emptied_at is not None and deletes == "hard":
             # A lake table is overwritten: `_publish` does that of a write without a key.
@@ -253,10 +259,11 @@ class ChangePublisher:
             why = "it is in the key" if is_key else "contract.columns is freeze"
             both = ", ".join(f"{old!r} to {now!r}" for old, now in changes.renamed.items())
             raise SchemaError(f"the source has renamed {both}, and {why}: run {'; '.join(said)}")
-        empty = pa.schema([target.field(name) for name in target.names if name in key])
+        kept = pa.schema([target.field(name) for name in target.names if name in key])
+        nothing = ChangeRows.of(kept.empty_table())
         try:
             for statement in said:
-                self._publish(copy, {"postSql": statement}, Decision(), empty.empty_table(), None)
+                self._publish(copy, {"postSql": statement}, Decision(), nothing, None)
         except ChannelError as error:
             if isinstance(error, SupersededError) or not self._answers(copy, error):
                 raise
@@ -331,13 +338,14 @@ class ChangePublisher:
         copy: TableCopy,
         given: Mapping[str, Any],
         decision: Decision,
-        rows: pa.Table,
+        rows: ChangeRows,
         stream: tuple[str, int] | None,
     ) -> int:
         count, is_whole = rows.num_rows, copy.is_lake
         gone = None
         if is_whole:
-            rows, gone = net_changes(rows, self._keys[copy.stream])
+            live, gone = net_changes(rows.table(), self._keys[copy.stream])
+            rows = ChangeRows.of(live)
         steps = prepare(decision.steps, rows.schema)
         options = {**given, "writeMode": "upsert"} if is_whole and given else dict(given)
         writer = self._writer(copy, {**options, **dict(decision.options)})
@@ -359,7 +367,7 @@ class ChangePublisher:
         try:
             task = writer.open(plan, 0, 0)
             try:
-                for batch in rows.combine_chunks().to_batches():
+                for batch in rows.batches():
                     task.write(steps.run(batch).batch)
                 receipt = task.close()
             except BaseException:
