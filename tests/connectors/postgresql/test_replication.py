@@ -11,9 +11,13 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.postgresql import feed as postgresql_feed
+from spark_channel.connectors.postgresql import replication
+from spark_channel.connectors.postgresql.feed import ReplicationFeed
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
+from spark_channel.testing import VirtualClock
 from tests.servers.postgres import PostgresServer, programs
 
 NO_LIMIT = FeedLimit()
@@ -745,6 +749,55 @@ def test_a_slot_does_not_keep_what_other_tables_write(table: Table) -> None:
     assert behind < 1 << 20
     table.run("INSERT INTO $t VALUES (1, 'a', 0)")
     assert brief(rows(feed, end, feed.latest(end, NO_LIMIT))) == [("insert", 1, "a")]
+
+
+def test_a_log_that_nothing_was_written_to_is_not_looked_at_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, last_of = 0, ReplicationFeed._last_of
+
+    def counted(*given: Any) -> int | None:
+        nonlocal looks
+        looks += 1
+        return last_of(*given)
+
+    monkeypatch.setattr(ReplicationFeed, "_last_of", counted)
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run("CREATE TABLE elsewhere (n int); DROP TABLE elsewhere")
+    for _ in range(5):
+        assert feed.latest(token, NO_LIMIT) == token
+    assert looks <= 2, "the server itself may have written to its log meanwhile"
+    table.run("INSERT INTO $t VALUES (1, 'a', 0)")
+    end = feed.latest(token, NO_LIMIT)
+    assert brief(rows(feed, token, end)) == [("insert", 1, "a")]
+
+
+def test_looks_rest_while_an_open_transaction_keeps_much_of_the_log(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to a given end it is looked at all the same, as by a run that ends when all is read."""
+    clock = VirtualClock()
+    monkeypatch.setattr(postgresql_feed, "SYSTEM_CLOCK", clock)
+    monkeypatch.setattr(postgresql_feed, "_MUCH_KEPT", 1)
+    peeked = postgresql_feed.peek
+
+    def slow(*given: Any) -> Any:
+        clock.advance(2.0)
+        return peeked(*given)
+
+    monkeypatch.setattr(postgresql_feed, "peek", slow)
+    monkeypatch.setattr(replication, "peek", slow)
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run("CREATE TABLE elsewhere (n int); DROP TABLE elsewhere")
+    assert feed.latest(token, NO_LIMIT) == token
+    table.run("INSERT INTO $t VALUES (1, 'a', 0)")
+    assert feed.latest(token, NO_LIMIT) == token
+    (goal,) = feed.end()
+    assert feed.latest(token, NO_LIMIT, goal) != token
+    clock.advance(18.0)
+    assert feed.latest(token, NO_LIMIT) != token
 
 
 def test_a_cursor_column_works_here_too(table: Table) -> None:
