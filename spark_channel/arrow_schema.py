@@ -17,8 +17,10 @@ __all__ = [
     "cast_exactly",
     "check_columns",
     "conform",
+    "entries_of",
     "find_column",
     "first_failure",
+    "has_promises",
     "is_binary",
     "is_cut_by_python",
     "is_list",
@@ -27,11 +29,13 @@ __all__ = [
     "length_in",
     "match_names",
     "noted",
+    "null_inside",
     "numpy_name",
     "plain_type",
     "rebuild",
     "text_lengths",
     "widest",
+    "without_hidden_nulls",
     "without_notes",
 ]
 
@@ -224,6 +228,99 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
         if not _is_rebuilt(kind) or not _is_rebuilt(values.type):
             raise
         return rebuild(values, kind, _cast)
+    except pa.ArrowInvalid:
+        # Arrow takes the NULLs below a NULL struct for values of its fields, which may be NOT NULL.
+        if not _is_rebuilt(kind) or not _is_rebuilt(values.type) or null_inside(values, kind, ""):
+            raise
+        return rebuild(values, kind, _cast)
+
+
+def entries_of(values: pa.MapArray) -> tuple[pa.Array, pa.Array]:
+    """The keys and the items of all rows. Those of Arrow's array are also those of rows before a slice.
+
+    Arrow casts no map to a list whose items are NULL structs with a field that is not nullable.
+    """
+    present = values.drop_null()
+    if not len(present):
+        return present.keys.slice(0, 0), present.items.slice(0, 0)
+    start, end = present.offsets[0].as_py(), present.offsets[-1].as_py()
+    return present.keys.slice(start, end - start), present.items.slice(start, end - start)
+
+
+def null_inside(values: pa.Array, kind: pa.DataType, place: str) -> str:
+    """The field inside of `values` that holds NULL where `kind` allows none; "" = there is none.
+
+    A NULL struct has no fields, whatever Arrow's arrays of them hold.
+    """
+    types = pa.types
+    if not values.null_count and not types.is_nested(kind):
+        return ""
+    if types.is_struct(kind) and types.is_struct(values.type):
+        present = values.drop_null()
+        inner = [
+            (present.field(number), field)
+            for field in kind
+            if (number := present.type.get_field_index(field.name)) >= 0
+        ]
+    elif types.is_map(kind) and types.is_map(values.type):
+        inner = [(entries_of(values)[1], kind.item_field)]
+    elif is_list(kind) and is_list(values.type):
+        inner = [(values.flatten(), kind.value_field)]
+    else:
+        return ""
+    for part, field in inner:
+        name = f"{place}.{field.name}"
+        if not field.nullable and part.null_count:
+            return name
+        if found := null_inside(part, field.type, name):
+            return found
+    return ""
+
+
+def has_promises(kind: pa.DataType) -> bool:
+    """Whether a struct inside has a field that is not nullable."""
+    types = pa.types
+    if types.is_struct(kind):
+        return any(not field.nullable or has_promises(field.type) for field in kind)
+    if types.is_map(kind):
+        return has_promises(kind.item_type)
+    return is_list(kind) and has_promises(kind.value_type)
+
+
+def without_hidden_nulls(values: pa.Array) -> pa.Array:
+    """Equal values, where a field that is not nullable has no NULL below a NULL struct: Arrow's writer of Parquet and
+    pyiceberg refuse these. `null_inside` tells whether there are others.
+    """
+    kind = values.type
+    if not has_promises(kind):
+        return values
+    if not pa.types.is_struct(kind):
+        return rebuild(values, kind, lambda part, _kind: without_hidden_nulls(part))
+    made = []
+    for number, field in enumerate(kind):
+        child = without_hidden_nulls(values.field(number))
+        made.append(_as_present(child) if child.null_count and not field.nullable else child)
+    mask = values.is_null() if values.null_count else None
+    return pa.StructArray.from_arrays(made, fields=list(kind), mask=mask)
+
+
+def _as_present(values: pa.Array) -> pa.Array:
+    """Without the bits that say which values are NULL: what lies below them is shown."""
+    kind, size = values.type, len(values)
+    inner: list[pa.Array] | None = None
+    if pa.types.is_struct(kind):
+        children = [values.field(number) for number in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(kind))
+    if pa.types.is_map(kind):
+        pairs = [values.keys, values.items]
+        inner = [pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])]
+        buffers = values.buffers()[1:2]
+    elif is_list(kind):
+        offsets = 0 if pa.types.is_fixed_size_list(kind) else 1
+        buffers, inner = values.buffers()[1 : 1 + offsets], [values.values]
+    else:
+        buffers = values.buffers()[1:]
+    return pa.Array.from_buffers(kind, size, [None, *buffers], 0, values.offset, inner)
 
 
 def _is_rebuilt(kind: pa.DataType) -> bool:
@@ -254,18 +351,17 @@ def rebuild(
         mask = values.is_null()
         return pa.StructArray.from_arrays(made, fields=list(kind), mask=mask)
     if types.is_map(kind):
-        entries = pa.struct([kind.key_field, kind.item_field])
-        there = pa.struct(
-            [
-                values.type.key_field.with_name(kind.key_field.name),
-                values.type.item_field.with_name(kind.item_field.name),
-            ]
-        )
-        lists = _rebuild_list(values.cast(pa.list_(there)), pa.list_(entries), convert)
+        keys, items = entries_of(values)
+        is_there = values.is_valid()
+        counts = pc.subtract(values.offsets.slice(1), values.offsets.slice(0, len(values)))
+        ends = pc.cumulative_sum(pc.if_else(is_there, counts, 0))
         # A map of Arrow is NULL where its offset is.
-        begins = pa.concat_arrays([lists.is_valid(), pa.array([True])])
-        offsets = pc.if_else(begins, lists.offsets, pa.scalar(None, pa.int32()))
-        key, item = lists.values.flatten()
+        offsets = pc.if_else(
+            pa.concat_arrays([is_there, pa.array([True])]),
+            pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())]),
+            pa.scalar(None, pa.int32()),
+        )
+        key, item = convert(keys, kind.key_type), convert(items, kind.item_type)
         return pa.MapArray.from_arrays(offsets, key, item, type=kind)
     return _rebuild_list(values, kind, convert)
 
@@ -403,10 +499,9 @@ def _compare(before: pa.Array, after: pa.Array, declared: bool) -> None:
     if before.type.equals(after.type) or types.is_null(before.type):
         return
     if types.is_map(before.type):
-        entry = pa.struct([("key", before.type.key_type), ("value", before.type.item_type)])
-        wanted = pa.struct([("key", after.type.key_type), ("value", after.type.item_type)])
-        before, after = before.cast(pa.list_(entry)), after.cast(pa.list_(wanted))
-    if is_list(before.type):
+        for pair in zip(entries_of(before), entries_of(after), strict=True):
+            _compare(*pair, declared)
+    elif is_list(before.type):
         _compare(before.flatten(), after.flatten(), declared)
     elif types.is_struct(before.type):
         made = dict(zip((field.name for field in after.type), after.flatten(), strict=True))

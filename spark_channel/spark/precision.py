@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from spark_channel.arrow_schema import entries_of
 from spark_channel.errors import SchemaError
 from spark_channel.lazy import compute as pc
 from spark_channel.spark.schema import types_inside
@@ -75,9 +76,7 @@ def _check(values: pa.Array, kind: DataType, place: str) -> None:
     elif isinstance(kind, ArrayType):
         _check(values.flatten(), kind.elementType, f"{place}.element")
     elif isinstance(kind, MapType):
-        # Both are those of all rows of the buffer, also of the rows before a slice.
-        pairs = values.cast(pa.list_(pa.struct([values.type.key_field, values.type.item_field])))
-        keys, items = pairs.flatten().flatten()
+        keys, items = entries_of(values)
         _check(keys, kind.keyType, f"{place}.key")
         _check(items, kind.valueType, f"{place}.value")
 

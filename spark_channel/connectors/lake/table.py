@@ -10,7 +10,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from spark_channel.arrow_schema import InexactError, cast_exactly, is_list, match_names
+from spark_channel.arrow_schema import (
+    InexactError,
+    cast_exactly,
+    is_list,
+    match_names,
+    null_inside,
+)
 from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.files.conditions import ValueRange
@@ -479,6 +485,8 @@ def conform(
         values = batch.column(batch.schema.get_field_index(name))
         if not field.nullable and values.null_count:
             raise TargetError(f"column {name!r} holds NULL, and {shown} does not allow it")
+        if place := null_inside(values, field.type, name):
+            raise TargetError(f"column {place!r} holds NULL, and {shown} does not allow it")
         try:
             made.append(_of_length(cast_exactly(values, field.type), field, shown))
         except InexactError as error:

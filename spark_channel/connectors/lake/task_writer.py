@@ -13,6 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from spark_channel.arrow_schema import has_promises, without_hidden_nulls
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, RowTally, TaskWriter
 from spark_channel.connectors.base.claims import (
@@ -58,6 +59,7 @@ class DataFileEncoder(RowGroupEncoder):
     def __init__(self, sink: Sink, schema: pa.Schema, options: LakeWriteOptions) -> None:
         self._metadata: list[Any] = []
         self.rows = 0
+        self._promises = any(has_promises(field.type) for field in schema)
         super().__init__(
             sink,
             schema,
@@ -68,6 +70,9 @@ class DataFileEncoder(RowGroupEncoder):
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._promises:
+            columns = [without_hidden_nulls(column) for column in batch.columns]
+            batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
         super().write(batch)
         self.rows += batch.num_rows
 

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("deltalake")
+
+from deltalake import DeltaTable
 
 from spark_channel.errors import SchemaError, TargetError
 from tests.connectors.delta.helpers import read, rows_by_deltalake, write
@@ -84,6 +87,56 @@ def test_values_come_back(
         rows = found["x"].to_pylist()
         assert sorted(rows, key=repr) == sorted(expected, key=repr)
     assert read(path).schema.field("x").type.equals(kept)
+
+
+_STRUCT = pa.struct([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string())])
+_NESTED: list[tuple[str, pa.DataType, Any]] = [
+    ("x.a", _STRUCT, lambda value: value),
+    ("x.element.a", pa.list_(pa.field("element", _STRUCT)), lambda value: [value]),
+    ("x.value.a", pa.map_(pa.string(), _STRUCT), lambda value: [("k", value)]),
+    ("x.s.a", pa.struct([("s", _STRUCT)]), lambda value: {"s": value}),
+    (
+        "x.value.element.a",
+        pa.map_(pa.string(), pa.list_(pa.field("element", _STRUCT))),
+        lambda value: [("k", [value, {"a": 1, "b": None}]), ("l", None)],
+    ),
+]
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _nullable(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _nullable(kind.item_type))
+    return pa.list_(_nullable(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _as_spark_sends(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Each field of a NULL struct is NULL, as Spark and Parquet have it; pyarrow makes it 0."""
+    file = pa.BufferOutputStream()
+    pq.write_table(pa.table({"x": pa.array(values, _nullable(kind))}), file)
+    return pq.read_table(pa.BufferReader(file.getvalue()))["x"].combine_chunks()
+
+
+@pytest.mark.parametrize(("place", "kind", "around"), _NESTED, ids=[case[0] for case in _NESTED])
+def test_a_null_struct_has_no_field_that_is_not_null(
+    tmp_path: Path, place: str, kind: pa.DataType, around: Any
+) -> None:
+    path = tmp_path / "t"
+    given = _as_spark_sends([around(None), around({"a": 5, "b": "x"}), None], kind)
+    DeltaTable.create(str(path), pa.schema([("id", pa.int64()), pa.field("x", kind)]))
+    write(path, pa.table({"id": [1, 2, 3], "x": given}))
+    later = pa.table({"id": [3, 4], "x": given.slice(0, 2)})
+    write(path, later, writeMode="upsert", keyColumns="id")
+    expected = [given[number].as_py() for number in (0, 1, 0, 1)]
+    for found in (read(path), rows_by_deltalake(path)):
+        rows = sorted(zip(found["id"].to_pylist(), found["x"].to_pylist(), strict=True))
+        assert rows == list(enumerate(expected, 1))
+    wrong = _as_spark_sends([around({"a": None, "b": "x"})], kind)
+    with pytest.raises(
+        TargetError, match=rf"column '{place}' holds NULL, and .* does not allow it"
+    ):
+        write(path, pa.table({"id": [9], "x": wrong}))
 
 
 @pytest.mark.parametrize("kind", REFUSED, ids=str)

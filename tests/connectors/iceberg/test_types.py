@@ -211,6 +211,24 @@ def test_a_null_list_or_map_of_structs_is_not_an_empty_one(tmp_path: Path) -> No
         assert read(tmp_path, columns="l").to_pylist() == table.select(["l"]).to_pylist()
 
 
+def test_a_null_struct_has_no_field_that_is_not_null(tmp_path: Path, catalog: Catalog) -> None:
+    struct = pa.struct([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string())])
+    kind = pa.map_(pa.string(), pa.list_(pa.field("element", struct)))
+    table = catalog.create_table("shop.t", pa.schema([("id", pa.int64()), ("x", kind)]))
+    # As Spark sends it: each field of a NULL struct is NULL.
+    nulls = pa.array([True, False])
+    structs = pa.StructArray.from_arrays(
+        [pa.array([None, 5]), pa.array([None, "x"])], fields=list(struct), mask=nulls
+    )
+    lists = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), structs)
+    maps = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), lists)
+    rows = pa.table({"id": [1], "x": maps})
+    write(tmp_path, rows)
+    write(tmp_path, rows, writeMode="upsert", keyColumns="id")
+    assert read(tmp_path).to_pylist() == rows.to_pylist()
+    assert table.refresh().scan(selected_fields=("id",)).to_arrow().to_pylist() == [{"id": 1}]
+
+
 def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     raw = pa.array([b"\xff\xfe"]).view(pa.string())
     with shop(tmp_path) as catalog:

@@ -107,7 +107,7 @@ class RowGroupEncoder(Encoder):
             return
         try:
             self._writer.close()
-        except (OSError, ValueError, pa.ArrowException):
+        except (OSError, RuntimeError, ValueError, pa.ArrowException):
             self._writer.is_open = False  # or it would try again when it is collected
 
 
