@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, is_remote
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
 
-from spark_channel.errors import LimitError, OptionError, SchemaError
+from spark_channel.errors import LimitError, OptionError, SchemaError, UnsupportedError
 from spark_channel.limits import StaticShare
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline.read import BatchRateLimiter
@@ -19,7 +20,7 @@ from spark_channel.plain_text import log_of
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
 from spark_channel.spark.schema import types_inside
-from spark_channel.spark.session import is_local, service_of, session_slots
+from spark_channel.spark.session import context_of, is_local, service_of, session_slots
 from spark_channel.spark.worker import HangupWatch, Versioned, pass_of, sent_as_they_come
 from spark_channel.transfers.limits import JobLimits, is_limited, static_of_spec
 from spark_channel.transfers.task import TaskServiceClient
@@ -59,6 +60,8 @@ def throttle(
         OptionError: no limit was given, or one that makes no sense.
         SchemaError: a type that `mapInArrow` does not carry; names the column.
         ServiceUnavailableError: the driver's service cannot be started.
+        UnsupportedError: `df` is of a classic session, and this process has one of Spark Connect, too; or this is a
+            query function of a declarative pipeline.
     """
     given = {
         "rowsPerSecond": rows_per_second,
@@ -75,7 +78,13 @@ def throttle(
             "throttle takes rows_per_second, bytes_per_second or shared_limit",
             option="rowsPerSecond",
         )
-    _check_types(df.schema)
+    if is_remote() and context_of(df.sparkSession) is not None:
+        raise UnsupportedError(
+            "throttle cannot limit a DataFrame of a classic session in a process that also has a session of Spark "
+            "Connect: Spark's mapInArrow takes its columns for those of Spark Connect. Use the option rowsPerSecond of "
+            "format('channel'), or a process for each kind of session"
+        )
+    _check_types(_schema_of(df))
     if not df.isStreaming:  # a stream has a physical plan when it runs
         _warn_of_barriers(df)
     limits = JobLimits.of(options)
@@ -99,6 +108,21 @@ def throttle(
     )
     passed = rows.mapInArrow(task, rows.schema)
     return passed.toDF(*df.columns) if df.columns else passed.select()
+
+
+_IN_A_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
+
+
+def _schema_of(df: DataFrame) -> StructType:
+    try:
+        return df.schema
+    except PySparkException as error:
+        if error.getCondition() != _IN_A_PIPELINE:
+            raise
+        raise UnsupportedError(
+            "throttle needs the schema of its DataFrame, which Spark does not look up in a query function of a "
+            "declarative pipeline: give the read the option rowsPerSecond or sharedLimit"
+        ) from error
 
 
 def by_number(df: DataFrame) -> DataFrame:

@@ -68,7 +68,10 @@ _PAGES = {
 """Where a class of errors is explained; the first that fits counts."""
 _ANY_PAGE = "spark-channel help operations#errors-and-symptoms"
 _SEE = re.compile(r"\nSee `spark-channel help .*\Z", re.DOTALL)
-_CANCELLED = re.compile(r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*")
+_CANCELLED = re.compile(
+    r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*|\[OPERATION_CANCELED\] [^\n]*"
+)
+"""The second one is Spark Connect's."""
 
 
 @dataclass(frozen=True, slots=True)

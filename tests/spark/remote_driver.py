@@ -140,7 +140,7 @@ def _main(
 
     def call(number: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         try:
-            if master != "connect":
+            if type(spark).__module__ == "pyspark.sql.session":
                 # A new thread has no session, and a write looks for its format there.
                 jvm: Any = spark._jvm
                 jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)

@@ -76,8 +76,8 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, *arguments: str) -> None:
-    """Run the pipeline; its exit code is what a scheduler goes by."""
+def ended(project: Path, *arguments: str) -> tuple[int, str]:
+    """The exit code of a run, which is what a scheduler goes by, and what it printed."""
     done = subprocess.run(
         [str(CLI), "run", "--conf", "spark.ui.enabled=false", *arguments],
         cwd=project,
@@ -87,8 +87,13 @@ def run(project: Path, *arguments: str) -> None:
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    assert "Run is COMPLETED" in done.stdout + done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def run(project: Path, *arguments: str) -> None:
+    code, said = ended(project, *arguments)
+    assert code == 0, said[-4000:]
+    assert "Run is COMPLETED" in said
 
 
 def counted(database: Path) -> list[tuple[int, int]]:
@@ -134,3 +139,15 @@ def test_a_full_refresh_adds_no_row_twice(project: Path) -> None:
         for name in ("over", "upsert"):
             assert counted(project / f"{name}.db") == [(100, 100)], (name, more)
     assert counted(project / "copy.db") == [(200, 100)], "a sink that only appends"
+
+
+@pytest.mark.soak
+def test_a_throttle_in_a_query_function_names_the_option_to_use(project: Path) -> None:
+    definitions = project / "transformations" / "shop.py"
+    text = definitions.read_text()
+    limited = "return spark_channel.throttle(spark.readStream.table('events'), '1k')"
+    definitions.write_text(text.replace('return spark.readStream.table("events")', limited))
+    code, said = ended(project, "--conf", "spark.ui.enabled=false")
+    assert code == 1
+    assert "give the read the option rowsPerSecond" in said
+    assert not (project / "copy.db").exists()
