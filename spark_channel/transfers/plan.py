@@ -128,6 +128,8 @@ _log = log_of(__name__)
 
 _FEW_ROWS, _FEW_BYTES = 1_000_000, 64 << 20
 """Rows and bytes of a job that become one file for each partition value."""
+_ROW_BYTES = 50
+"""Of a text file whose rows were not counted."""
 _MOST_SPLITS = 2_000
 """However long the job: the driver plans them, and the target notes each."""
 _SLOW = 7
@@ -510,8 +512,15 @@ def is_one_pass(spec: TransferSpec, writer: Writer, splits: Sequence[Split], *, 
         return False
     if len(splits) > 1 and not (given == 1 or (here and given is None)):
         return False
-    known = [split.rows for split in splits if split.rows is not None]
-    return len(known) == len(splits) and sum(known) <= most
+    rows = [_rows_of(split) for split in splits]
+    return None not in rows and sum(filter(None, rows)) <= most
+
+
+def _rows_of(split: Split) -> int | None:
+    """Its rows, if need be by its bytes."""
+    if split.rows is None and split.nbytes is not None:
+        return split.nbytes // _ROW_BYTES
+    return split.rows
 
 
 def finer_splits(reader: Reader, writer: Writer, splits: Sequence[Split]) -> int | None:

@@ -17,7 +17,12 @@ from spark_channel.connectors.base.network import (
 )
 from spark_channel.connectors.base.types import sqlglot, tokens
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
-from spark_channel.connectors.sql.options import LedgerOptions, SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.sql.options import (
+    LedgerOptions,
+    OnePassOptions,
+    SqlReadOptions,
+    SqlWriteOptions,
+)
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import DiskPath, Trait
@@ -273,7 +278,7 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
         address_of(self)
 
 
-class MysqlWriteOptions(ServerOptions, LedgerOptions, SqlWriteOptions):
+class MysqlWriteOptions(ServerOptions, LedgerOptions, OnePassOptions, SqlWriteOptions):
     """Options of the MySQL writer."""
 
     keeps_table: ClassVar[str] = (

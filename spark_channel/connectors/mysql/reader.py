@@ -138,21 +138,28 @@ class MysqlSplitter(Splitter):
         )
         return int(size or 0) >= _LARGE_BYTES
 
+    def estimated_rows(self) -> int | None:
+        try:
+            return self._planned()
+        except SourceError as error:
+            if code_of(error) != _NO_SUCH_PLAN:
+                raise
+            return None
+
+    def _planned(self, *conditions: str) -> int:
+        session = cast(MysqlSession, self.session)
+        plan = session.named(f"EXPLAIN FORMAT=TRADITIONAL {self.source.sql(['1'], conditions)}")
+        return int(plan["rows"] or 0)
+
     def _estimated(self, key: str, least: int, most: int) -> list[Split]:
         column = self.source.column(key)
-
-        def estimate(*conditions: str) -> int:
-            session = cast(MysqlSession, self.session)
-            plan = session.named(f"EXPLAIN FORMAT=TRADITIONAL {self.source.sql(['1'], conditions)}")
-            return int(plan["rows"] or 0)
-
         ranges = even_ranges(
             least,
             most,
             self.advice,
-            lambda start, end: estimate(f"{column} >= {start}", f"{column} < {end}"),
+            lambda start, end: self._planned(f"{column} >= {start}", f"{column} < {end}"),
         )
-        total = estimate()
+        total = self._planned()
         return self.cut(
             [key],
             [[start] for start, _, _ in ranges[1:]],

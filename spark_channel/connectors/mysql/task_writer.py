@@ -45,6 +45,7 @@ from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pacing import WritePacer, adding_seconds
 from spark_channel.connectors.sql.task_writer import (
     DirectTaskWriter,
+    OnePassTask,
     SqlTaskWriter,
     StagedTaskWriter,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "TASK_SECONDS",
     "Loader",
     "MysqlDirectWriter",
+    "MysqlOnePassWriter",
     "MysqlStagedWriter",
     "RefusedRowsError",
     "is_of_rows",
@@ -462,9 +464,9 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter[MysqlWriteSession]):
             epochs = range(max(1, held.epoch - _OLDER_EPOCHS), held.epoch)
             end_sessions(session, [self._lock(epoch) for epoch in epochs])
         take_over(session, self._lock(held.epoch))
-        claims.show_life(held, claims.fence(held))
-        self._done = claims.task(held, self._task)
+        self._done = self._committed(claims)
         if self._done is None:
+            claims.show_life(held, claims.fence(held))
             session.start(self._writer.dialect.begin)
 
     def _lock(self, epoch: int) -> str:
@@ -593,18 +595,16 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter[MysqlWriteSession]):
 
     def _after_loss(self, lost: LostConnectionError) -> Receipt:
         """Whether an attempt has committed the rows of one whose connection was lost."""
-
-        def ask(session: MysqlWriteSession) -> Receipt | None:
-            claims = self._claims(session)
-            claims.fence(self._plan.claim)
-            return claims.task(self._plan.claim, self._task)
-
-        done = self._writer.run(TargetError, f"write {self._plan.job}", ask)
+        done = self._writer.settle(self._plan, self._task)
         if done is None:
             raise TargetError(
-                f"{lost.text}. The attempt's rows were not committed: the claims have no row of the task"
+                f"{lost.text}. The attempt's rows were not committed: the claims do not have them"
             )
         return done
+
+
+class MysqlOnePassWriter(OnePassTask[MysqlWriteSession], MysqlDirectWriter):
+    """See `OnePassTask`."""
 
 
 def is_of_rows(error: TargetError) -> bool:

@@ -36,6 +36,7 @@ from spark_channel.connectors.mysql.session import (
 from spark_channel.connectors.mysql.task_writer import (
     TASK_SECONDS,
     MysqlDirectWriter,
+    MysqlOnePassWriter,
     MysqlStagedWriter,
     is_of_rows,
 )
@@ -84,10 +85,15 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     overwrite_drops = False
     Staged = MysqlStagedWriter
     Direct = MysqlDirectWriter
+    OnePass = MysqlOnePassWriter
 
     def __init__(self, options: MysqlWriteOptions) -> None:
         super().__init__(options)
         address_of(options)
+
+    @property
+    def one_pass_rows(self) -> int | None:
+        return super().one_pass_rows if self.options.duplicates == "error" else None
 
     @property
     def task_seconds(self) -> float | None:
@@ -196,7 +202,9 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         target = self.target(plan, place)
         if target.create is not None and not target.key:
             _check_key_not_required(session, target)
-        return replace(plan, target=_with_late_instants(session, target))
+        is_one_pass = self.is_one_pass(plan, place.table, context)
+        target = _with_late_instants(session, target)
+        return replace(plan, target=target, one_pass=is_one_pass)
 
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
         """A table that is there stays also with `overwrite`: to drop it would commit."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.contract import Receipt, TaskWriter, native_data
+from spark_channel.connectors.base.contract import TaskWriter, native_data
 from spark_channel.connectors.base.feed import (
     CLOSE_ALL,
     CLOSES,
@@ -37,12 +37,12 @@ from spark_channel.connectors.postgresql.session import (
     literal_sql,
 )
 from spark_channel.connectors.postgresql.types import encode
-from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pacing import adding_seconds
 from spark_channel.connectors.sql.postgresql import END_WHEN_SILENT
 from spark_channel.connectors.sql.task_writer import (
     DirectTaskWriter,
+    OnePassTask,
     SqlTaskWriter,
     StagedTaskWriter,
 )
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TASK_SECONDS",
     "LimitedTaskWriter",
+    "OnePassWriter",
     "PostgresDirectWriter",
     "PostgresHeldWriter",
     "PostgresStagedWriter",
@@ -575,44 +576,8 @@ class PostgresDirectWriter(_PostgresTaskWriter, DirectTaskWriter[PgWriteSession]
         pass  # each batch is in the table
 
 
-class OnePassWriter(PostgresDirectWriter):
-    """`commit=job` by one task: its transaction takes the rows into the table, and publishes the write.
-
-    An attempt after one that has published takes the rows and drops them.
-    """
-
-    def _begin(self, session: PgWriteSession) -> None:
-        claims = self._claims(session)
-        self._done = self._published(claims)
-        if self._done is None:
-            claims.peek(self._plan.claim)
-            session.start(DIALECT.begin)
-
-    def _conclude(self, session: PgWriteSession) -> None:
-        claims, held = self._claims(session), self._plan.claim
-        if not claims.begin_publish(held):
-            session.undo()
-            self._done = self._published(claims)
-            if self._done is None:
-                claims.peek(held)  # raises: another run has published
-            return
-        tally = self._tally
-        receipt = Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes)
-        self._writer.note_published(session, self._plan, claims, [receipt])
-        commit(session, self._options, transaction_number(session), TargetError)
-
-    def _done_or_raise(self, session: PgWriteSession, error: TargetError) -> None:
-        if self._writer.is_conflict(error) and not self._writer.is_lost(error):
-            session.undo()
-            self._done = self._published(self._claims(session))
-            if self._done is not None:
-                return
-        super()._done_or_raise(session, error)
-
-    def _published(self, claims: Claims) -> Receipt | None:
-        """The receipt of an earlier attempt of this run that has published."""
-        found = claims.own_publication(self._plan.claim)
-        return None if found is None else Receipt(self._task, -1, found.rows, found.nbytes)
+class OnePassWriter(OnePassTask[PgWriteSession], PostgresDirectWriter):
+    """See `OnePassTask`."""
 
 
 def open_task(writer: "PostgresWriter", plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:

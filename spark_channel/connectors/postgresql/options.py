@@ -22,13 +22,13 @@ from spark_channel.connectors.base.network import (
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import (
     LedgerOptions,
+    OnePassOptions,
     ServerOptions,
     SqlReadOptions,
     SqlWriteOptions,
 )
 from spark_channel.connectors.sql.postgresql import sslmode_of
 from spark_channel.errors import OptionError
-from spark_channel.option_types import LARGEST
 from spark_channel.options import Secret, Trait, certificate_file
 
 __all__ = [
@@ -512,7 +512,7 @@ class PostgresReadOptions(PostgresOptions, SqlReadOptions):
     )
 
 
-class PostgresWriteOptions(PostgresOptions, LedgerOptions, SqlWriteOptions):
+class PostgresWriteOptions(PostgresOptions, LedgerOptions, OnePassOptions, SqlWriteOptions):
     """Options of the PostgreSQL writer."""
 
     ignored: ClassVar[Mapping[str, str]] = {
@@ -525,8 +525,3 @@ class PostgresWriteOptions(PostgresOptions, LedgerOptions, SqlWriteOptions):
         False, description="overwrite also truncates the tables that reference this one"
     )
     table_comment: str | None = Field(None, description="comment of a new table; default: none")
-    max_direct_rows: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
-        5_000_000,
-        description="append by `commit=job` up to so many rows straight into the table, in one transaction, where one "
-        "task brings all rows without a limit; more are staged; 0 stages all",
-    )

@@ -146,6 +146,10 @@ class PostgresSplitter(Splitter):
             return None
         return [*self.cut(key, found.bounds, found.rows), *self.nulls(key[0], found.nulls)]
 
+    def estimated_rows(self) -> int | None:
+        ((plan,),) = self.session.rows(f"EXPLAIN (FORMAT JSON) {self.source.sql(['1'])}")
+        return int((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]["Plan Rows"])
+
     def quantiles(self, name: str) -> Quantiles:
         return self._from_rows((name,))
 

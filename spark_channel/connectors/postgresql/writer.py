@@ -26,7 +26,7 @@ from spark_channel.connectors.postgresql.failures import (
     is_refused_data,
     sqlstate_of,
 )
-from spark_channel.connectors.postgresql.load import TASK_SECONDS, open_task
+from spark_channel.connectors.postgresql.load import TASK_SECONDS, OnePassWriter, open_task
 from spark_channel.connectors.postgresql.new_table import (
     count_on,
     counted_on,
@@ -79,6 +79,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
     dialect = DIALECT
+    OnePass = OnePassWriter
     stages_with_claim = True
     native_system = SYSTEM
 
@@ -100,22 +101,6 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
     def task_seconds(self) -> float | None:
         by_task = self.options.commit == "task" or self.options.tolerates_dirty_rows
         return TASK_SECONDS if by_task else None
-
-    @property
-    def one_pass_rows(self) -> int | None:
-        options = self.options
-        is_plain = options.write_mode == "insert" and not (options.pre_sql or options.post_sql)
-        by_task = options.commit == "task" or options.ledger == "none"
-        per_task = options.rows_per_second_per_task or options.bytes_per_second_per_task
-        if (
-            not is_plain
-            or by_task
-            or per_task
-            or options.is_limited
-            or options.tolerates_dirty_rows
-        ):
-            return None
-        return options.max_direct_rows or None
 
     @property
     def shown(self) -> str:
@@ -258,17 +243,15 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         )
         if made_as is not None and plan.new_table is not None:
             target = replace(target, steps=plan.new_table.steps)
-        is_plain = not (table.is_view or table.is_parent or table.is_ruled or plan.overwrite)
-        is_plain = is_plain and made_as is None
+        is_plain = not (table.is_parent or table.is_ruled or made_as)
         casts = any(column.cast for column in written_columns(target))
-        straight = context.one_pass and is_plain and not casts and plan.commit == "job"
         return replace(
             plan,
             target=target,
             native=native,
             is_parent=table.is_parent,
             is_ruled=table.is_ruled,
-            one_pass=straight and self.one_pass_rows is not None,
+            one_pass=is_plain and not casts and self.is_one_pass(plan, table, context),
         )
 
     def alter(self, session: PgWriteSession, statement: str) -> None:
@@ -298,8 +281,6 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         In the transaction that has just taken the claim, whose lock lets those that prepare one write take turns.
         """
         own = _own(plan)
-        if own.one_pass:
-            return own
         if self._kept(place, plan) is not None or own.stages_apart:
             create_stage(session, own.target, place.staging, own.staging)
             return own

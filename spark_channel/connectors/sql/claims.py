@@ -314,13 +314,15 @@ class Claims:
         assert found is not None
         return found
 
-    def own_publication(self, held: HeldClaim) -> Claim | None:
-        """The claim, if this run has published under it; None = it has not, or another run has. Without a lock."""
+    def own_publication(self, held: HeldClaim, task: int) -> Receipt | None:
+        """What this run's only task has published; None = nothing, or another run has. Without a lock."""
         found = self._read(held.identity)
         held = replace(held, owner=_bounded(held.owner))
         if found is None or not found.has_published(held.position):
             return None
-        return None if claims.is_of_another_run(found, held) else found
+        if claims.is_of_another_run(found, held):
+            return None
+        return Receipt(task, -1, found.rows, found.nbytes)
 
     def make_ready(self, held: HeldClaim, *, overwrite: bool) -> tuple[HeldClaim, bool]:
         """Fence, before a `commit=task` run runs preSql and creates or empties its table. In that transaction.

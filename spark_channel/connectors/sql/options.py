@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from spark_channel.errors import OptionError
+from spark_channel.option_types import LARGEST
 from spark_channel.options import (
     Amount,
     CertificateFile,
@@ -39,6 +40,7 @@ __all__ = [
     "FileUrl",
     "FileWriteOptions",
     "LedgerOptions",
+    "OnePassOptions",
     "ServerOptions",
     "SqlReadOptions",
     "SqlWriteOptions",
@@ -283,6 +285,16 @@ class LedgerOptions(Options):
         if value is not None and not value.strip():
             raise ValueError("a name")
         return value
+
+
+class OnePassOptions(Options):
+    """Of writers whose one task may write and publish all rows in one transaction."""
+
+    max_direct_rows: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        5_000_000,
+        description="append by `commit=job` up to so many rows straight into the table, in one transaction, where one "
+        "task brings all rows without a limit; more are staged; 0 stages all",
+    )
 
 
 class FileOptions(Options):

@@ -288,8 +288,15 @@ class Splitter:
         ]
 
     def whole(self, rows: int | None = None) -> Split:
-        """One split of all rows."""
+        """One split of all rows; those of a table that were not counted are estimated by the server."""
+        table = self.source.table
+        if rows is None and table is not None and not table.is_view:
+            rows = self.estimated_rows()
         return self._split({"kind": "all"}, rows)
+
+    def estimated_rows(self) -> int | None:
+        """How many rows of a table the server's planner expects, without reading them; None = it does not say."""
+        return None
 
     def has_rows(self, *conditions: str) -> bool:
         """Whether a row meets the user's condition and these."""

@@ -34,6 +34,7 @@ __all__ = [
     "BatchBuffer",
     "DirectTaskWriter",
     "NothingWriter",
+    "OnePassTask",
     "SqlTaskWriter",
     "StagedTaskWriter",
 ]
@@ -266,6 +267,10 @@ class SqlTaskWriter(TaskWriter, Generic[S]):
     def _claims(self, session: S) -> Claims:
         return self._writer.claims(session, self._plan.place)
 
+    def _committed(self, claims: Claims) -> Receipt | None:
+        """The receipt of an attempt that has committed these rows; None = none has."""
+        return claims.task(self._plan.claim, self._task)
+
     def _add_task(self, session: S) -> bool:
         """Fence, and note the task beside the claim, before COMMIT. False: another attempt has committed, see `_done`.
 
@@ -280,7 +285,7 @@ class SqlTaskWriter(TaskWriter, Generic[S]):
             if not self._writer.is_conflict(error):
                 raise
             session.undo()
-            self._done = claims.task(held, self._task)
+            self._done = self._committed(claims)
             if self._done is None:
                 raise
             return False
@@ -308,7 +313,7 @@ class SqlTaskWriter(TaskWriter, Generic[S]):
             session.undo()
         if self._writer.is_conflict(error) and not self._writer.is_lost(error):
             claims = self._claims(session)
-            self._done = claims.task(self._plan.claim, self._task)
+            self._done = self._committed(claims)
             if self._done is not None:
                 return
             claims.peek(self._plan.claim)
@@ -522,7 +527,7 @@ class DirectTaskWriter(SqlTaskWriter[S]):
     def _begin(self, session: S) -> None:
         """Begin the transaction, unless the task has committed."""
         claims = self._claims(session)
-        self._done = claims.task(self._plan.claim, self._task)
+        self._done = self._committed(claims)
         if self._done is None:
             claims.peek(self._plan.claim)
             session.start(self._writer.dialect.begin)
@@ -548,6 +553,28 @@ class DirectTaskWriter(SqlTaskWriter[S]):
     def _bring(self, session: S, rows: int) -> None:
         self._writer.bring(session, self._plan, rows)
         session.rows(f"DELETE FROM {self._writer.staging(self._plan)}")  # noqa: S608 - a quoted name
+
+
+class OnePassTask(SqlTaskWriter[S]):
+    """`commit=job` by one task: the transaction that takes its rows into the table publishes the write.
+
+    Put before the database's `DirectTaskWriter`. An attempt after one that has published takes the rows and drops them.
+    """
+
+    def _committed(self, claims: Claims) -> Receipt | None:
+        return claims.own_publication(self._plan.claim, self._task)
+
+    def _add_task(self, session: S) -> bool:
+        claims, held, tally = self._claims(session), self._plan.claim, self._tally
+        if not claims.begin_publish(held):
+            session.undo()
+            self._done = self._committed(claims)
+            if self._done is None:
+                claims.peek(held)  # raises: another run has published
+            return False
+        receipt = Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes)
+        self._writer.note_published(session, self._plan, claims, [receipt])
+        return True
 
 
 class NothingWriter(TaskWriter):

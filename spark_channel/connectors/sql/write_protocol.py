@@ -539,6 +539,9 @@ class WriteProtocol(Writer, Generic[S]):
         def ask(session: S) -> Receipt | None:
             claims = self.claims(session, plan.place)
             with self.transaction(session):
+                if plan.one_pass:
+                    is_open = claims.begin_publish(plan.claim)
+                    return None if is_open else claims.own_publication(plan.claim, task)
                 try:
                     claims.fence(plan.claim, exclusive=True)
                 except SupersededError:

@@ -7,7 +7,7 @@ the table. Either transaction holds the run's claim, so that a run that was over
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -56,6 +56,7 @@ from spark_channel.connectors.sql.task_writer import (
     ATTEMPT,
     DirectTaskWriter,
     NothingWriter,
+    OnePassTask,
     SqlTaskWriter,
     StagedTaskWriter,
 )
@@ -99,10 +100,32 @@ class SqlWriter(WriteProtocol[S]):
     """Writes a task with `commit=job`."""
     Direct: type[SqlTaskWriter[S]] = DirectTaskWriter
     """Writes a task with `commit=task`."""
+    OnePass: type[OnePassTask[S]] | None = None
+    """Writes the one task of a job that is published by its transaction."""
     stages_with_claim: ClassVar[bool] = False
     """Whether `make_staging` runs in the transaction that takes the claim, and `publish_staged` drops the staging."""
     overwrite_drops: ClassVar[bool] = True
     """Whether an overwrite without `truncate` makes the table again."""
+
+    @property
+    def one_pass_rows(self) -> int | None:
+        options = self.options
+        is_plain = options.write_mode == "insert" and not (options.pre_sql or options.post_sql)
+        is_limited = (
+            options.is_limited
+            or options.rows_per_second_per_task
+            or options.bytes_per_second_per_task
+        )
+        by_task = options.commit == "task" or options.tolerates_dirty_rows
+        if not is_plain or is_limited or by_task or getattr(options, "ledger", "") == "none":
+            return None
+        return getattr(options, "max_direct_rows", 0) or None
+
+    def is_one_pass(self, plan: SqlPlan, table: Table | None, context: WriteContext) -> bool:
+        """Whether the one task of an append to `table` publishes its rows."""
+        is_there = table is not None and not table.is_view and not plan.overwrite
+        may = context.one_pass and self.one_pass_rows is not None
+        return is_there and may and plan.commit == "job"
 
     def free_connections(self) -> FreeConnections | None:
         return self.run(
@@ -456,6 +479,8 @@ class SqlWriter(WriteProtocol[S]):
     def _with_staging(
         self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
+        if plan.one_pass:
+            return plan
         try:
             return self.make_staging(session, plan, place, context)
         except TargetError as error:
@@ -718,7 +743,8 @@ class SqlWriter(WriteProtocol[S]):
     def _publish(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool | None:
         """None: this call has published the rows. Else they were published before: True = by another run."""
         claims = self.claims(session, plan.place)
-        with self.publishing(session, plan), self.transaction(session):
+        around = nullcontext() if plan.one_pass else self.publishing(session, plan)
+        with around, self.transaction(session):
             if not claims.begin_publish(plan.claim):
                 lost = claims.lost(plan.claim)
                 if lost or not plan.one_pass:
@@ -819,7 +845,10 @@ class SqlWriter(WriteProtocol[S]):
     def make_staging(
         self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
-        """`commit=job`: what tasks need before they stage. Safe twice. See `stages_with_claim`."""
+        """`commit=job`: what tasks need before they stage. Safe twice. See `stages_with_claim`.
+
+        Not called where the one task stages nothing.
+        """
         if not self.stages(session, place, plan.stage):
             own = [f"{ATTEMPT} BIGINT NOT NULL", f"{PLACE} BIGINT NOT NULL"]
             own += [
@@ -859,6 +888,8 @@ class SqlWriter(WriteProtocol[S]):
         return make_ready(session, self.dialect, plan.target, self.options, overwrite=empty)
 
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
+        if plan.one_pass and self.OnePass is not None:
+            return self.OnePass(self, plan, task, attempt)
         return (self.Direct if plan.commit == "task" else self.Staged)(self, plan, task, attempt)
 
     def outlasts(self, plan: SqlPlan) -> bool:

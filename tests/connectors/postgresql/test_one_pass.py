@@ -11,8 +11,8 @@ import pytest
 
 import spark_channel
 from spark_channel.connectors import WritePlan
-from spark_channel.connectors.postgresql import PostgresWriter, load
-from spark_channel.connectors.postgresql.session import PgWriteSession
+from spark_channel.connectors.postgresql import PostgresWriter
+from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.planning import Endpoint, Split, TransferSpec
 from spark_channel.transfers.plan import is_one_pass, rehearse
@@ -220,6 +220,23 @@ def test_the_planner_takes_one_task_where_its_rows_are_few_enough(
     assert not is_one_pass(replace(spec, save_mode="overwrite"), writer, splits, here=here)
 
 
+def test_a_file_whose_rows_were_not_counted_is_known_by_its_bytes(pg: Pg) -> None:
+    end = Endpoint("postgresql")
+    spec, writer = TransferSpec(end, end, save_mode="append"), pg.writer("t", maxDirectRows=30)
+    assert is_one_pass(spec, writer, [Split(nbytes=1_500)], here=True)
+    assert not is_one_pass(spec, writer, [Split(nbytes=1_600)], here=True)
+
+
+def test_the_rows_of_a_table_without_a_key_are_estimated(pg: Pg) -> None:
+    pg.psql("CREATE TABLE s AS SELECT g AS id FROM generate_series(1, 20000) g; ANALYZE s")
+    reader, writer = _ends(pg)
+    pg.psql("CREATE TABLE t (id int)")
+    assert [split.rows for split in pg.reader("s").split(2)] == [20_000]
+    report = spark_channel.transfer(None, reader, writer)
+    assert "in one transaction" in report.path
+    assert pg.psql("SELECT count(*) FROM t") == "20000"
+
+
 def test_several_tasks_read_for_a_table_that_is_not_there(pg: Pg) -> None:
     """Its staging becomes the table, so one pass would save nothing."""
     _source(pg)
@@ -252,20 +269,25 @@ def _ends(pg: Pg) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _copy_and_die(reader: dict[str, Any], writer: dict[str, Any], when: str) -> None:
-    real_commit, real_copy = load.commit, PgWriteSession.copy
+    real_rows, real_copy = PgSession.rows, PgWriteSession.copy
+    copied: list[PgSession] = []
 
-    def commit(*arguments: Any) -> None:
-        if when == "before COMMIT":
+    def rows(session: PgSession, sql: str) -> list[tuple[Any, ...]]:
+        is_last = sql == "COMMIT" and session in copied
+        if is_last and when == "before COMMIT":
             os._exit(9)
-        real_commit(*arguments)
-        os._exit(9)
+        answer = real_rows(session, sql)
+        if is_last:
+            os._exit(9)
+        return answer
 
-    def copy(*arguments: Any) -> None:
-        real_copy(*arguments)
+    def copy(session: PgWriteSession, *arguments: Any) -> None:
+        real_copy(session, *arguments)
+        copied.append(session)
         if when == "amid the rows":
             os._exit(9)
 
-    setattr(load, "commit", commit)  # noqa: B010 - it is another process
+    setattr(PgSession, "rows", rows)  # noqa: B010 - it is another process
     setattr(PgWriteSession, "copy", copy)  # noqa: B010
     spark_channel.transfer(None, reader, writer)
 
