@@ -7,7 +7,7 @@ image of a platform, an older library would fail in the middle of a job, in word
 import re
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from spark_channel.errors import MissingPackageError
 
@@ -57,22 +57,14 @@ def check_versions(extra: str = "") -> None:
     Raises:
         MissingPackageError: a library is older than the package works with. It names each, and the version it needs.
     """
-    from importlib.metadata import PackageNotFoundError, version
-
-    def installed_of(name: str) -> str | None:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return None
-
     needs = {**CORE, **EXTRAS.get(extra, {})}
     for name, (lowest, other, since) in BESIDE.items():
-        beside = installed_of(other)
+        beside = _installed(other)
         if beside is not None and _numbers(beside) >= _numbers(since):
             needs[name] = lowest
     old = []
     for name, lowest in needs.items():
-        installed = installed_of(name)
+        installed = _installed(name)
         if installed is not None and _numbers(installed) < _numbers(lowest):
             old.append((name, lowest, installed))
     if not old:
@@ -85,6 +77,17 @@ def check_versions(extra: str = "") -> None:
         "and on the workers",
         name=", ".join(name for name, _, _ in old),
     )
+
+
+@cache
+def _installed(name: str) -> str | None:
+    """The version of a library; None = it is missing. Cached: it is read from a file of the library's."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -171,6 +171,9 @@ def _all(texts: pa.Array, pattern: str) -> bool:
 
 def _rounded(texts: pa.Array) -> pa.BooleanArray:
     """Numbers that a double does not give back. Few have so many digits that they must be looked at."""
+    many = pc.greater(pc.binary_length(texts), _SAFE_DIGITS)
+    if not pc.any(many).as_py():
+        return many
     digits = pc.replace_substring_regex(texts, r"^-?0*\.?0*|\.", "")
     long = pc.greater(pc.utf8_length(digits), _SAFE_DIGITS)
     if not pc.any(long).as_py():
