@@ -144,10 +144,24 @@ def cast_exactly(values: pa.Array, kind: pa.DataType, *, declared: bool = False)
     except InexactError:
         raise
     except pa.ArrowInvalid as error:
-        index = first_failure(values, cast)
-        raise InexactError(_inexact(values.slice(index, 1), kind)) from error
+        row = values.slice(first_failure(values, cast), 1)
+        for part, wanted in _inside(row, kind):
+            cast_exactly(part, wanted, declared=declared)  # raises for the value inside
+        raise InexactError(_inexact(row, kind)) from error
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InexactError(_inexact(values, kind)) from error
+
+
+def _inside(values: pa.Array, kind: pa.DataType) -> list[tuple[pa.Array, pa.DataType]]:
+    """The values one level deeper, and their types in `kind`."""
+    if pa.types.is_map(kind):
+        return list(zip(entries_of(values), (kind.key_type, kind.item_type), strict=True))
+    if is_list(kind):
+        return [(values.flatten(), kind.value_type)]
+    if not pa.types.is_struct(kind):
+        return []
+    found = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+    return [(found[field.name], field.type) for field in kind if field.name in found]
 
 
 def first_failure(array: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> int:

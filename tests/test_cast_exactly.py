@@ -250,3 +250,23 @@ def test_a_number_s_values_are_named_as_numpy_names_them(name: str) -> None:
     np = pytest.importorskip("numpy")
     kind = pa.from_numpy_dtype(np.dtype(name))
     assert np.dtype(numpy_name(kind)) == np.dtype(name)
+
+
+def test_the_value_inside_another_is_shown_with_all_its_digits() -> None:
+    """Not the whole value, which is cut after a hundred characters, nor a time of Python, which has microseconds."""
+    given, wanted = pa.time64("ns"), pa.time64("us")
+    times = [0] * 50 + [45_296_123_456_789]
+    entries = [(str(number), time) for number, time in enumerate(times)]
+    deep: list[tuple[Any, pa.DataType, pa.DataType]] = [
+        (times, pa.list_(given), pa.list_(wanted)),
+        ({"a": 0, "x": times[-1]}, *(pa.struct([("a", k), ("x", k)]) for k in (given, wanted))),
+        (entries, pa.map_(pa.string(), given), pa.map_(pa.string(), wanted)),
+        (
+            [{"m": entries}],
+            *(pa.list_(pa.struct([("m", pa.map_(pa.string(), k))])) for k in (given, wanted)),
+        ),
+    ]
+    for value, there, here in deep:
+        with pytest.raises(InexactError) as raised:
+            cast_exactly(pa.array([None, value], there), here)
+        assert str(raised.value).startswith("12:34:56.123456789 of type time64[ns] is not equal to")
