@@ -279,6 +279,7 @@ def _plan_lines(plan: TablePlan) -> list[str]:
     said = [("locks of the source", plan.source_lock), ("locks of the target", plan.target_lock)]
     said += [("target", each) for each in plan.alters]
     said += [("the target lacks", each) for each in plan.lacks]
+    said += [("the new table lacks", each) for each in plan.left_out]
     if plan.staging:
         said.append(("staging", f"about {short(plan.staging)}B until they are published"))
     lines = [f"  {name}: {text}" for name, text in said if text]

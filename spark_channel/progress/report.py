@@ -36,7 +36,17 @@ __all__ = [
     "summary_lines",
 ]
 
-_WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "aim", "behind", "lag", "path")
+_WHERE_ANY = (
+    "targets",
+    "traces",
+    "rows_dropped",
+    "held",
+    "aim",
+    "behind",
+    "lag",
+    "path",
+    "left_out",
+)
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
 
@@ -65,6 +75,7 @@ class TransferReport:
         aim: what option `protect` aimed at, and what was seen of it; empty without that option.
         behind: of a stream's batch: how far it was behind its source when it was planned, what its source keeps for it,
             and how much of the existing rows was read beside the changes.
+        left_out: what the table that the job made lacks of its source's definition, and why.
         lag: the same as numbers: `rows`, `bytes` and `seconds` behind, `wal_kept_bytes`, `base_rows_read`, `base_rows`,
             `base_chunks_read`, `base_chunks`, and `seconds_ago`, the measurement's age. Unknown numbers are missing.
     """
@@ -106,6 +117,7 @@ class TransferReport:
     behind: str = ""
     lag: Mapping[str, int | float] = field(default_factory=dict)
     path: str = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def moving_seconds(self) -> float:
@@ -371,6 +383,8 @@ def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
         lines.append(unused)
     if report.retries and report.rows_moved > report.rows:
         lines.append(f"{grouped(report.rows_moved)} rows moved, retries and speculation included")
+    if report.left_out:
+        lines.append(f"the new table lacks {'; '.join(report.left_out)}")
     if report.path and verbose:
         lines.append(report.path)
     if report.aim and verbose:

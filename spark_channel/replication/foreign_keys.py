@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_channel.connectors.base.definition import ForeignKeyDefinition, TableDefinition
+from spark_channel.connectors.sql.definition import DEFINING
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.plain_text import log_of
@@ -21,8 +22,6 @@ __all__ = ["ForeignKeys"]
 
 _log = log_of(__name__)
 
-_ADDS = ("postgresql", "mysql")
-"""Targets that add a foreign key to a table that is there."""
 _ACTION = r"(?:CASCADE|SET NULL|RESTRICT|NO ACTION)"
 _SHARED = re.compile(rf"(?: ON (?:UPDATE|DELETE) {_ACTION})*")
 """What is said behind a key and means the same in each system."""
@@ -46,6 +45,7 @@ class ForeignKeys:
             copy
             for copy in copies
             if copy.options.table_schema == "full" and copy.table is not None and not copy.fault
+            if copy.writer["writer"] in DEFINING
         ]
         self._sources: dict[str, TableDefinition | None] = {}
 
@@ -70,8 +70,16 @@ class ForeignKeys:
                 left = [f"foreign keys: {error}"]
             if left:
                 why = f"without {'; '.join(left)}"
-                outcome.why = f"{outcome.why}; {why}" if outcome.why else why
+                outcome.add_why(why)
                 _log.warning("%s: %s", copy.stream, why)
+
+    def left_out(self, copy: TableCopy, left: Sequence[str]) -> tuple[str, ...]:
+        """What the copy lacks after a run, of which one that makes the table alone lacks `left`."""
+        if copy not in self._full or not writer_of(copy).dialect.adds_keys:  # type: ignore[attr-defined]
+            return tuple(left)
+        others = [each for each in left if not each.startswith("foreign key ")]
+        refused = (each for each in self._planned(copy) if each.why)
+        return (*others, *(f"{each.key.label}: {each.why}" for each in refused))
 
     def _read_sources(self) -> None:
         """Read the definitions of all tables that differ in their names alone, together."""
@@ -114,9 +122,9 @@ class ForeignKeys:
 
     def _drop(self, copy: TableCopy) -> None:
         wanted = [each for each in self._planned(copy) if not each.why]
-        if not wanted or copy.writer["writer"] not in _ADDS:
-            return
         writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
+        if not wanted or not writer.dialect.adds_keys:
+            return
 
         def work(session: Any) -> None:
             there = _there(writer, session)
@@ -133,7 +141,6 @@ class ForeignKeys:
             return
         yield from (f"{each.key.label}: {each.why}" for each in planned if each.why)
         writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
-        adds = copy.writer["writer"] in _ADDS
         for each in planned:
             if each.why or each.to is None:
                 continue
@@ -148,7 +155,7 @@ class ForeignKeys:
                     return ""
                 assert each.to is not None
                 to = _place_in_target(each.to, session)
-                if not adds:
+                if not writer.dialect.adds_keys:
                     return f"{each.key.label} to {to[1]}: {writer.dialect.product} adds none to a table that is there"
                 statement = writer.dialect.added_key(
                     _sql(writer, there), each.key, writer.dialect.place(*to)

@@ -29,6 +29,7 @@ from spark_channel.replication.config import (
 )
 from spark_channel.replication.deletes import kept_key, with_columns
 from spark_channel.replication.drift import LoadColumns, decide
+from spark_channel.replication.foreign_keys import ForeignKeys
 from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.renames import key_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
@@ -68,7 +69,8 @@ class TablePlan:
     time, at each end. `source_lock`, `target_lock`: of its tables. `staging`: bytes that the target has twice until
     they are published. `statement` is the first one of the read, and `server_plan` what the server says that it would
     do for it. `lacks`: what the target, which no run changes, lacks of the definition that `schema` asks for, as
-    statements. `waits`: seconds before its copy begins, for rows that may be committed late.
+    statements. `left_out`: what the table that the run makes lacks of it. `waits`: seconds before its copy begins, for
+    rows that may be committed late.
     """
 
     stream: str
@@ -89,6 +91,7 @@ class TablePlan:
     staging: int | None = None
     waits: float = 0.0
     lacks: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,9 +145,9 @@ def plan_replication(
     dry = replace(settings, dry_run=True)
     limit = replication.limit
     with keeping_sessions():
-        unread = _unreadable(replication, found.copies)
+        unread, keys = _unreadable(replication, found.copies), ForeignKeys(found.copies)
         tables = tuple(
-            _plan(replication, each, dry, parallelism, begin, unread.get(each.stream, ""))
+            _plan(replication, each, dry, parallelism, begin, unread.get(each.stream, ""), keys)
             for each in found.copies
         )
     copied = [each for each in tables if not each.fault]
@@ -226,6 +229,7 @@ def _plan(
     parallelism: int,
     at: datetime,
     unread: str,
+    keys: ForeignKeys,
 ) -> TablePlan:
     """`unread`: why the login may not read the table; "" = it may."""
     limit = replication.limit
@@ -296,6 +300,7 @@ def _plan(
         rows_between=_estimated(source, rows),
         alters=_altered(copy.object, adds, there),
         lacks=() if there is None else lacks_of(copy, reader_of(copy), writer_of(copy)),
+        left_out=keys.left_out(copy, opened.left_out),
         source_lock=source_lock,
         target_lock=target_lock,
         staging=_staging_of(target, nbytes),

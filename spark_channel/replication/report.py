@@ -39,6 +39,10 @@ class TableOutcome:
     position: int | None = None
     report: TransferReport | None = None
 
+    def add_why(self, why: str) -> None:
+        """Say this, too."""
+        self.why = f"{self.why}; {why}" if self.why else why
+
     def to_plain(self) -> dict[str, Any]:
         """JSON's types; `transfer` is the whole report of the copy."""
         return {

@@ -248,6 +248,8 @@ class TableRun:
         outcome = self._outcome
         outcome.report, outcome.state = report, "done"
         outcome.rows, outcome.nbytes = report.rows, report.bytes
+        if report.left_out:
+            outcome.add_why(f"without {'; '.join(report.left_out)}")
 
     def _check_file(self, known: StreamProgress | None) -> None:
         """Report that another file writes to the object: its columns, masks and rows may be others."""

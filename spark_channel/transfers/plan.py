@@ -68,6 +68,7 @@ __all__ = [
     "begin_transfer",
     "finer_splits",
     "first_reachable",
+    "left_out_of",
     "open_reader",
     "open_targets",
     "open_transfer",
@@ -160,6 +161,8 @@ class OpenedTransfer:
     """Whether one task may write and publish all rows in one transaction."""
     path: str = ""
     """Of a transfer that was rehearsed: see `path_of`."""
+    left_out: tuple[str, ...] = ()
+    """Of a transfer that was rehearsed: see `Writer.left_out`."""
 
     @property
     def options(self) -> WriteOptions:
@@ -233,6 +236,11 @@ class OpenedTransfer:
         return replace(
             self, plan=_dealt(self.spec, left, channels, channels, per_mark=self.per_mark)
         )
+
+
+def left_out_of(writers: Sequence[Writer]) -> tuple[str, ...]:
+    """What new tables lack of their source's definition: those of a job are of one definition."""
+    return tuple(dict.fromkeys(part for writer in writers for part in writer.left_out))
 
 
 def path_of(native: NativeRows | None, why: str, plan: WritePlan | None) -> str:
@@ -755,7 +763,8 @@ def rehearse(
             if opened.spec.save_mode == "errorIfExists":
                 refuse_existing(writer, opened)
             plans.append(writer.rehearse(context, opened.schema))
-        rehearsed.append(replace(opened, path=path_of(native, why, plans[0])))
+        path, left = path_of(native, why, plans[0]), left_out_of(opened.writers)
+        rehearsed.append(replace(opened, path=path, left_out=left))
     return tuple(rehearsed)
 
 

@@ -19,6 +19,7 @@ from spark_channel.service.launch import JobReporter, reason_of
 from spark_channel.transfers.limits import is_limited, static_of_spec, static_shares, told_static
 from spark_channel.transfers.plan import (
     OpenedTransfer,
+    left_out_of,
     path_of,
     refuse_existing,
 )
@@ -392,7 +393,8 @@ class Transfer:
                 _log.warning("the report lacks what the service counted: %s", error)
         report = report or self._plain_report(spec, rows, nbytes, dirty)
         place = self._options.dirty_rows_path or ""
-        return replace(report, rows=rows, bytes=nbytes, rows_dirty=dirty, dirty_rows_path=place)
+        made = replace(report, rows=rows, bytes=nbytes, rows_dirty=dirty, dirty_rows_path=place)
+        return replace(made, left_out=left_out_of(self._opened.writers))
 
     def failed_report(self, spec: JobSpec, error: BaseException) -> TransferReport:
         """After `fail`, of a target that was left behind."""

@@ -536,6 +536,8 @@ class Writer(ABC):
     """The system whose native rows it takes; "" = it takes none."""
     makes_files: ClassVar[bool] = False
     """Whether each task makes separate files, so that few rows by many tasks are many small files."""
+    left_out: tuple[str, ...] = ()
+    """Driver, after `prepare` or `rehearse`. What the new table lacks of its source's definition, for people."""
 
     @property
     def task_seconds(self) -> float | None:

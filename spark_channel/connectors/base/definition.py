@@ -141,8 +141,10 @@ class TableDefinition:
         keys = (key for key in self.foreign_keys if (key.schema, key.table) == place)
         return replace(self, foreign_keys=tuple(keys))
 
-    def of_columns(self) -> Iterator[str]:
-        """What its columns have beside types and NOT NULL, for people."""
+    def of_parts(self) -> Iterator[str]:
+        """What it and its columns have beside types, NOT NULL and `constraints`, for people."""
+        if self.comment is not None:
+            yield "comment of the table"
         for column in self.columns:
             if column.default is not None:
                 yield f"default of {column.name}"
@@ -150,6 +152,8 @@ class TableDefinition:
                 yield f"expression of {column.name}"
             if column.sequence is not None:
                 yield f"sequence of {column.name}"
+            if column.collation is not None:
+                yield f"collation of {column.name}"
             if column.comment is not None:
                 yield f"comment of {column.name}"
 

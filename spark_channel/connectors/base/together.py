@@ -33,6 +33,7 @@ class SmallTable:
     job: str
     known: StreamProgress | None = None
     is_there: bool = False
+    left_out: tuple[str, ...] = ()
     schema: pa.Schema | None = None
     plan: Any = None
     position: int = 0

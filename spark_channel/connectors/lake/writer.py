@@ -268,6 +268,7 @@ class LakeWriter(LakePublisher):
         Raises:
             OptionError: the rows do not come from one table.
         """
+        self.left_out = ()
         level = self.options.create_table
         if level == "columns":
             return schema, NO_NOTES
@@ -299,12 +300,13 @@ class LakeWriter(LakePublisher):
                 if column.comment is not None and column.name in schema.names
             )
             notes = TableNotes(names, definition.comment, tuple(comments))
-            left += [part for part in definition.of_columns() if not part.startswith("comment ")]
+            left += [part for part in definition.of_parts() if not part.startswith("comment ")]
             left += [one.label for one in definition.constraints if one is not key]
             left += [foreign.label for foreign in definition.foreign_keys]
             left += definition.others
         if left:
             _log.warning("%s is made without %s: the format has none", lake.shown, "; ".join(left))
+        self.left_out = tuple(left)
         return schema, notes
 
     def _matched(

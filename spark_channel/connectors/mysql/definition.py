@@ -8,6 +8,7 @@ from spark_channel.connectors.base.definition import (
     ConstraintDefinition,
     ConstraintKind,
     ForeignKeyDefinition,
+    SequenceDefinition,
     TableDefinition,
 )
 from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
@@ -22,6 +23,7 @@ _NAMES = r"\(((?:`(?:[^`]|``)*`(?:, ?)?)+)\)"
 _FOREIGN_KEY = re.compile(
     rf"\s*CONSTRAINT {_NAME} FOREIGN KEY {_NAMES} REFERENCES (?:{_NAME}\.)?{_NAME} {_NAMES}(.*)"
 )
+_FOLLOWING = re.compile(r"\n\).* AUTO_INCREMENT=(\d+)")
 _CHECK = re.compile(r"\s*CONSTRAINT `((?:[^`]|``)*)` CHECK ")
 
 
@@ -43,15 +45,23 @@ def read_definition(
         "FROM information_schema.columns "
         f"WHERE table_schema = {schema} AND table_name = {name} ORDER BY ordinal_position"
     )
+    comment = session.value(
+        "SELECT table_comment FROM information_schema.tables "  # noqa: S608 - texts are quoted
+        f"WHERE table_schema = {schema} AND table_name = {name}"
+    )
+    following = _FOLLOWING.search(statement)
     more = {str(row[0]): row[1:] for row in details}
     columns = tuple(
         ColumnDefinition(
             column.name,
             column.declared,
             not_null=column.not_null and reads.read_as_null(table, column, "") is None,
-            default=None if more[column.name][0] in (None, "NULL") else str(more[column.name][0]),
+            default=_default(more[column.name][0], str(more[column.name][1])),
             generated=f"{more[column.name][3]} {more[column.name][1]}"
             if column.generated
+            else None,
+            sequence=SequenceDefinition(table.name, int(following[1]) if following else 1)
+            if "auto_increment" in str(more[column.name][1]).lower()
             else None,
             comment=str(more[column.name][2]) or None,
         )
@@ -65,9 +75,17 @@ def read_definition(
         columns,
         (*_indexes(session, f"table_schema = {schema} AND table_name = {name}"), *checks),
         keys,
+        str(comment or "") or None,
         others=tuple(f"trigger {trigger}" for (trigger,) in triggers),
         statement=statement,
     )
+
+
+def _default(text: object, extra: str) -> str | None:
+    """The default, and what the column gets when its row is changed."""
+    kept = None if text in (None, "NULL") else str(text)
+    updated = re.search(r"on update \S+", extra, re.IGNORECASE)
+    return kept if updated is None else f"{kept or 'NULL'} {updated[0]}"
 
 
 def _apart(

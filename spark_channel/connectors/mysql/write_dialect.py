@@ -130,6 +130,7 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
 
     most_columns = 1017  # InnoDB's
     index_name_bytes = 64
+    adds_keys = True
     begin = "START TRANSACTION"
     ddl_commits = True
 

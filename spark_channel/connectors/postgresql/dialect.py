@@ -363,6 +363,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
 
     folds_names = False
     most_columns = 1600
+    adds_keys = True
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     """Whatever the role's default is: a row that another transaction held is read as that one left it."""
 

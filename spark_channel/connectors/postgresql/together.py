@@ -228,7 +228,6 @@ class PostgresTogether(Together):
             self._writer.options,
             names.of(plan.place.schema),
         )
-        new.remark(plan.place.label)
         return replace(plan, new=new, create=new.create.replace(TABLE, plan.target.sql))
 
     def _placed(
@@ -298,6 +297,9 @@ class PostgresTogether(Together):
         at = utc_text()
         for table in new:
             table.published_at, table.is_new = at, True
+            if (made := table.plan.new) is not None:
+                made.remark(table.plan.place.label)
+                table.left_out = made.left_out
 
     def _write(
         self,

@@ -147,11 +147,11 @@ def plain_new_table(
         statement = _index(dialect, constraint, name, table, constraint.columns)
         steps.append(DefinitionStep(constraint.label, (statement,)))
     why = f"{dialect.product} may read its SQL in another way than {definition.system}"
-    out += [f"{part}: {why}" for part in definition.of_columns()]
-    out += [
-        f"{foreign.label}: replicate adds it when both tables have their rows"
-        for foreign in definition.foreign_keys
-    ]
+    out += [f"{part}: {why}" for part in definition.of_parts()]
+    why = "replicate adds it when both tables have their rows"
+    if not dialect.adds_keys:
+        why = f"{dialect.product} adds none to a table that is there"
+    out += [f"{foreign.label}: {why}" for foreign in definition.foreign_keys]
     out += [f"{other}: no copy carries it" for other in definition.others]
     return NewTable(rows, key, steps=tuple(steps), left_out=tuple(out), renamed=tuple(renamed))
 

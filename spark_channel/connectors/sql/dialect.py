@@ -425,6 +425,8 @@ class WriteDialect(Dialect):
     """Whether DDL commits, or a new table can be used only after that. Then a table is made before the transaction that
     fills it, and never dropped: a write that fails leaves it, empty.
     """
+    adds_keys: ClassVar[bool] = False
+    """Whether a table that is there takes a foreign key."""
     index_name_bytes: ClassVar[int | None] = None
     """The longest name of an index; None = any."""
     most_columns: ClassVar[int | None] = None

@@ -328,6 +328,7 @@ class SqlWriter(WriteProtocol[S]):
         Raises:
             OptionError: the rows do not come from one table.
         """
+        self.left_out = ()
         level = self.options.create_table
         is_dropped = context.overwrite and not self.options.truncate and self.overwrite_drops
         if level not in ("auto", "keys", "full"):
@@ -370,8 +371,12 @@ class SqlWriter(WriteProtocol[S]):
             lengths = context.text_lengths
             definition, left = with_safe_key(self.dialect, definition, plan.schema, lengths)
         new = self.new_table(session, place, definition, plan.schema, is_full=level == "full")
-        new = replace(new, left_out=(*left, *new.left_out))
+        left += new.left_out
+        if context.stream is not None:
+            left = tuple(each for each in left if not each.startswith("foreign key "))
+        new = replace(new, left_out=left)
         new.remark(place.label)
+        self.left_out = new.left_out
         if self.options.schema_after is not None:
             if new.create and self.dialect.ddl_commits:
                 raise OptionError(

@@ -19,6 +19,7 @@ from spark_channel.connectors.base.definition import (
     TableDefinition,
     with_not_null,
 )
+from spark_channel.connectors.base.types import sqlglot, tokens
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.session import Session
@@ -51,6 +52,9 @@ def read_definition(session: Session, table: SqliteTable) -> TableDefinition:
         or ""
     )
     is_virtual = _TABLE.match(statement) is None
+    checks = [
+        ConstraintDefinition("check", text, (), text, is_plain=False) for text in _checks(statement)
+    ]
     triggers = session.rows(
         f"SELECT name FROM main.sqlite_master WHERE type = 'trigger' AND tbl_name = {name} ORDER BY name"  # noqa: S608 - quoted
     )
@@ -59,7 +63,7 @@ def read_definition(session: Session, table: SqliteTable) -> TableDefinition:
         table.schema,
         table.name,
         tuple(_columns(session, table, name, statement)),
-        tuple(_constraints(session, table, name)),
+        (*_constraints(session, table, name), *checks),
         tuple(_foreign_keys(session, table.name, name)),
         others=tuple(f"trigger {trigger}" for (trigger,) in triggers),
         statement="" if is_virtual else statement,
@@ -116,6 +120,20 @@ def _constraints(session: Session, table: SqliteTable, name: str) -> Iterator[Co
             yield ConstraintDefinition(
                 "index", index, columns, text, is_unique=bool(unique), is_plain=is_plain
             )
+
+
+def _checks(statement: str) -> Iterator[str]:
+    """The conditions in CREATE TABLE, with their parentheses."""
+    words, opens = sqlglot.tokenize(statement, read="sqlite"), tokens.TokenType.L_PAREN
+    for place, word in enumerate(words[:-1]):
+        if word.text.upper() != "CHECK" or words[place + 1].token_type != opens:
+            continue
+        depth = 0
+        for end in words[place + 1 :]:
+            depth += (end.token_type == opens) - (end.token_type == tokens.TokenType.R_PAREN)
+            if depth == 0:
+                yield statement[words[place + 1].start : end.end + 1]
+                break
 
 
 def _foreign_keys(session: Session, table: str, name: str) -> Iterator[ForeignKeyDefinition]:
