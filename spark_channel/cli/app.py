@@ -376,6 +376,45 @@ def replaced(
 
 
 @app.command()
+def compact(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A folder that jobs wrote, or a Delta or Iceberg table, as TARGET of `copy`.",
+            show_default=False,
+        ),
+    ],
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-o",
+            metavar="writer.NAME=VALUE",
+            help="An option of the target, such as writer.retention=7200; may be given several times.",
+        ),
+    ] = None,
+    target_size: Annotated[
+        str,
+        typer.Option(
+            metavar="BYTES",
+            help="Size of the files that are made, about; files below half of it are merged.",
+        ),
+    ] = "128MB",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be merged, and change nothing.")
+    ] = False,
+    output: Output = "text",
+) -> None:
+    """Merge small files, without changing a row, while readers and other jobs continue.
+
+    Rows of different partitions, and files with other columns or codecs, stay apart. Readers that hold an old list find
+    the old files for a while.
+    """
+    from spark_channel.cli.compact import compact_target
+
+    compact_target(target, options or [], target_size, dry_run=dry_run, as_json=output == "json")
+
+
+@app.command()
 def ui(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The TCP port on 127.0.0.1; 0: any free port.")
@@ -421,7 +460,7 @@ def help_page(
 
 _ORDER = (
     *("demo", "copy", "replicate", "verify", "run", "check", "plan", "convert", "ui", "report"),
-    *("replaced", "connectors", "help"),
+    *("compact", "replaced", "connectors", "help"),
 )
 """The order of use."""
 

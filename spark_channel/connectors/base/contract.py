@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_channel.arrow_schema import TextLengths
 from spark_channel.connectors.base.claims import Follows, HeldClaim, StreamNote, StreamProgress
+from spark_channel.connectors.base.compaction import Compaction
 from spark_channel.connectors.base.definition import Defines, TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
 from spark_channel.connectors.base.health import Health
@@ -716,6 +717,17 @@ class Writer(ABC):
         """
         self.kept_claims()
         return []
+
+    def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
+        """Merge the target's small files into files of about `target_bytes`; every row stays as it is.
+
+        Raises:
+            UnsupportedError: it has no files, or not one step in which readers see others.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot merge files: it is for folders that spark-channel writes, Delta and Iceberg "
+            "tables"
+        )
 
     def keep(self, plan: WritePlan, text: str) -> None:  # noqa: B027 - optional, as `unfinished` is
         """Driver, only in a transfer, after `prepare`, with `commit=task` and a `txn`: store `text` in the target.

@@ -48,6 +48,7 @@ def _actions(
     partition_by: tuple[str, ...],
     now: int,
 ) -> Iterator[dict[str, Any]]:
+    changes = change.operation != "compact"
     mode = "Overwrite" if change.operation == "overwrite" else "Append"
     yield {
         "commitInfo": {
@@ -66,7 +67,7 @@ def _actions(
             }
         }
     for file in change.removed:
-        yield {"remove": _removed(file, now)}
+        yield {"remove": {**_removed(file, now), "dataChange": changes}}
     for action in added:
         yield {
             "add": {
@@ -74,7 +75,7 @@ def _actions(
                 "partitionValues": dict(action.partition_values),
                 "size": action.size,
                 "modificationTime": action.modification_time,
-                "dataChange": True,
+                "dataChange": changes,
                 "stats": action.stats,
             }
         }
@@ -84,7 +85,6 @@ def _removed(file: TableFile, now: int) -> dict[str, Any]:
     return {
         "path": file.handle,
         "deletionTimestamp": now,
-        "dataChange": True,
         "extendedFileMetadata": True,
         "partitionValues": dict(file.partition),
         "size": file.size,

@@ -157,6 +157,7 @@ class DeltaLake(LakeTable):
     """The table that the options name."""
 
     data = "spark-channel"
+    merged_files = "stay until VACUUM removes them"
 
     def __init__(self, options: Table) -> None:
         self._options = options
@@ -206,7 +207,7 @@ class DeltaLake(LakeTable):
                 create_table_with_add_actions(
                     uri_of(self._place),
                     Schema.from_arrow(_noted(columns, change.notes)),
-                    [_add(file) for file in change.added],
+                    [_add(file, changes=True) for file in change.added],
                     mode="error",
                     partition_by=list(partition_by),
                     description=change.notes.comment,
@@ -343,6 +344,12 @@ class DeltaState(TableState):
         check_deletion_vectors(self._table, self._shown)
         return table_files(self._table, self._base, self._shown)
 
+    def kind(self, file: TableFile) -> Partition:
+        return file.partition
+
+    def is_of(self, file: TableFile, new: NewFile) -> bool:
+        return dict(new.partition) == dict(file.partition)
+
     def ranges(self, file: TableFile, names: Collection[str]) -> dict[str, ValueRange]:
         found = {}
         for name, text in file.partition:
@@ -356,10 +363,9 @@ class DeltaState(TableState):
         return found
 
     def commit(self, change: Change) -> bool:
-        added, properties = (
-            [_add(file) for file in change.added],
-            _commit_properties(change, self.versions),
-        )
+        changes = change.operation != "compact"
+        added = [_add(file, changes=changes) for file in change.added]
+        properties = _commit_properties(change, self.versions)
         # An overwrite lists nothing: deltalake removes every file of this version.
         whole = change.operation == "overwrite"
         if not all(is_kept(file.handle) for file in change.removed) or (
@@ -370,7 +376,7 @@ class DeltaState(TableState):
             return self._store.put_new(
                 path, entry(change, added, properties, self.partition_columns)
             )
-        removed = [] if whole else [_remove(file) for file in change.removed]
+        removed = [] if whole else [_remove(file, changes=changes) for file in change.removed]
         with _committing(self._shown) as outcome:
             self._table.create_write_transaction(
                 [*added, *removed],
@@ -446,7 +452,7 @@ def _commit_properties(
     return CommitProperties(said, max_commit_retries=0, app_transactions=transactions)
 
 
-def _add(file: NewFile) -> "AddAction":
+def _add(file: NewFile, *, changes: bool) -> "AddAction":
     from deltalake.transaction import AddAction
 
     known = {name: values for name, values in file.statistics.items() if values[2] is not None}
@@ -461,17 +467,17 @@ def _add(file: NewFile) -> "AddAction":
         file.size,
         dict(file.partition),
         int(utc_now().timestamp() * 1000),
-        True,
+        changes,
         json.dumps(statistics),
     )
 
 
-def _remove(file: TableFile) -> "RemoveAction":
+def _remove(file: TableFile, *, changes: bool) -> "RemoveAction":
     from deltalake.transaction import RemoveAction
 
     return RemoveAction(
         unquote(file.handle),
-        True,
+        changes,
         int(utc_now().timestamp() * 1000),
         size=file.size,
         partition_values=dict(file.partition),

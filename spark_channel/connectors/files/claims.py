@@ -24,7 +24,7 @@ from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity, is_
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.files.filesystem import LOG, PREFIXES
 from spark_channel.connectors.files.log import Dialect, Manifest, Replaced, claim_key
-from spark_channel.connectors.files.parts import DataFile, FileList
+from spark_channel.connectors.files.parts import DataFile, FileList, Merge
 from spark_channel.connectors.files.store import Store
 from spark_channel.errors import SupersededError, TargetError
 
@@ -32,6 +32,7 @@ __all__ = [
     "ALL_FILES",
     "AddedFiles",
     "JobFolder",
+    "MergedFile",
     "OwnedFileNames",
     "add_task",
     "check_format",
@@ -39,6 +40,7 @@ __all__ = [
     "fence",
     "file_name",
     "is_ours",
+    "merge",
     "new_attempt",
     "publish",
     "put_back",
@@ -200,6 +202,60 @@ def publish(
         check_format(made, added.format, held.identity.target)
     made = _with(made, added).with_claim(done)
     return made.with_job(held.owner, at) if held.identity.kind == "job" else made
+
+
+@dataclass(frozen=True)
+class MergedFile:
+    """A file with the rows of `sources`, in their order. `times`: when these were changed, in nanoseconds."""
+
+    file: DataFile
+    sources: tuple[DataFile, ...]
+    times: tuple[int, ...]
+
+
+def merge(
+    manifest: Manifest,
+    number: int,
+    held: HeldClaim,
+    merged: Sequence[MergedFile],
+    *,
+    until: str,
+    at: str,
+) -> Manifest | None:
+    """The manifest in which each of `merged` is in the place of its sources; None = it was published before, or
+    another job has taken one of the sources out.
+
+    Raises:
+        SupersededError: as `fence`.
+    """
+    found = manifest.claim(held.identity)
+    if found is not None and found.has_published(held.position):
+        return None
+    fence(manifest, held)
+    sources = [source for each in merged for source in each.sources]
+    if not set(sources) <= set(manifest.files):
+        return None
+    gone = {source.path for source in sources}
+    made = replace(
+        manifest,
+        files=manifest.files.merging({each.sources[0].path: each.file for each in merged}, gone),
+        removed=(*manifest.removed, *(Replaced(each, number, until, True) for each in sources)),
+        merges={
+            **manifest.merges,
+            **{
+                each.file.path: Merge.of(
+                    [
+                        (source, time, manifest.merges.get(source.path))
+                        for source, time in zip(each.sources, each.times, strict=True)
+                    ]
+                )
+                for each in merged
+            },
+        },
+    )
+    done = claims.publish(found, held, at=at, rows=0, nbytes=0)
+    assert done is not None
+    return made.with_claim(done).with_job(held.owner, at)
 
 
 def put_back(

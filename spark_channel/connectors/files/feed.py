@@ -24,7 +24,7 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.files.filesystem import StorageCredentials, reading, reopen
-from spark_channel.connectors.files.listing import SourceFile
+from spark_channel.connectors.files.listing import SourceFile, beside, merge_of, unmerged
 from spark_channel.connectors.files.source import find_files
 from spark_channel.errors import OptionError, SchemaError, SourceError, TunnelError
 from spark_channel.planning import Split
@@ -232,21 +232,55 @@ class FilesFeed(ChangeFeed):
         )
 
     def _listed(self, token: Token) -> list[SourceFile]:
-        digest, part, parts = _digest_of(token), token["part"], int(token["parts"])
-        return [
-            file
-            for file in find_files(self._reader.options)
-            if parts == 1 or int(digest(file), 16) % parts == part
-        ]
+        is_mine, is_covered = _dealing(token), self._covering(token)
+        listed = []
+        for file in unmerged(find_files(self._reader.options)):
+            if is_mine(file):
+                listed.append(file)
+            elif merge_of(file) is not None:
+                is_covered(file)  # others may have its rows, and files of this part are in it
+        return listed
 
     def _covering(self, token: Token) -> Callable[[SourceFile], bool]:
-        """Whether a file was taken at `token`, or came too late for it. Made once for a look at all files."""
+        """Whether a file was taken at `token`, or came too late for it. Made once for a look at all files.
+
+        Of a merged file, whether those that it was made from were.
+
+        Raises:
+            SourceError: some of these were, and they are not there any more.
+        """
         oldest, remembered, digest = (
             _horizon(token) - self._late_ns,
             _remembered(token),
             _digest_of(token),
         )
-        return lambda file: file.mtime_ns < oldest or digest(file) in remembered
+        is_mine, alone = _dealing(token), int(token["parts"]) == 1
+
+        def is_taken(file: SourceFile) -> bool:
+            return file.mtime_ns < oldest or digest(file) in remembered
+
+        def is_covered(file: SourceFile) -> bool:
+            merge = merge_of(file)
+            if merge is None or is_taken(file):
+                return is_taken(file)
+            covered: list[bool] = []
+            any_taken = False
+            for each in merge.files:
+                was = beside(file, each.path, each.nbytes, each.mtime_ns)
+                any_taken |= (taken := is_taken(was))
+                inner = bool(each.of) and all(covered[place] for place in each.of)
+                covered.append(taken or inner or not (each.of or is_mine(was)))
+            if all(covered[place] for place in merge.sources):
+                return True
+            if alone and not any_taken:
+                return False
+            raise SourceError(
+                f"{file.path} was merged from {len(merge.files)} files, of which this stream may have taken some, "
+                "and these are kept no longer (option retention). Begin a new stream with one channel, or reset the "
+                "tunnel. A stream that runs within that time after each merge misses nothing"
+            )
+
+        return is_covered
 
     def _within(self, files: Sequence[SourceFile], limit: FeedLimit) -> list[SourceFile]:
         """The first files that the limit lets through, at least one."""
@@ -289,6 +323,12 @@ class FilesFeed(ChangeFeed):
                 "clock and of every file: it is damaged, or of another source. Reset the tunnel, or begin "
                 "with a new checkpoint directory"
             )
+
+
+def _dealing(token: Token) -> Callable[[SourceFile], bool]:
+    """Whether a file is of the token's part."""
+    digest, part, parts = _digest_of(token), token["part"], int(token["parts"])
+    return lambda file: parts == 1 or int(digest(file), 16) % parts == part
 
 
 def _as_planned(

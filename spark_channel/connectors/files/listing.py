@@ -35,7 +35,7 @@ from spark_channel.connectors.files.log import (
     Manifest,
     newest_entry,
 )
-from spark_channel.connectors.files.parts import DataFile, FileList
+from spark_channel.connectors.files.parts import DataFile, FileList, Merge
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.plain_text import log_of
@@ -45,14 +45,17 @@ __all__ = [
     "UNCHANGING",
     "SourceFile",
     "Visible",
+    "beside",
     "combined",
     "data_files",
     "files_of_prefix",
     "has_files",
     "list_files",
+    "merge_of",
     "partition_fields",
     "partition_value",
     "read_success",
+    "unmerged",
     "visible",
     "with_present_files",
 ]
@@ -214,6 +217,49 @@ class SourceFile:
             return None
         key = self.listed.schema
         return self.manifest.schemas[key], self.manifest.dialects.get(key, {})
+
+
+def beside(
+    file: SourceFile, path: str, nbytes: int, mtime_ns: int, listed: DataFile | None = None
+) -> SourceFile:
+    """Another file of the same directory's log, of which `path` is relative to that directory."""
+    assert file.listed is not None
+    directory = file.path.removesuffix(file.listed.path)
+    return replace(
+        file, path=directory + path, size=nbytes, mtime_ns=mtime_ns, listed=listed, tag=""
+    )
+
+
+def merge_of(file: SourceFile) -> Merge | None:
+    """What the file was merged from; None = it was not."""
+    if file.manifest is None or file.listed is None:
+        return None
+    return file.manifest.merges.get(file.listed.path)
+
+
+def unmerged(files: Iterable[SourceFile]) -> Iterator[SourceFile]:
+    """The files as they were before merges, as far as these are still kept."""
+    kept: dict[int, dict[str, DataFile]] = {}
+    pending = list(files)[::-1]
+    while pending:
+        file = pending.pop()
+        merge = merge_of(file)
+        if merge is None or file.manifest is None:
+            yield file
+            continue
+        if id(file.manifest) not in kept:
+            kept[id(file.manifest)] = {
+                each.file.path: each.file for each in file.manifest.removed if each.merged
+            }
+        there = kept[id(file.manifest)]
+        sources = [merge.files[place] for place in merge.sources]
+        if all(each.path in there for each in sources):
+            pending += [
+                beside(file, each.path, each.nbytes, each.mtime_ns, there[each.path])
+                for each in sources[::-1]
+            ]
+        else:
+            yield file
 
 
 def list_files(

@@ -30,10 +30,12 @@ from spark_channel.connectors.files.filesystem import LOG, Location, read_file
 from spark_channel.connectors.files.parts import (
     DataFile,
     FileList,
+    Merge,
     OlderJobs,
     Part,
     PartFiles,
     is_below,
+    merges_of,
     older_jobs_of,
     parts_of,
 )
@@ -104,6 +106,8 @@ SUCCESS = "_SUCCESS"
 FORMAT = "spark-channel/2"
 _WITH_PARTS = "spark-channel/3"
 """The format of an entry that names parts: earlier versions would miss their files, and refuse it."""
+_WITH_MERGES = "spark-channel/4"
+"""The format of an entry that names merged files: the streams of earlier versions would take their rows twice."""
 
 _JOBS_KEPT = 1000
 _JOBS_IN_ENTRY = 50
@@ -115,11 +119,18 @@ Dialect = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A file that an overwrite replaced in entry `number`. It may be read until the time `until` (ISO, UTC)."""
+    """A file that was replaced in entry `number`: by an overwrite, or `merged` into one that has its rows.
+
+    It may be read until the time `until` (ISO, UTC).
+    """
 
     file: DataFile
     number: int
     until: str
+    merged: bool = False
+
+    def to_json(self) -> list[Any]:
+        return [self.file.to_json(), self.number, self.until, *([True] if self.merged else [])]
 
 
 def claim_key(identity: Identity) -> str:
@@ -136,6 +147,7 @@ class Manifest:
     `jobs`, and `older_jobs` before them: when each job was published. `versions`: the published versions of each
     transaction name. `ended`: why runs ("<job>/<epoch>") lost their claims. `removed`: files that are not
     visible and may still be on disk.
+    `merges`: what merged files were made from, by their paths.
     `retired`: parts that no entry names any more, and until when (ISO, UTC) a reader of an older entry may need them.
     `success`: the `_SUCCESS` of another writer that is counted in.
     """
@@ -153,6 +165,7 @@ class Manifest:
     removed: tuple[Replaced, ...] = ()
     success: str = ""
     older_jobs: OlderJobs | None = None
+    merges: Mapping[str, Merge] = field(default_factory=dict)
     retired: tuple[tuple[str, str], ...] = ()
 
     def claim(self, identity: Identity) -> Claim | None:
@@ -177,6 +190,12 @@ class Manifest:
         ):
             return self.versions[identity.name].published_at(identity.version)
         return None
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Those of `paths` that are not visible, nor replaced since: an overwrite or a merge may have been quick."""
+        missing = self.files.missing(paths)
+        replaced = {each.file.path for each in self.removed} if missing else set()
+        return [path for path in missing if path not in replaced]
 
     def receipts(self, identity: Identity) -> tuple[Receipt, ...]:
         """The tasks that committed under the claim (`commit=task`)."""
@@ -231,9 +250,17 @@ class Manifest:
         self,
         write_files: Callable[[Sequence[DataFile]], Part],
         write_jobs: Callable[[Mapping[str, str]], OlderJobs],
+        write_merge: Callable[[Merge], Merge],
     ) -> "Manifest":
         """The same, with lists in parts that are too long for an entry."""
-        made = replace(self, files=self.files.folded(write_files))
+        made = replace(
+            self,
+            files=self.files.folded(write_files),
+            merges={
+                path: merge if merge.name else write_merge(merge)
+                for path, merge in self.merges.items()
+            },
+        )
         if len(self.jobs) <= _JOBS_IN_ENTRY:
             return made
         older = {} if self.older_jobs is None else self.older_jobs.published
@@ -244,7 +271,8 @@ class Manifest:
     @property
     def part_names(self) -> set[str]:
         older = () if self.older_jobs is None else (self.older_jobs.name,)
-        return {*(part.name for part in self.files.parts), *older}
+        merges = (merge.name for merge in self.merges.values())
+        return {*(part.name for part in self.files.parts), *older, *merges}
 
     def retiring(self, before: "Manifest", now: str, until: str) -> "Manifest":
         """The manifest that follows `before`: parts that it names no more are kept until `until`."""
@@ -277,7 +305,7 @@ class Manifest:
             "jobs": dict(self.jobs),
             "versions": {app: known.to_json() for app, known in self.versions.items()},
             "ended": dict(self.ended),
-            "removed": [[each.file.to_json(), each.number, each.until] for each in self.removed],
+            "removed": [each.to_json() for each in self.removed],
             "success": self.success,
         }
 
@@ -289,6 +317,11 @@ class Manifest:
                 {"parts": [part.to_json() for part in self.files.parts]} if self.files.parts else {}
             ),
             **({"olderJobs": older.name} if older is not None else {}),
+            **(
+                {"merges": {path: merge.name for path, merge in self.merges.items()}}
+                if self.merges
+                else {}
+            ),
             **({"retired": [list(each) for each in self.retired]} if self.retired else {}),
         }
 
@@ -322,11 +355,12 @@ class Manifest:
                 },
                 ended=data["ended"],
                 removed=tuple(
-                    Replaced(DataFile(**file), number, until)
-                    for file, number, until in data["removed"]
+                    Replaced(DataFile(**file), number, until, bool(merged))
+                    for file, number, until, *merged in data["removed"]
                 ),
                 success=data["success"],
                 older_jobs=older_jobs_of(data, read),
+                merges=merges_of(data, read),
                 retired=tuple((str(name), str(until)) for name, until in data.get("retired", ())),
             )
             _check_places(made)
@@ -431,10 +465,10 @@ def _parse(raw: bytes, number: int, shown: str, parts: PartFiles) -> Entry:
     try:
         data = json.loads(raw)
         form = data["log"]
-        if form not in (FORMAT, _WITH_PARTS):
+        if form not in (FORMAT, _WITH_PARTS, _WITH_MERGES):
             raise TargetError(
-                f"{shown} is a log entry of version {form!r}; this spark-channel knows {FORMAT!r} and "
-                f"{_WITH_PARTS!r}: use the version that wrote it, or a newer one"
+                f"{shown} is a log entry of version {form!r}; this spark-channel knows {FORMAT!r} to "
+                f"{_WITH_MERGES!r}: use the version that wrote it, or a newer one"
             )
         entry_id, ancestors = str(data["id"]), tuple(data["ancestors"])
         state = data["state"]
@@ -537,6 +571,7 @@ class Log:
         folded = made.folded(
             lambda files: Part.of(write({"files": [file.to_json() for file in files]}), files),
             lambda jobs: OlderJobs(write({"jobs": dict(jobs)}), self._parts.read),
+            lambda merge: Merge(write(merge.to_json()), self._parts.read, merge.files),
         )
         now = utc_now()
         before = Manifest(made.format) if newest is None else newest.manifest
@@ -570,8 +605,10 @@ def _ancestors(newest: Entry | None) -> tuple[str, ...]:
 
 
 def _dumps(entry: Entry, what: str) -> bytes:
+    made = entry.manifest
+    has_merges = made.merges or any(each.merged for each in made.removed)
     data = {
-        "log": _WITH_PARTS if entry.manifest.part_names else FORMAT,
+        "log": _WITH_MERGES if has_merges else _WITH_PARTS if made.part_names else FORMAT,
         "number": entry.number,
         "id": entry.id,
         "ancestors": list(entry.ancestors),

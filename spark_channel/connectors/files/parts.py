@@ -12,8 +12,8 @@ import json
 import posixpath
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,10 +23,12 @@ from spark_channel.errors import TargetError
 __all__ = [
     "DataFile",
     "FileList",
+    "Merge",
     "OlderJobs",
     "Part",
     "PartFiles",
     "is_below",
+    "merges_of",
     "older_jobs_of",
     "parts_of",
 ]
@@ -172,6 +174,83 @@ class OlderJobs:
         return jobs
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A file whose rows are in a merged one. `of`: the places, in the list, of those that it was merged from itself."""
+
+    path: str
+    nbytes: int
+    mtime_ns: int
+    of: tuple[int, ...] = ()
+
+
+class Merge:
+    """The files from which one was merged, in a separate part: streams that took them do not take their rows again."""
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[str], Any],
+        files: Sequence[Merged] | None = None,
+    ) -> None:
+        self.name = name
+        """Of the part; "" until it is written."""
+        self._read = read
+        if files is not None:
+            self.__dict__["files"] = tuple(files)
+
+    @cached_property
+    def files(self) -> tuple[Merged, ...]:
+        """Each file behind those that it was merged from.
+
+        Raises:
+            TargetError: the part was removed, or is damaged. OSError: not readable.
+        """
+        data = self._read(self.name)
+        try:
+            files = tuple(
+                Merged(str(path), int(nbytes), int(mtime_ns), tuple(of))
+                for path, nbytes, mtime_ns, of in data["merged"]
+            )
+            if any(not 0 <= each < place for place, file in enumerate(files) for each in file.of):
+                raise ValueError("a file comes before those that it was merged from")
+        except (KeyError, TypeError, ValueError) as error:
+            raise TargetError(
+                f"{self.name} is a damaged part of a log of spark-channel: {error!r}. Restore it, or move the folder "
+                f"{LOG} away to read every file of the directory"
+            ) from error
+        return files
+
+    @property
+    def sources(self) -> list[int]:
+        """The places of the files that were merged last."""
+        inner = {each for file in self.files for each in file.of}
+        return [place for place in range(len(self.files)) if place not in inner]
+
+    @classmethod
+    def of(cls, sources: Sequence[tuple[DataFile, int, "Merge | None"]]) -> "Merge":
+        """Of sources: each with its time of change, and what it was merged from itself."""
+        files: list[Merged] = []
+        for source, mtime_ns, before in sources:
+            start = len(files)
+            of: tuple[int, ...] = ()
+            if before is not None:
+                files += [
+                    replace(file, of=tuple(start + each for each in file.of))
+                    for file in before.files
+                ]
+                of = tuple(start + each for each in before.sources)
+            files.append(Merged(source.path, source.nbytes, mtime_ns, of))
+        return cls("", _never_read, files)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "merged": [
+                [file.path, file.nbytes, file.mtime_ns, list(file.of)] for file in self.files
+            ]
+        }
+
+
 def _never_read(name: str) -> Any:
     raise AssertionError(f"the files of {name} are known")
 
@@ -196,6 +275,15 @@ class FileList:
 
     def adding(self, files: Sequence[DataFile]) -> "FileList":
         return FileList(self.parts, (*self.newest, *files))
+
+    def merging(self, merged: Mapping[str, DataFile], gone: Container[str]) -> "FileList":
+        """Without the files `gone`; those of `merged` are in the place of the file that is their key."""
+        kept = (
+            merged.get(file.path, file)
+            for file in self
+            if file.path in merged or file.path not in gone
+        )
+        return FileList(newest=tuple(kept))
 
     @property
     def schemas(self) -> set[str]:
@@ -256,6 +344,15 @@ def older_jobs_of(data: Mapping[str, Any], read: Callable[[str], Any]) -> OlderJ
     """
     name = data.get("olderJobs")
     return None if name is None else OlderJobs(_checked(name), read)
+
+
+def merges_of(data: Mapping[str, Any], read: Callable[[str], Any]) -> dict[str, Merge]:
+    """By the paths of merged files.
+
+    Raises:
+        ValueError, TypeError: the entry is damaged.
+    """
+    return {str(path): Merge(_checked(name), read) for path, name in data.get("merges", {}).items()}
 
 
 def _checked(name: str) -> str:

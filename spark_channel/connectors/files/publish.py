@@ -25,6 +25,7 @@ from spark_channel.connectors.files.claims import (
     ALL_FILES,
     AddedFiles,
     JobFolder,
+    MergedFile,
     OwnedFileNames,
     dead_runs,
     staging_folders,
@@ -55,7 +56,7 @@ from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
 from spark_channel.errors import ChannelError, CommitError, TargetError
 from spark_channel.plain_text import log_of
 
-__all__ = ["Output", "StagedFile", "TargetDirectory"]
+__all__ = ["Output", "StagedFile", "TargetDirectory", "staged_files"]
 
 _log = log_of(__name__)
 
@@ -74,6 +75,12 @@ class StagedFile:
     rows: int
     nbytes: int
     multi_line: bool = False
+
+
+def staged_files(receipt: Receipt) -> list[StagedFile]:
+    """The files that a task staged."""
+    folder = receipt.details["folder"]
+    return [StagedFile(folder, *file) for file in receipt.details["files"]]
 
 
 @dataclass(frozen=True)
@@ -317,6 +324,26 @@ class TargetDirectory:
         self._finish(manifest)
         return is_visible
 
+    def merge(
+        self, held: HeldClaim, staged: Sequence[StagedFile], merged: Sequence[MergedFile]
+    ) -> bool:
+        """Put each merged file in the place of its sources, which stay readable for the retention. False: another job
+        has taken a source out, and nothing was changed.
+
+        Raises:
+            SupersededError, CommitError: as `publish`.
+        """
+        self._replaces = True
+        until = self._until()
+
+        def change(manifest: Manifest, number: int) -> Manifest | None:
+            return claims.merge(manifest, number, held, merged, until=until, at=_now())
+
+        manifest, is_visible = self._publish(change, staged, held, f"merge files {held.owner}")
+        if is_visible:
+            self._finish(manifest)
+        return is_visible
+
     def _publish(
         self,
         change: Callable[[Manifest, int], Manifest | None],
@@ -329,7 +356,7 @@ class TargetDirectory:
         now = self.manifest()
         # The entry decides; this look spares a superseded run the renames, and readers of others its files.
         if change(now, 0) is None:
-            return now, not now.files.missing(names)
+            return now, not now.missing(names)
         self._check_staged(files, held)
         moved: list[StagedFile] = []
         try:
@@ -347,7 +374,7 @@ class TargetDirectory:
             manifest, is_visible = self._settled(files, moved, what, error), True
         if is_visible:
             return manifest, True
-        unlisted = set(manifest.files.missing(names))
+        unlisted = set(manifest.missing(names))
         self._hide([file for file in moved if file.name in unlisted])
         return manifest, not unlisted
 
@@ -367,7 +394,7 @@ class TargetDirectory:
         names = [file.name for file in files]
 
         def change(found: Manifest, _: int) -> Manifest | None:
-            there = bool(names) and not found.files.missing(names)
+            there = bool(names) and not found.missing(names)
             return None if there or not self.store.answers_late else found
 
         try:
@@ -377,7 +404,7 @@ class TargetDirectory:
                 f"publishing into {self.shown} failed: {error}; and whether it was published is unknown: "
                 f"{second}. Run it again with the same transaction id: published rows are not added again"
             ) from error
-        if names and not manifest.files.missing(names):
+        if names and not manifest.missing(names):
             _log.warning("%s is published; the store reported afterwards: %s", what, error)
             return manifest
         self._hide(moved)
@@ -439,7 +466,8 @@ class TargetDirectory:
 
     def replaced(self) -> list[Replaced]:
         """The files that overwrites replaced and that are still there, in the order of the overwrites."""
-        return [each for each in self.manifest().removed if self._kept(each) is not None]
+        removed = self.manifest().removed
+        return [each for each in removed if not each.merged and self._kept(each) is not None]
 
     def _kept(self, each: Replaced) -> str | None:
         """Where a replaced file is; None = it was removed."""
@@ -458,7 +486,8 @@ class TargetDirectory:
             TargetError: they are not all there, or another file has a name of theirs. CommitError: another job has
             removed some at the same time.
         """
-        files = [each for each in self.manifest().removed if each.number == number]
+        removed = self.manifest().removed
+        files = [each for each in removed if each.number == number and not each.merged]
         self._check_kept(number, files)
         form = format_by_name(files[0].file.path) or self.manifest().format
         self._replaces = True
@@ -549,14 +578,24 @@ class TargetDirectory:
             ]
             for each in self._share(kept):
                 self._set_aside(each)
+        self._remove_all(due, listed)
+        self._entries.prune()
+        self.store.remove_unfinished(self.inside(LOG))
+
+    def remove_due(self) -> None:
+        """Remove all replaced files whose time is over, whoever replaced them."""
+        manifest, now = self.manifest(), _now()
+        due = [each for each in manifest.removed if each.until <= now]
+        if due:
+            self._remove_all(due, {file.path for file in manifest.files})
+
+    def _remove_all(self, due: Sequence[Replaced], listed: set[str]) -> None:
         gone = self._remove(due, listed)
         if gone:
             self._change(
                 lambda found, _: _without(found, gone) if gone & set(found.removed) else None,
                 f"{len(gone)} replaced files removed",
             )
-        self._entries.prune()
-        self.store.remove_unfinished(self.inside(LOG))
 
     def _share(self, replaced: list[Replaced]) -> list[Replaced]:
         """What this job tidies up. It waits for nothing that another job has replaced, which does so itself.
@@ -689,7 +728,13 @@ def _listed(there: Mapping[str, pafs.FileInfo]) -> FileList:
 
 
 def _without(manifest: Manifest, gone: set[Replaced]) -> Manifest:
-    return replace(manifest, removed=tuple(each for each in manifest.removed if each not in gone))
+    made = replace(manifest, removed=tuple(each for each in manifest.removed if each not in gone))
+    if not made.merges:
+        return made
+    known = {file.path for file in made.files} | {each.file.path for each in made.removed}
+    return replace(
+        made, merges={path: merge for path, merge in made.merges.items() if path in known}
+    )
 
 
 def _now() -> str:

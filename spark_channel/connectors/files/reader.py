@@ -38,6 +38,7 @@ from spark_channel.connectors.files.source import (
     SourcePlan,
     find_files,
     pack,
+    plan_columns,
     plan_source,
     target_bytes,
 )
@@ -79,6 +80,11 @@ class FilesReader(Reader):
         """
         if self._plan is None or not self._plan.result.equals(schema):
             self._given, self._plan = schema, None
+        return self
+
+    def with_columns(self, columns: pa.Schema) -> Self:
+        """Read files that have these columns by their log; no other is looked into."""
+        self._plan = plan_columns(self.form, self.options, columns, pa.schema([]), None)
         return self
 
     def schema(self) -> pa.Schema:

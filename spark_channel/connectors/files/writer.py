@@ -24,6 +24,7 @@ from spark_channel.connectors.base.claims import (
     StreamProgress,
     progress_of,
 )
+from spark_channel.connectors.base.compaction import Compaction
 from spark_channel.connectors.base.contract import PartialWrite
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.files.claims import JobFolder, OwnedFileNames, new_attempt
@@ -58,7 +59,12 @@ from spark_channel.connectors.files.options import (
     OrcWriteOptions,
     ParquetWriteOptions,
 )
-from spark_channel.connectors.files.publish import Output, StagedFile, TargetDirectory
+from spark_channel.connectors.files.publish import (
+    Output,
+    StagedFile,
+    TargetDirectory,
+    staged_files,
+)
 from spark_channel.connectors.files.remote_writer import RemotePlan, RemoteTarget
 from spark_channel.connectors.files.store import Store, store_of
 from spark_channel.connectors.remote import is_remote
@@ -70,6 +76,7 @@ __all__ = [
     "ArrowWriter",
     "CsvWriter",
     "FilesPlan",
+    "FilesTaskWriter",
     "FilesWriter",
     "JsonWriter",
     "OrcWriter",
@@ -130,7 +137,7 @@ class FilesWriter(Writer):
         place = locate(self.options.path, login=self.options.login)
         with writing(place.show()):
             check_directory(place)
-            paths = foreign(self._target(store_of(place), place.path).paths())
+            paths = foreign(self.directory(store_of(place), place.path).paths())
         return counted(paths)
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
@@ -142,7 +149,7 @@ class FilesWriter(Writer):
         with writing(place.show()):
             check_directory(place)
             if context.overwrite:
-                self._refuse_foreign(place, self._target(store_of(place), place.path))
+                self._refuse_foreign(place, self.directory(store_of(place), place.path))
 
     def _refuse_foreign(self, place: Location, target: TargetDirectory) -> None:
         """
@@ -181,7 +188,7 @@ class FilesWriter(Writer):
         )
         with writing(shown):
             check_directory(place)
-            target = self._target(store, place.path)
+            target = self.directory(store, place.path)
             if context.overwrite:
                 self._refuse_foreign(place, target)
             target.ready()
@@ -197,15 +204,19 @@ class FilesWriter(Writer):
             if taken.held is None:
                 return replace(plan, published_at=taken.published_at or "an unknown time")
             plan = replace(plan, held=taken.held)
-            try:
-                self._folder(store, plan).begin()
-                target.remove_orphans()
-            except BaseException as error:
-                if isinstance(error, FileNotFoundError):
-                    target.fence(taken.held)  # the run that took over has removed the folder
-                self._give_back(plan, store, target)
-                raise
+            self.start(plan, target)
         return plan
+
+    def start(self, plan: FilesPlan, target: TargetDirectory) -> None:
+        """Make the run's staging folder, and remove what dead runs left."""
+        try:
+            self._folder(target.store, plan).begin()
+            target.remove_orphans()
+        except BaseException as error:
+            if isinstance(error, FileNotFoundError):
+                target.fence(plan.claim)  # the run that took over has removed the folder
+            self.give_back(plan, target)
+            raise
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if isinstance(plan, RemotePlan):
@@ -213,13 +224,26 @@ class FilesWriter(Writer):
         assert isinstance(plan, FilesPlan)
         return FilesTaskWriter(self, plan, task, attempt)
 
+    def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
+        from spark_channel.connectors.files.compact import compact_folder
+
+        return compact_folder(self, target_bytes, dry_run=dry_run)
+
+    def merging(self, job: str, held: HeldClaim, place: Location) -> FilesPlan:
+        """The plan of a run that merges files."""
+        return FilesPlan(job, pa.schema([]), "job", held=held, root=place.root, path=place.path)
+
+    def merged(self, plan: FilesPlan, schema: pa.Schema, number: int) -> TaskWriter:
+        """A new file of such a run, also for no rows."""
+        return FilesTaskWriter(self, replace(plan, schema=schema), number, 0, always=True)
+
     def committed(self, plan: WritePlan, task: int) -> Receipt | None:
         assert isinstance(plan, FilesPlan)
         if plan.held is None:
             return None
         with writing(self.options.path):
             found = (
-                self._target(self._store(plan), plan.path).manifest().receipts(plan.held.identity)
+                self.directory(self._store(plan), plan.path).manifest().receipts(plan.held.identity)
             )
         return next((each for each in found if each.task == task), None)
 
@@ -232,7 +256,7 @@ class FilesWriter(Writer):
             home = self.names.home(place.path)
             if not store.exists(posixpath.join(home, LOG)):
                 return None
-            manifest = self._target(store, place.path).manifest()
+            manifest = self.directory(store, place.path).manifest()
             identity = Identity.of(self.names.show(place.show()), context)
             claim, receipts = manifest.claim(identity), manifest.receipts(identity)
             if claim is None or claim.has_published(None) or not receipts:
@@ -273,7 +297,7 @@ class FilesWriter(Writer):
         shown = self.names.show(place.show())
         with writing(shown):
             there = store.exists(posixpath.join(self.names.home(place.path), LOG))
-            target = self._target(store, place.path) if there else None
+            target = self.directory(store, place.path) if there else None
             yield target, Identity(shown, "stream", stream)
 
     def keep(self, plan: WritePlan, text: str) -> None:
@@ -292,14 +316,14 @@ class FilesWriter(Writer):
         if plan.published_at is not None:
             return False
         store = self._store(plan)
-        target = self._target(store, plan.path)
+        target = self.directory(store, plan.path)
         with writing(store.place.show(plan.path)):
             try:
                 visible, by_another = self._commit(plan, receipts, target)
             except SupersededError:
-                self._clear(plan, target)
+                self.clear(plan, target)
                 raise
-            self._clear(plan, target, ended_well=visible)
+            self.clear(plan, target, ended_well=visible)
         return not by_another
 
     def _commit(
@@ -311,9 +335,9 @@ class FilesWriter(Writer):
         by_another = False
         found = manifest.claim(plan.claim.identity)
         if found is not None and found.has_published(plan.claim.position):
-            own = [file.name for receipt in receipts for file in _files(receipt)]
+            own = [file.name for receipt in receipts for file in staged_files(receipt)]
             # Of a published write the log keeps no run, and the files have their run's name.
-            by_another = plan.commit == "job" and bool(manifest.files.missing(own))
+            by_another = plan.commit == "job" and bool(manifest.missing(own))
         else:
             if plan.commit == "task":
                 there = {each.task for each in manifest.receipts(plan.claim.identity)}
@@ -324,7 +348,7 @@ class FilesWriter(Writer):
                         f"tasks {lost} of job {plan.job} are not in the log of {plan.path}"
                     )
             else:
-                files = [file for receipt in receipts for file in _files(receipt)]
+                files = [file for receipt in receipts for file in staged_files(receipt)]
             keeps = bool(manifest.files) and (not plan.overwrite or plan.commit == "task")
             if not files and not keeps:
                 target.fence(plan.claim)
@@ -342,7 +366,7 @@ class FilesWriter(Writer):
             _log.warning("%s was published before: nothing is added by job %s", shown, plan.job)
         return added, by_another or not added
 
-    def _clear(self, plan: FilesPlan, target: TargetDirectory, *, ended_well: bool = False) -> None:
+    def clear(self, plan: FilesPlan, target: TargetDirectory, *, ended_well: bool = False) -> None:
         """After the write has ended, one way or the other."""
         try:
             if not target.manifest().is_open(plan.claim.owner, plan.claim.epoch):
@@ -367,7 +391,7 @@ class FilesWriter(Writer):
     def _empty_file(self, plan: FilesPlan) -> StagedFile:
         """A file without rows, so that the directory has a schema."""
         with_schema = FilesTaskWriter(self, plan, 0, 0, always=True)
-        return _files(with_schema.stage())[0]
+        return staged_files(with_schema.stage())[0]
 
     def abort(
         self, plan: WritePlan, receipts: Sequence[Receipt | None] | None
@@ -379,15 +403,17 @@ class FilesWriter(Writer):
         if plan.published_at is not None:
             return None
         store = self._store(plan)
-        target = self._target(store, plan.path)
+        target = self.directory(store, plan.path)
         with writing(store.place.show(plan.path)):
             if not store.exists(posixpath.join(target.home, LOG)):
                 return []
             left = target.manifest().receipts(plan.claim.identity) if plan.commit == "task" else ()
-            self._give_back(plan, store, target)
+            self.give_back(plan, target)
             return left
 
-    def _give_back(self, plan: FilesPlan, store: Store, target: TargetDirectory) -> None:
+    def give_back(self, plan: FilesPlan, target: TargetDirectory) -> None:
+        """Give the run's claim back, and remove what it staged."""
+        store = target.store
         # The marker goes first: tasks that still run hear of it without asking the log.
         store.remove(self._folder(store, plan).marker)
         if store.staged:
@@ -399,7 +425,7 @@ class FilesWriter(Writer):
         login: StorageCredentials | None = self.options.login
         return store_of(Location(reopen(plan.root, login), plan.path, plan.root, login))
 
-    def _target(self, store: Store, path: str) -> TargetDirectory:
+    def directory(self, store: Store, path: str) -> TargetDirectory:
         return TargetDirectory(
             store,
             path,
@@ -533,17 +559,17 @@ class FilesTaskWriter(TaskWriter):
         return receipt
 
     def _publish(self, receipt: Receipt) -> None:
-        target = self._writer._target(self._store, self._plan.path)  # noqa: SLF001 - two halves of one class
+        target = self._writer.directory(self._store, self._plan.path)
         output = self._writer._output(self._plan)  # noqa: SLF001 - the writer of this module
         with self._writing():
-            if not target.publish_task(self._plan.claim, output, _files(receipt), receipt):
+            if not target.publish_task(self._plan.claim, output, staged_files(receipt), receipt):
                 self._discard()
             elif self._store.staged and self._begun:
                 self._store.remove_empty(self._directory)
 
     def _ended(self) -> TargetError:
         """Why the run's folder is gone."""
-        target = self._writer._target(self._store, self._plan.path)  # noqa: SLF001 - the writer of this module
+        target = self._writer.directory(self._store, self._plan.path)
         try:
             target.fence(self._plan.claim)
         except SupersededError as error:
@@ -581,11 +607,6 @@ class FilesTaskWriter(TaskWriter):
             self._store.remove(path)
         if self._store.staged and self._begun:
             self._store.remove_empty(self._directory)
-
-
-def _files(receipt: Receipt) -> list[StagedFile]:
-    folder = receipt.details["folder"]
-    return [StagedFile(folder, *file) for file in receipt.details["files"]]
 
 
 class ParquetWriter(FilesWriter):

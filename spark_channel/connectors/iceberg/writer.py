@@ -163,6 +163,7 @@ class IcebergLake(LakeTable):
     """The table that the options name. Where it is, is known once it was opened, or planned."""
 
     data = "data/spark-channel"
+    merged_files = "stay until the snapshots before this one expire"
 
     def __init__(self, options: TableOptions, place: Place | None = None) -> None:
         self._options = options
@@ -362,6 +363,10 @@ class IcebergState(TableState):
                 for task in tasks
             ]
 
+    def kind(self, file: TableFile) -> tuple[Any, ...] | None:
+        found = file.handle
+        return tuple(found.partition) if found.spec_id == self._table.spec().spec_id else None
+
     def ranges(self, file: TableFile, names: Collection[str]) -> dict[str, ValueRange]:
         return value_ranges(file.handle, self._table.schema(), self.columns, names)
 
@@ -397,7 +402,10 @@ class IcebergState(TableState):
         with open_catalog(self._options) as catalog:
             try:
                 # Once: pyiceberg's own commit would try again on a later version, for which nothing was decided.
-                catalog.commit_table(self._table, requirements, transaction._updates)  # noqa: SLF001 - pyiceberg has no public way
+                updates = transaction._updates  # noqa: SLF001 - pyiceberg has no public way
+                if change.operation == "compact":
+                    updates = tuple(map(_without_changes, updates))
+                catalog.commit_table(self._table, requirements, updates)
             except CommitFailedException:
                 producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
                 return False
@@ -427,6 +435,18 @@ class IcebergState(TableState):
             transaction = self._table.transaction()
             _add(transaction, fields)
             return self._put(transaction, replace(change, added=(), removed=()))
+
+
+def _without_changes(update: Any) -> Any:
+    """The update, whose snapshot says that no row changed: streams pass it. pyiceberg makes no such snapshot."""
+    from pyiceberg.table.snapshots import Operation, Summary
+    from pyiceberg.table.update import AddSnapshotUpdate
+
+    if not isinstance(update, AddSnapshotUpdate) or update.snapshot.summary is None:
+        return update
+    said = update.snapshot.summary.additional_properties
+    snapshot = update.snapshot.model_copy(update={"summary": Summary(Operation.REPLACE, **said)})
+    return update.model_copy(update={"snapshot": snapshot})
 
 
 @contextmanager

@@ -60,7 +60,7 @@ from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.retry import commit_pauses
 
-__all__ = ["LakePlan", "LakePublisher"]
+__all__ = ["LakePlan", "LakePublisher", "check_same"]
 
 _log = log_of(__name__)
 
@@ -122,9 +122,9 @@ class LakePublisher(Writer):
             try:
                 added = self._publish(lake, plan, receipts)
             except SupersededError:
-                self._clear(lake, plan)
+                self.clear(lake, plan)
                 raise
-            self._clear(lake, plan)
+            self.clear(lake, plan)
         return added
 
     def _renew(self, lake: LakeTable, plan: LakePlan) -> None:
@@ -140,7 +140,7 @@ class LakePublisher(Writer):
         added = new_files(receipts)
         if self._was_published(lake, plan, added):
             return self._warn_published(lake, plan)
-        run = self._run(lake, plan)
+        run = self.run_of(lake, plan)
         replaced = self._replaced(lake, plan, added)
         done: list[bool] = []
 
@@ -179,11 +179,11 @@ class LakePublisher(Writer):
 
         self._evolve(lake, plan)
         try:
-            self._commit_loop(lake, change, put=put)
+            self.commit_loop(lake, change, put=put)
         except (CommitError, OptionError, SchemaError):
             raise
         except (TargetError, OSError, pa.ArrowException) as error:
-            self._settle(lake, plan, error)
+            self.settle(lake, plan, error)
         return self._warn_published(lake, plan) if done == [False] else True
 
     def _evolve(self, lake: LakeTable, plan: LakePlan) -> None:
@@ -209,7 +209,7 @@ class LakePublisher(Writer):
             assert state is not None
             return state.add_columns(missing, made)
 
-        self._commit_loop(lake, change, put=put)
+        self.commit_loop(lake, change, put=put)
 
     def _on(
         self,
@@ -220,7 +220,7 @@ class LakePublisher(Writer):
         replaced: "_Replacement | None",
     ) -> Change:
         """The change for this state of the table."""
-        _check_same(lake, state, plan)
+        check_same(lake, state, plan)
         # As `prepare` did: another tool may have added a constraint, or changed the partitions, since.
         state.check_writable(removes=plan.overwrite or replaced is not None)
         if replaced is not None:
@@ -234,7 +234,7 @@ class LakePublisher(Writer):
     def _replaced(
         self, lake: LakeTable, plan: LakePlan, added: Sequence[NewFile]
     ) -> "_Replacement | None":
-        run = self._run(lake, plan)
+        run = self.run_of(lake, plan)
         if plan.key:
             return _Replacement(
                 self, lake, plan, run, KeyMatch(self._keys(lake, plan, added), plan.key)
@@ -268,7 +268,7 @@ class LakePublisher(Writer):
             tables.append(pa.Table.from_batches(batches, wanted))
         return pa.concat_tables(tables) if tables else wanted.empty_table()
 
-    def _settle(self, lake: LakeTable, plan: LakePlan, error: Exception) -> None:
+    def settle(self, lake: LakeTable, plan: LakePlan, error: Exception) -> None:
         """Find out whether a commit whose answer was an error was written; if not, make sure that it never will be.
 
         Raises:
@@ -295,7 +295,7 @@ class LakePublisher(Writer):
             return None if given is None else Change(plan.job, given, operation="release")
 
         try:
-            self._commit_loop(lake, change)
+            self.commit_loop(lake, change)
         except SupersededError as second:
             raise second from error
         except (TargetError, OSError, pa.ArrowException) as second:
@@ -372,10 +372,10 @@ class LakePublisher(Writer):
             given = protocol.release(state.claim(plan.claim.identity, plan.job), plan.claim)
             return None if given is None else Change(plan.job, given, operation="release")
 
-        self._commit_loop(lake, change)
-        self._clear(lake, plan, aborted=True)
+        self.commit_loop(lake, change)
+        self.clear(lake, plan, aborted=True)
 
-    def _clear(self, lake: LakeTable, plan: LakePlan, *, aborted: bool = False) -> None:
+    def clear(self, lake: LakeTable, plan: LakePlan, *, aborted: bool = False) -> None:
         """Remove what the write left, after it has ended one way or the other."""
         self._tidy(
             lake, plan.job, own=plan if aborted else None, only=plan.claim.identity, last=plan.run
@@ -460,13 +460,14 @@ class LakePublisher(Writer):
             closed[:] = [given is not None]
             return None if given is None else Change(held.owner, given, operation="release")
 
-        self._commit_loop(lake, change)
+        self.commit_loop(lake, change)
         return closed == [True]
 
-    def _run(self, lake: LakeTable, plan: LakePlan) -> Run:
+    def run_of(self, lake: LakeTable, plan: LakePlan) -> Run:
+        """The notes and files of a plan's run."""
         return Run(lake.store, lake.base, lake.data, plan.run)
 
-    def _commit_loop(
+    def commit_loop(
         self,
         lake: LakeTable,
         change: Callable[[TableState | None], Change | None],
@@ -553,7 +554,7 @@ def _is_narrow(columns: pa.Schema, field: pa.Field) -> bool:
     return place < 0 or not holds(columns.field(place).type, field.type)
 
 
-def _check_same(lake: LakeTable, state: TableState, plan: LakePlan) -> None:
+def check_same(lake: LakeTable, state: TableState, plan: LakePlan) -> None:
     """Check that the table has the columns that the tasks wrote for.
 
     Raises:

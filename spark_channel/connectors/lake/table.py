@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Annotated, Any, ClassVar, Literal
@@ -145,6 +145,14 @@ class TableState(ABC):
         """
 
     @abstractmethod
+    def kind(self, file: TableFile) -> Hashable:
+        """The partition of one of `files`: those of one kind can be merged; None = it stays as it is."""
+
+    def is_of(self, file: TableFile, new: NewFile) -> bool:
+        """Whether a new file, with rows of `file`, is of the same partition."""
+        return True
+
+    @abstractmethod
     def ranges(self, file: TableFile, names: Collection[str]) -> Mapping[str, ValueRange]:
         """What the log says of the columns `names` in one of `files`; those that it says nothing of are omitted."""
 
@@ -188,6 +196,8 @@ class LakeTable(ABC):
     """The table's directory, in the store's filesystem."""
     data: str
     """Where runs put data files: `<data>/<run>/`. Relative to `base`."""
+    merged_files: ClassVar[str]
+    """Who removes files that were merged, for people."""
 
     @abstractmethod
     def open(self) -> TableState | None:

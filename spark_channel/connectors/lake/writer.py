@@ -26,7 +26,8 @@ from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim, over
 from spark_channel.connectors.base.stored import counted
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import writing
-from spark_channel.connectors.lake.publish import LakePlan, LakePublisher
+from spark_channel.connectors.lake.compact import LakeMerger
+from spark_channel.connectors.lake.publish import LakePlan
 from spark_channel.connectors.lake.table import (
     NO_NOTES,
     Change,
@@ -52,7 +53,7 @@ __all__ = ["LakeWriter"]
 _log = log_of(__name__)
 
 
-class LakeWriter(LakePublisher):
+class LakeWriter(LakeMerger):
     """One subclass per table format."""
 
     makes_files = True
@@ -99,7 +100,7 @@ class LakeWriter(LakePublisher):
 
         with writing(lake.shown):
             if (table := lake.open()) is not None:
-                self._commit_loop(lake, change, table)
+                self.commit_loop(lake, change, table)
 
     def kept_claims(self, names: Sequence[ClaimName] = ()) -> list[KeptClaim]:
         lake = self.lake()
@@ -132,7 +133,7 @@ class LakeWriter(LakePublisher):
 
         with writing(lake.shown):
             if (table := lake.open()) is not None:
-                self._commit_loop(lake, change, table)
+                self.commit_loop(lake, change, table)
         return done
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
@@ -197,7 +198,7 @@ class LakeWriter(LakePublisher):
                 plan, held=held, run=new_run_name(context.job, held.epoch), place=self.place(lake)
             )
             try:
-                self._run(lake, plan).begin(held, process)
+                self.run_of(lake, plan).begin(held, process)
                 self._remove_ended(lake)
             except BaseException:
                 self._give_back(lake, plan)
@@ -416,7 +417,7 @@ class LakeWriter(LakePublisher):
             claim = taken[0].claim
             return None if claim is None else Change(context.job, claim, operation="claim")
 
-        self._commit_loop(lake, change, table)
+        self.commit_loop(lake, change, table)
         if taken[0].overtaken is not None:
             _log.warning(
                 "job %s takes the claim on %s over from run %s",
@@ -431,7 +432,7 @@ class LakeWriter(LakePublisher):
         run, shown = None, ""
         if plan.published_at is None:
             lake = self.lake(plan.place)
-            run, shown = self._run(lake, plan), lake.shown
+            run, shown = self.run_of(lake, plan), lake.shown
         return LakeTask(
             run,
             plan.rows,

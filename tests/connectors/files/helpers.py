@@ -95,6 +95,7 @@ def parts_named(path: Path) -> set[str]:
     return {
         *older,
         *(name for name, *_ in found.get("parts", [])),
+        *found.get("merges", {}).values(),
         *(name for name, _ in found.get("retired", [])),
     }
 

@@ -1,0 +1,55 @@
+"""Merging small files: which ones, and what became of them. No I/O."""
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+__all__ = ["Compaction", "small_groups"]
+
+_File = TypeVar("_File")
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What `Writer.compact` did, or would do.
+
+    `merged`: files that were merged, of `merged_bytes`; they became `made` files of `made_bytes` (None: a dry run does
+    not know). `before`: the files of the target at the start. `kept`: who removes the merged files, for people.
+    """
+
+    before: int
+    merged: int = 0
+    merged_bytes: int = 0
+    made: int = 0
+    made_bytes: int | None = 0
+    rows: int | None = 0
+    kept: str = ""
+
+    @property
+    def after(self) -> int:
+        return self.before - self.merged + self.made
+
+
+def small_groups(
+    files: Iterable[_File],
+    key: Callable[[_File], Hashable],
+    nbytes: Callable[[_File], int],
+    target: int,
+) -> list[list[_File]]:
+    """Files to merge, each list into one file of about `target` bytes, in their order.
+
+    Small is a file below half of `target`; so what a merge made is merged again only while it is small itself. Files of
+    different keys stay apart, and those whose key is None stay as they are.
+    """
+    groups: list[list[_File]] = []
+    open_groups: dict[Hashable, tuple[list[_File], int]] = {}
+    for file in files:
+        size, of = nbytes(file), key(file)
+        if of is None or size >= target / 2:
+            continue
+        group, held = open_groups.get(of, ([], 0))
+        if not group:
+            groups.append(group)
+        group.append(file)
+        open_groups[of] = (group, held + size) if held + size < target else ([], 0)
+    return [group for group in groups if len(group) > 1]

@@ -1,0 +1,249 @@
+"""Merges the small files of a directory: the same rows in the same order, in one entry of the log.
+
+It is a write of its own, with a claim and staging. A reader that has the old list finds the old files until option
+`retention` is over; then the next write removes them. A merge whose sources another job has taken out meanwhile (an
+overwrite, another merge) is dropped.
+"""
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+from pyarrow import fs as pafs
+
+from spark_channel.connectors.base.claims import Identity
+from spark_channel.connectors.base.compaction import Compaction, small_groups
+from spark_channel.connectors.base.contract import WriteContext
+from spark_channel.connectors.base.registry import load_reader
+from spark_channel.connectors.files.claims import MergedFile, check_format
+from spark_channel.connectors.files.filesystem import Location, locate, writing
+from spark_channel.connectors.files.formats.base import Format
+from spark_channel.connectors.files.listing import SourceFile
+from spark_channel.connectors.files.log import Dialect, Manifest, newest_entry
+from spark_channel.connectors.files.options import FileWriteOptions
+from spark_channel.connectors.files.parts import DataFile
+from spark_channel.connectors.files.publish import (
+    Output,
+    StagedFile,
+    TargetDirectory,
+    staged_files,
+)
+from spark_channel.connectors.files.reader import FilesReader
+from spark_channel.connectors.files.store import store_of
+from spark_channel.connectors.remote import is_remote
+from spark_channel.errors import SourceError, TargetError, UnsupportedError
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
+
+__all__ = ["compact_folder", "format_of_folder"]
+
+
+def format_of_folder(path: str) -> str | None:
+    """The connector of a folder, by the log in it; None = it has none, or is no folder that can be looked at."""
+    if is_remote(path):
+        return None
+    place = locate(path)
+    with writing(place.show()):
+        if place.info(posixpath.join(place.path, "_delta_log")).type == pafs.FileType.Directory:
+            return "delta"
+        entry = newest_entry(place, place.path)
+    return None if entry is None else entry.manifest.format
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What files have in common that can be merged."""
+
+    folder: str
+    schema: str
+    codec: str
+
+
+def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Compaction:
+    """Merge files that are small beside `target` bytes.
+
+    Raises:
+        UnsupportedError: on a server of files. TargetError: no log, or another format. CommitError: nothing changed.
+    """
+    options = writer.options
+    if is_remote(options.path):
+        raise UnsupportedError(
+            "over SFTP and FTP a folder has no log, and its readers would see files while they are merged: write fewer "
+            "files with 'channels', or copy them into another folder"
+        )
+    place = locate(options.path, login=options.login)
+    shown = writer.names.show(place.show())
+    with writing(shown):
+        if newest_entry(place, writer.names.home(place.path)) is None:
+            raise TargetError(
+                f"{shown} has no log of spark-channel, by which its readers see other files in one step; name a folder "
+                "that a job wrote, or copy the files into one"
+            )
+        directory = writer.directory(store_of(place), place.path)
+        manifest = directory.manifest()
+        check_format(manifest, writer.form.name, shown)
+        groups = _groups(writer, manifest, target)
+        sources = [file for group in groups for file in group]
+        found = Compaction(
+            len(manifest.files),
+            len(sources),
+            sum(file.nbytes for file in sources),
+            len(groups),
+            None if dry_run else 0,
+            sum(file.rows or 0 for file in sources),
+            f"stay readable for {options.retention:g} s, then the next write or `compact` removes them",
+        )
+        if dry_run:
+            return found
+        made = _Run(writer, directory, place, shown).merge(groups) if groups else []
+        directory.remove_due()
+    done = [source for _, each in made for source in each.sources]
+    return replace(
+        found,
+        merged=len(done),
+        merged_bytes=sum(file.nbytes for file in done),
+        made=len(made),
+        made_bytes=sum(file.nbytes for file, _ in made),
+        rows=sum(file.rows for file, _ in made),
+    )
+
+
+def _groups(writer: "FilesWriter", manifest: Manifest, target: int) -> list[list[DataFile]]:
+    """In the order of their names, as readers return them. Files of other writers are not merged: no log says how they
+    are to be read.
+    """
+
+    def kind(file: DataFile) -> _Kind | None:
+        codec = _codec(writer.form, writer.options, file.path)
+        if file.schema is None or file.rows is None or codec is None:
+            return None
+        if len(manifest.dialects.get(file.schema, {}).get("sep") or ",") > 1:
+            return None  # texts of several characters between values, which no reader parses
+        return _Kind(posixpath.dirname(file.path), file.schema, codec)
+
+    files = sorted(manifest.files, key=lambda file: file.path)
+    return small_groups(files, kind, lambda file: file.nbytes, target)
+
+
+def _codec(form: Format, options: FileWriteOptions, path: str) -> str | None:
+    """The codec that the ending of a file's name says; None = another program's ending."""
+    endings = {
+        form.extension(options.model_copy(update={"compression": codec})): codec
+        for codec in type(options).codecs
+    }
+    fitting = [ending for ending in endings if path.endswith(f".{ending}")]
+    return endings[max(fitting, key=len)] if fitting else None
+
+
+_Made = tuple[StagedFile, MergedFile]
+
+
+@dataclass
+class _Run:
+    writer: "FilesWriter"
+    directory: TargetDirectory
+    place: Location
+    shown: str
+
+    def merge(self, groups: Sequence[Sequence[DataFile]]) -> list[_Made]:
+        """Returns what was published."""
+        directory, writer = self.directory, self.writer
+        directory.ready()
+        context = WriteContext(f"compact-{uuid4().hex[:12]}")
+        taken = directory.take(context, Identity.of(self.shown, context), empty=False)
+        assert taken.held is not None
+        plan = writer.merging(context.job, taken.held, self.place)
+        try:
+            writer.start(plan, directory)
+            manifest = directory.manifest()
+            found = [
+                self._merged(plan, manifest, number, each) for number, each in enumerate(groups)
+            ]
+            done = self._publish(plan, [each for each in found if each is not None])
+        except BaseException:
+            writer.give_back(plan, directory)
+            raise
+        if done:
+            writer.clear(plan, directory)
+        else:
+            writer.give_back(plan, directory)
+        return done
+
+    def _publish(self, plan: "FilesPlan", made: list[_Made]) -> list[_Made]:
+        while made:
+            there = set(self.directory.manifest().files)
+            made = [each for each in made if set(each[1].sources) <= there]
+            if made and self.directory.merge(
+                plan.claim, [staged for staged, _ in made], [merged for _, merged in made]
+            ):
+                return made
+        return []
+
+    def _merged(
+        self, plan: "FilesPlan", manifest: Manifest, number: int, group: Sequence[DataFile]
+    ) -> _Made | None:
+        """The rows of a group in a new, staged file; None = another job has taken one of its files out."""
+        first = group[0]
+        assert first.schema is not None
+        schema, dialect = manifest.schemas[first.schema], manifest.dialects.get(first.schema, {})
+        infos = [self.directory.store.info(self.directory.inside(file.path)) for file in group]
+        if any(info.type != pafs.FileType.File for info in infos):
+            return None
+        times = [info.mtime_ns or 0 for info in infos]
+        sources = [
+            SourceFile(
+                self.place.root,
+                self.directory.inside(file.path),
+                file.nbytes,
+                time,
+                listed=file,
+                manifest=manifest,
+            )
+            for file, time in zip(group, times, strict=True)
+        ]
+        task = self._writer_of(first, dialect).merged(plan, schema, number)
+        reader = self._reader(schema)
+        try:
+            for source in sources:
+                for split in reader.split_files([source], 1):
+                    for batch in reader.read(split):
+                        task.write(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+            (staged,) = staged_files(task.close())
+        except SourceError:
+            task.rollback()
+            if set(group) <= set(self.directory.manifest().files):
+                raise
+            return None
+        except BaseException:
+            task.rollback()
+            raise
+        rows = sum(file.rows or 0 for file in group)
+        if staged.rows != rows:
+            raise TargetError(
+                f"{self.shown}: {len(group)} files from {first.path} on have {staged.rows} rows, and the log says "
+                f"{rows}: nothing was changed. Look for a program that changes files in place"
+            )
+        output = Output(self.writer.form.name, schema, dialect)
+        file = replace(output.added(plan.job, [staged]).files[0], schema=first.schema)
+        return staged, MergedFile(file, tuple(group), tuple(times))
+
+    def _writer_of(self, file: DataFile, dialect: Dialect) -> "FilesWriter":
+        """A writer of files like this one."""
+        options = self.writer.options
+        known = {name: value for name, value in dialect.items() if hasattr(options, name)}
+        codec = _codec(self.writer.form, options, file.path)
+        whole = {"compression": codec, "max_rows_per_file": None, "max_bytes_per_file": None}
+        return type(self.writer)(options.model_copy(update={**known, **whole}))
+
+    def _reader(self, schema: pa.Schema) -> FilesReader:
+        options = self.writer.options
+        asked = {"reader": self.writer.form.name, "path": options.path}
+        if options.storage_options is not None:
+            asked["storageOptions"] = options.storage_options.get_secret_value()
+        reader, _ = load_reader(asked)
+        assert isinstance(reader, FilesReader)
+        return reader.with_columns(schema)

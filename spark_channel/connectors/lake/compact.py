@@ -1,0 +1,153 @@
+"""Merges the small data files of a lake table: a write that changes no row, in one commit of the table's log.
+
+Neither library does this under the promises of a write here: pyiceberg has no such operation, and deltalake's
+`optimize.compact` removes files by paths that it spells in its own way, so that rows of partitions such as `ü` would
+stay beside the new ones (findings/delta-remove-is-spelled-anew.sh).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+import pyarrow as pa
+
+from spark_channel.clock import utc_text
+from spark_channel.connectors.base import claims as protocol
+from spark_channel.connectors.base.compaction import Compaction, small_groups
+from spark_channel.connectors.base.contract import WriteContext
+from spark_channel.connectors.files.filesystem import writing
+from spark_channel.connectors.lake.publish import LakePlan, LakePublisher, check_same
+from spark_channel.connectors.lake.table import Change, LakeTable, NewFile, TableFile, TableState
+from spark_channel.connectors.lake.task_writer import FileSet
+from spark_channel.errors import ChannelError, CommitError, TargetError, UnsupportedError
+
+__all__ = ["LakeMerger"]
+
+
+@dataclass(frozen=True)
+class _Merged:
+    file: NewFile
+    sources: Sequence[TableFile]
+
+
+class LakeMerger(LakePublisher):
+    """Writers of lake tables merge their files."""
+
+    def compact(self, target_bytes: int, *, dry_run: bool = False) -> Compaction:
+        lake = self.lake()
+        with writing(lake.shown):
+            table = _opened(lake)
+            files = table.files()
+            groups = small_groups(files, table.kind, lambda file: file.size, target_bytes)
+            sources = [file for group in groups for file in group]
+            found = Compaction(
+                len(files),
+                len(sources),
+                sum(file.size for file in sources),
+                len(groups),
+                None if dry_run else 0,
+                None,
+                lake.merged_files,
+            )
+            if dry_run or not groups:
+                return found
+            made = _Run(self, lake, table.columns, target_bytes).merge(groups)
+        done = [source for each in made for source in each.sources]
+        return replace(
+            found,
+            merged=len(done),
+            merged_bytes=sum(file.size for file in done),
+            made=len(made),
+            made_bytes=sum(each.file.size for each in made),
+            rows=sum(each.file.rows for each in made),
+        )
+
+
+def _opened(lake: LakeTable) -> TableState:
+    table = lake.open()
+    if table is None:
+        raise TargetError(f"{lake.shown} does not exist, so there is nothing to merge")
+    table.check_writable(removes=False)  # of rows: those of removed files stay
+    return table
+
+
+@dataclass
+class _Run:
+    writer: LakePublisher
+    lake: LakeTable
+    columns: pa.Schema
+    target: int
+
+    def merge(self, groups: Sequence[Sequence[TableFile]]) -> list[_Merged]:
+        """Returns what was committed."""
+        context = WriteContext(f"compact-{uuid4().hex[:12]}")
+        plan = self.writer.prepare(context, self.columns)
+        assert isinstance(plan, LakePlan)
+        try:
+            table = _opened(self.lake)
+            check_same(self.lake, table, plan)
+            made = [self._merged(plan, table, group) for group in groups]
+            done = self._commit(plan, made)
+        except BaseException:
+            self.writer.abort(plan, None)
+            raise
+        if done:
+            self.writer.clear(self.lake, plan)
+        else:
+            self.writer.abort(plan, None)
+        return done
+
+    def _merged(self, plan: LakePlan, table: TableState, group: Sequence[TableFile]) -> _Merged:
+        options = self.writer.options.model_copy(update={"max_bytes_per_file": 2 * self.target})
+        layout = replace(plan.rows, columns=table.columns, names=tuple(table.columns.names))
+        run = self.writer.run_of(self.lake, plan)
+        made = FileSet(run, layout, options, "merged", self.lake.shown)
+        try:
+            for source in group:
+                for batch in self.writer.read_file(self.lake, table, source):
+                    made.write(batch)
+            made.finish()
+        except BaseException:
+            made.drop()
+            raise
+        if len(made.files) != 1 or not table.is_of(group[0], made.files[0]):
+            made.drop()
+            raise UnsupportedError(
+                f"{self.lake.shown}: the files from {group[0].path} on would not be one file of the same partition, "
+                "since its value is spelled in another way here; nothing was changed. Merge these files in Spark"
+            )
+        return _Merged(made.files[0], group)
+
+    def _commit(self, plan: LakePlan, made: Sequence[_Merged]) -> list[_Merged]:
+        """Without those of which another job has removed a source."""
+        run, done = self.writer.run_of(self.lake, plan), list[_Merged]()
+
+        def change(state: TableState | None) -> Change | None:
+            if state is None:
+                raise TargetError(f"{self.lake.shown} was dropped while its files were merged")
+            found = state.claim(plan.claim.identity, plan.job)
+            claim = protocol.publish(found, plan.claim, at=utc_text(), rows=0, nbytes=0)
+            if claim is None:
+                return None
+            state.check_writable(removes=False)
+            check_same(self.lake, state, plan)
+            there = {file.path: file for file in state.files()}
+            done[:] = [each for each in made if all(one.path in there for one in each.sources)]
+            if not done:
+                return None
+            run.note_publishing([each.file.path for each in done])
+            return Change(
+                plan.job,
+                claim,
+                [each.file for each in done],
+                [there[one.path] for each in done for one in each.sources],
+                operation="compact",
+            )
+
+        try:
+            self.writer.commit_loop(self.lake, change)
+        except CommitError:
+            raise
+        except (ChannelError, OSError, pa.ArrowException) as error:
+            self.writer.settle(self.lake, plan, error)
+        return done
