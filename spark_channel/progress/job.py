@@ -7,7 +7,7 @@ from datetime import datetime
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.progress.counters import Phase, Snapshot, added
-from spark_channel.progress.report import TransferReport
+from spark_channel.progress.report import WORTH_WAITING, TransferReport
 from spark_channel.progress.spec import JobSpec, tighter
 from spark_channel.progress.speed import SIDES, LimitChange, Sample, SlidingRates, SpeedSamples
 from spark_channel.progress.tasks import AttemptTable, stalled_text
@@ -36,7 +36,7 @@ class JobStatus:
     read); `rows_moved` and `bytes_moved` hold every attempt. `percent` is 0 to 100, None when the total
     is unknown. Speeds are per second over the last 5 s and hold every attempt, as the limit does.
     `wait_shares`: side ->
-    share from 0 to 1 of the last 30 s of waiting; empty when nothing waited. `eta_seconds` is None
+    share from 0 to 1 of the last 30 s of waiting; empty when the waits slowed nothing. `eta_seconds` is None
     when unknown. `note` is why the limit holds the job, if it says so ("paused").
     `rows_written` and `bytes_written` are what the target took, of all attempts; `waits` are seconds by reason,
     `held` those for which a signal of `protect` held the speed. `execution` is Spark's SQL execution, if its tasks
@@ -358,7 +358,7 @@ class JobProgress:
                 rows_per_second=rows_speed,
                 bytes_per_second=bytes_speed,
                 wait_shares={side: each / waiting for side, each in shares.items()}
-                if waiting > 0
+                if waiting > WORTH_WAITING
                 else {},
                 dirty_rows=totals.dirty_rows,
                 eta_seconds=eta,

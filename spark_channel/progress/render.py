@@ -17,6 +17,7 @@ from spark_channel.progress.report import (
     plain_end,
     shares,
     short,
+    waits_of,
 )
 from spark_channel.progress.spec import JobSpec
 from spark_channel.progress.speed import SIDES
@@ -124,8 +125,8 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
     stretch = over(moving, seconds, sum(each.rows_moved for each in reports))
     parts = [f"batch {spec.batch}: {size} in {duration(seconds)}, {' '.join(speeds)}{stretch}"]
     waits = {side: sum(each.waits_by_side.get(side, 0.0) for each in reports) for side in SIDES}
-    if (total := sum(waits.values())) > 0:
-        parts.append("waits: " + shares({side: spent / total for side, spent in waits.items()}))
+    if waited := waits_of(waits, moving):
+        parts.append(waited)
     errors = [each.error for each in reports if each.phase == Phase.FAILED]
     if errors:
         parts.append(f"failed: {errors[0]}" if errors[0] else "failed")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
+    "WORTH_WAITING",
     "TransferReport",
     "begin_cell",
     "claim",
@@ -34,6 +35,7 @@ __all__ = [
     "shares",
     "short",
     "summary_lines",
+    "waits_of",
 ]
 
 _WHERE_ANY = (
@@ -295,6 +297,8 @@ _VERBS = {
     "stream": "streamed",
     "verify": "compared",
 }
+WORTH_WAITING = 0.02
+"""The share of a job's time from which on a wait counts: a limit's first grant takes some milliseconds."""
 _WORTH_A_LINE = 0.02
 _ENOUGH_USED = 0.8
 """Above it only a verbose summary says what was not used of the limit."""
@@ -366,10 +370,9 @@ def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
         details.append(
             f"{many(report.tasks, 'task')}, {many(report.attempts, 'attempt')} ({report.retries} retried)"
         )
-    waited = report.waits_by_side
-    total = sum(waited.get(side, 0.0) for side in SIDES)
-    if total > 0 and verbose:
-        details.append("waits: " + shares({side: waited.get(side, 0.0) / total for side in SIDES}))
+    waits = waits_of(report.waits_by_side, report.moving_seconds or report.seconds)
+    if waits and verbose:
+        details.append(waits)
     kept = (
         f", kept in {report.dirty_rows_path}"
         if report.dirty_rows_path and report.rows_dirty
@@ -512,6 +515,14 @@ def short(value: float) -> str:
             text = f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
             return f"{text}{unit}"
     raise AssertionError("the last unit takes all")
+
+
+def waits_of(waited: Mapping[str, float], seconds: float) -> str:
+    """The shares of what the tasks waited for; "" = it was too little of `seconds` to slow the job."""
+    total = sum(waited.get(side, 0.0) for side in SIDES)
+    if total <= WORTH_WAITING * seconds:
+        return ""
+    return "waits: " + shares({side: waited.get(side, 0.0) / total for side in SIDES})
 
 
 def shares(shares: Mapping[str, float]) -> str:

@@ -273,6 +273,13 @@ def test_wait_shares_are_by_side_and_sum_to_one(clock: VirtualClock) -> None:
     assert progress.report().waits == waits
 
 
+def test_waits_that_slow_nothing_have_no_shares(clock: VirtualClock) -> None:
+    progress = job(clock)
+    clock.advance(1)
+    progress.update(snapshot(rows=1, waits={"limit:grant": 0.01}))
+    assert progress.status().wait_shares == {}
+
+
 def test_publishing_is_a_phase_with_its_own_time(clock: VirtualClock) -> None:
     progress = job(clock)
     assert progress.phase is Phase.PLANNING

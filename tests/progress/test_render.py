@@ -281,6 +281,14 @@ def test_the_summary() -> None:
     ]
 
 
+def test_a_limit_that_never_slowed_the_job_is_no_wait() -> None:
+    """A throttle counts no other waits, so that a first grant of a few milliseconds was all of them."""
+    passed = replace(REPORT, kind="throttle", waits={"limit:grant": 0.03})
+    assert not [line for line in summary_lines(passed) if "waits" in line]
+    slowed = replace(passed, waits={"limit:rows": 3.0, "limit:grant": 0.03})
+    assert [line for line in summary_lines(slowed) if "waits: limit 100 %" in line]
+
+
 def test_the_summary_of_a_failure_says_what_was_moved_and_what_stands() -> None:
     failed = replace(
         REPORT,
