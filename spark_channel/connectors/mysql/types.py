@@ -385,6 +385,8 @@ def load_lines(
             text = pc.binary_join_element_wise('"', text, '"', "")
         fields.append(pc.fill_null(text, "NULL"))
     lines = pc.binary_join_element_wise(*fields, ",") if len(fields) > 1 else fields[0]
+    # A long value is in memory once for each name that holds it.
+    del fields, text
     return _bytes_of(pc.binary_join_element_wise(lines, "\n", ""))
 
 
@@ -404,6 +406,7 @@ def insert_values(
             text = pc.binary_join_element_wise("'", text, "'", "")
         fields.append(pc.fill_null(text, "NULL"))
     rows = pc.binary_join_element_wise(*fields, ",") if len(fields) > 1 else fields[0]
+    del fields, text
     rows = pc.binary_join_element_wise("(", rows, ")", "").to_pylist()
     pieces: list[tuple[str, int]] = []
     begin = size = 0

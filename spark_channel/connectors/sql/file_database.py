@@ -281,6 +281,7 @@ class FileWriter(SqlWriter[S]):
     def publish_staged(self, session: S, plan: SqlPlan, staged: Any) -> None:
         files, promised = staged
         is_made = self.ready(session, plan, empty=plan.overwrite)
+        pa.default_memory_pool().release_unused()  # Arrow keeps what the tasks' batches took
         inserted = self.insert_files(session, plan, files)
         if inserted != promised:
             raise CommitError(

@@ -84,12 +84,11 @@ class SqliteSession(BoundSession):
             connection.text_factory = str
             return cursor.execute(sql, tuple(parameters)).fetchall()
 
-    def insert(self, sql: str, rows: pa.Table | pa.RecordBatch) -> None:
+    def insert(self, sql: str, columns: Sequence[Sequence[object]]) -> None:
         """Run `sql`, an INSERT of one row of parameters, for all rows, whose columns are in its order.
 
         A statement has many rows, since Python's lock changes hands with each statement.
         """
-        columns = [column.to_pylist() for column in rows.columns]
         values = list(chain.from_iterable(zip(*columns, strict=True)))
         width, row = len(columns), f", ({', '.join('?' * len(columns))})"
         with self.explained(), closing(self._open.cursor()) as cursor:
@@ -115,12 +114,12 @@ class SqliteSession(BoundSession):
             names = [column[0] for column in cursor.description]
             while True:
                 connection.text_factory = bytes
-                rows = cursor.fetchmany(size.rows)
-                if not rows:
+                # No name here holds the rows while their batch is away: a long value would be there twice.
+                batch = _batch(cursor.fetchmany(size.rows), names, kinds)
+                if batch is None:
                     return
-                columns = zip(*rows, strict=True)
-                arrays = [_array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, names)
+                yield batch
+                del batch
 
     def rest(self) -> None:
         """A transaction that has read nothing yet holds no lock."""
@@ -163,6 +162,16 @@ class SqliteSession(BoundSession):
         is_missing = any(each in text for each in ("no such table", "readonly", "unable to open"))
         is_full = "disk is full" in text or "No space left" in text
         return final(of_input(made, is_of_input=is_missing), is_final=is_full)
+
+
+def _batch(
+    rows: list[tuple[object, ...]], names: list[str], kinds: Sequence[pa.DataType]
+) -> pa.RecordBatch | None:
+    if not rows:
+        return None
+    columns = zip(*rows, strict=True)
+    arrays = [_array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names)
 
 
 def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:

@@ -1,6 +1,6 @@
 """Writes a table of a SQLite file: atomically (`commit=job`), or task by task (`commit=task`)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -64,16 +64,36 @@ def insert_files(
     sql = insert_one(session, target, stage)
     rows = 0
     for path in files:
-        with pa.memory_map(str(path)) as file:
-            table = pa.ipc.open_file(file).read_all()
-            rows += table.num_rows
-            for start in range(0, table.num_rows, options.batch_size):
-                session.insert(sql, table.slice(start, options.batch_size))
-            del table
+        for columns in map(_values, _staged(path, options.batch_size)):
+            rows += len(columns[0])
+            pa.default_memory_pool().release_unused()  # as Arrow they are not needed any more
+            session.insert(sql, columns)
     if stage is not None:
         _SqliteMerge(session, target, options, stage, rows).bring()
         session.rows(f"DROP TABLE {stage}")
     return rows
+
+
+def _staged(path: Path, most: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a staged file, at most `most` at once.
+
+    It is read, not mapped, and no name here holds the last rows while they are away: a long value is there once.
+    """
+    with pa.OSFile(str(path)) as file:
+        staged = pa.ipc.open_file(file)
+        for number in range(staged.num_record_batches):
+            yield from _divided(staged.get_batch(number), most)
+
+
+def _divided(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    parts = [batch.slice(start, most) for start in range(0, batch.num_rows, most)][::-1]
+    del batch
+    while parts:
+        yield parts.pop()
+
+
+def _values(rows: pa.RecordBatch) -> list[list[object]]:
+    return [column.to_pylist() for column in rows.columns]
 
 
 def make_stage(session: SqliteSession, target: TargetTable) -> str:
@@ -166,7 +186,7 @@ class BatchValidator:
                 self._session.rows(f"DROP TABLE {table}")
 
     def _put(self, encoded: pa.RecordBatch) -> None:
-        self._session.insert(self._insert, encoded)
+        self._session.insert(self._insert, _values(encoded))
         if self._stage is None:
             return
         rows = encoded.num_rows

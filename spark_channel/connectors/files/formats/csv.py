@@ -17,7 +17,10 @@ from spark_channel.connectors.files.formats.text import (
     compressed,
     from_text,
     has_text_form,
+    is_long,
     join_lines,
+    long_chunks,
+    row_pieces,
     value_text,
 )
 from spark_channel.connectors.files.log import Dialect
@@ -30,9 +33,6 @@ __all__ = [
     "CsvEncoder",
     "CsvFormat",
 ]
-
-
-_ROWS = 16_384
 
 
 class CsvEncoder(Encoder):
@@ -57,8 +57,10 @@ class CsvEncoder(Encoder):
             self._sink.write(self._encoded(line[0].as_py().encode() + b"\n"))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for start in range(0, batch.num_rows, _ROWS):
-            part = batch.slice(start, _ROWS)
+        for part, has_long in row_pieces(batch):
+            if has_long:
+                self._write_long(part)
+                continue
             texts = [
                 self._text(part.column(i), part.schema.field(i)) for i in range(part.num_columns)
             ]
@@ -76,6 +78,30 @@ class CsvEncoder(Encoder):
                 null_replacement=self._options.null_value,
             )
             self._sink.write(self._encoded(join_lines(lines)))
+
+    def _write_long(self, row: pa.RecordBatch) -> None:
+        options = self._options
+        quote, escape = options.quote.encode(), (options.escape or options.quote).encode()
+        for number, values in enumerate(row.columns):
+            if number:
+                self._sink.write(self._encoded(options.sep.encode()))
+            if not is_long(values):
+                text = self._text(values, row.schema.field(number))[0].as_py()
+                self._sink.write(
+                    self._encoded((options.null_value if text is None else text).encode())
+                )
+                continue
+            mark = b"" if options.raw else self._encoded(quote)
+            self._sink.write(mark)
+            for chunk in long_chunks(values[0]):
+                if not options.raw:
+                    self.multi_line = self.multi_line or b"\n" in chunk or b"\r" in chunk
+                    if escape != quote:
+                        chunk = chunk.replace(escape, escape * 2)
+                    chunk = chunk.replace(quote, escape + quote)
+                self._sink.write(self._encoded(chunk))
+            self._sink.write(mark)
+        self._sink.write(self._encoded(b"\n"))
 
     def _encoded(self, data: bytes) -> bytes:
         encoding = self._options.encoding

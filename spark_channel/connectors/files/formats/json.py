@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,7 +25,10 @@ from spark_channel.connectors.files.formats.text import (
     TextFormat,
     compressed,
     has_text_form,
+    is_long,
     join_lines,
+    long_chunks,
+    row_pieces,
     value_text,
 )
 from spark_channel.connectors.files.formats.types import Notes, map_leaves
@@ -39,11 +43,12 @@ __all__ = [
 ]
 
 
-_ROWS = 16_384
 _TEXT = pa.large_string()
 # Beside these, only control characters must be escaped in JSON.
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _CONTROLS = "[\\x00-\\x1f]"
+_BASE64_CHUNK = 3 << 18
+"""Whole groups of three bytes."""
 
 
 def _text(value: str) -> pa.Scalar:
@@ -64,13 +69,33 @@ class JsonEncoder(Encoder):
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for start in range(0, batch.num_rows, _ROWS):
-            part = batch.slice(start, _ROWS)
+        for part, has_long in row_pieces(batch):
+            if has_long:
+                self._write_long(part)
+                continue
             fields = [(part.schema.field(i).name, part.column(i)) for i in range(part.num_columns)]
             self._sink.write(join_lines(self._object(fields, part.num_rows)))
 
     def finish(self) -> None:
         self._end()
+
+    def _write_long(self, row: pa.RecordBatch) -> None:
+        before = b"{"
+        for name, values in zip(row.schema.names, row.columns, strict=True):
+            if self._options.ignore_null_fields and values.null_count:
+                continue
+            key = json.dumps(name, ensure_ascii=False).encode()
+            self._sink.write(before + key + b":")
+            before = b","
+            if is_long(values):
+                self._sink.write(b'"')
+                for chunk in _escaped_chunks(values[0]):
+                    self._sink.write(chunk)
+                self._sink.write(b'"')
+            else:
+                text = self._value(values)[0].as_py()
+                self._sink.write(("null" if text is None else text).encode())
+        self._sink.write(b"}\n")
 
     def _object(self, fields: list[tuple[str, pa.Array]], rows: int) -> pa.Array:
         if not fields:
@@ -151,6 +176,20 @@ class JsonEncoder(Encoder):
                 for code in range(32):
                     values = pc.replace_substring(values, chr(code), f"\\u{code:04x}")
         return _joined(_text('"'), values, _text('"'))
+
+
+def _escaped_chunks(value: pa.Scalar) -> Iterator[bytes]:
+    """What stands between the quotes for a long text or binary value."""
+    if pa.types.is_binary(value.type):
+        yield from map(base64.b64encode, long_chunks(value, _BASE64_CHUNK))
+        return
+    for chunk in long_chunks(value):
+        for character, escaped in _ESCAPES:
+            chunk = chunk.replace(character.encode(), escaped.encode())
+        if re.search(_CONTROLS.encode(), chunk):
+            for code in range(32):
+                chunk = chunk.replace(bytes([code]), b"\\u%04x" % code)
+        yield chunk
 
 
 class JsonFormat(TextFormat):

@@ -35,6 +35,7 @@ from spark_channel.connectors.files.formats.types import (
     plain_leaf,
     renamed,
     temporal_leaves,
+    text_leaves,
 )
 from spark_channel.connectors.files.options import OrcWriteOptions
 from spark_channel.errors import SourceError, TargetError
@@ -135,6 +136,11 @@ class _NonRaisingSink(io.RawIOBase):
             raise self._error
 
 
+_MOST_TEXT = 16 << 20
+"""Bytes of the longest texts of the columns together: the library keeps the least and the greatest text of a column in
+each index, stripe and footer, 17 times the size of a long one, and readers refuse such footers."""
+
+
 class _OrcEncoder(WriterEncoder):
     def __init__(self, sink: Sink, schema: pa.Schema, options: OrcWriteOptions) -> None:
         self._schema = schema
@@ -146,8 +152,10 @@ class _OrcEncoder(WriterEncoder):
             stripe_size=options.stripe_bytes,
         )
         self._empty = True
+        self._longest = [0] * len(schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
+        self._check_texts(batch)
         for field, values in zip(self._schema, batch.columns, strict=True):
             for leaf in temporal_leaves(values):
                 _check_range(field.name, leaf)
@@ -155,11 +163,29 @@ class _OrcEncoder(WriterEncoder):
         self._sink.check()
         self._empty = False
 
+    def _check_texts(self, batch: pa.RecordBatch) -> None:
+        for number, values in enumerate(batch.columns):
+            if values.nbytes > self._longest[number]:
+                longest = max((_longest(leaf) for leaf in text_leaves(values)), default=0)
+                self._longest[number] = max(self._longest[number], longest)
+        if sum(self._longest) > _MOST_TEXT:
+            longest = max(self._longest)
+            name = self._schema.names[self._longest.index(longest)]
+            raise TargetError(
+                f"column {name!r} holds a text of {longest} bytes, and the longest texts of all columns of an ORC file "
+                f"may have {_MOST_TEXT} together: they are in its footer, too. Write Parquet, or cast the column to "
+                "binary"
+            )
+
     def finish(self) -> None:
         if self._empty:
             self._writer.write(self._schema.empty_table())
         super().finish()
         self._sink.check()
+
+
+def _longest(texts: pa.Array) -> int:
+    return int(pc.max(pc.binary_length(texts)).as_py() or 0)
 
 
 _LIMIT_SECONDS = 2**63 // 10**9

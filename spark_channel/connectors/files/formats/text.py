@@ -35,6 +35,7 @@ from spark_channel.transform.time_patterns import TimePattern
 __all__ = [
     "BOM",
     "HEAD",
+    "LONG_VALUE",
     "Block",
     "TextBlocks",
     "TextFile",
@@ -43,11 +44,14 @@ __all__ = [
     "compressed",
     "from_text",
     "has_text_form",
+    "is_long",
     "is_splittable",
     "join_lines",
+    "long_chunks",
     "merge_inferred",
     "needs_text",
     "plain_inferred",
+    "row_pieces",
     "text_pieces",
     "value_text",
 ]
@@ -487,6 +491,60 @@ def join_lines(lines: pa.Array) -> bytes:
         return b""
     bounds = memoryview(offsets).cast("q")
     return bytes(memoryview(data)[bounds[ends.offset] : bounds[ends.offset + len(ends)]])
+
+
+LONG_VALUE = 1 << 20
+"""Bytes of a value above which its row is encoded alone and in chunks: Arrow's kernels copy a value at each step."""
+_ROWS = 16_384
+
+
+def is_long(values: pa.Array) -> bool:
+    """Whether `values`, of one row, are a text or binary value that is encoded in chunks."""
+    return _has_bytes(values.type) and values.nbytes > LONG_VALUE
+
+
+def row_pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    """The rows in order, so many at once as are encoded together. True beside one row that has a long value."""
+    for start in range(0, batch.num_rows, _ROWS):
+        part, begin = batch.slice(start, _ROWS), 0
+        for row in _long_rows(part):
+            if row > begin:
+                yield part.slice(begin, row - begin), False
+            yield part.slice(row, 1), True
+            begin = row + 1
+        if begin < part.num_rows:
+            yield part.slice(begin), False
+
+
+def _long_rows(batch: pa.RecordBatch) -> list[int]:
+    rows: set[int] = set()
+    for values in batch.columns:
+        if _has_bytes(values.type) and values.nbytes > LONG_VALUE:
+            lengths = pc.fill_null(pc.binary_length(values), 0)
+            rows.update(pc.indices_nonzero(pc.greater(lengths, LONG_VALUE)).to_pylist())
+    return sorted(rows)
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )
+
+
+def long_chunks(value: pa.Scalar, size: int = LONG_VALUE) -> Iterator[bytes]:
+    """The bytes of a long value; those of a text are cut between characters."""
+    data, start = memoryview(value.as_buffer()), 0
+    is_text = pa.types.is_string(value.type) or pa.types.is_large_string(value.type)
+    while start < len(data):
+        end = min(start + size, len(data))
+        while is_text and end < len(data) and data[end] & 0xC0 == 0x80 and end > start + 1:
+            end -= 1
+        yield bytes(data[start:end])
+        start = end
 
 
 class _Members:

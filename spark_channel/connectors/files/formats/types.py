@@ -33,6 +33,7 @@ __all__ = [
     "plain_leaf",
     "renamed",
     "temporal_leaves",
+    "text_leaves",
 ]
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -402,15 +403,24 @@ def first_julian(leaf: pa.Array) -> object:
 
 def temporal_leaves(values: pa.Array) -> list[pa.Array]:
     """The dates and timestamps in `values`, at any depth."""
+    return _leaves(values, lambda kind: pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def text_leaves(values: pa.Array) -> list[pa.Array]:
+    """The texts in `values`, at any depth."""
+    return _leaves(values, lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _leaves(values: pa.Array, wanted: Callable[[pa.DataType], bool]) -> list[pa.Array]:
     kind = values.type
     if pa.types.is_map(kind):
         entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
         values = values.cast(pa.list_(entry))
     if pa.types.is_struct(kind):
-        return [leaf for child in values.flatten() for leaf in temporal_leaves(child)]
+        return [leaf for child in values.flatten() for leaf in _leaves(child, wanted)]
     if pa.types.is_nested(values.type):
-        return temporal_leaves(values.flatten())
-    return [values] if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else []
+        return _leaves(values.flatten(), wanted)
+    return [values] if wanted(kind) else []
 
 
 def _gregorian(days: pa.Int32Array) -> pa.Int32Array:
