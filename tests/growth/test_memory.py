@@ -105,7 +105,7 @@ def test_one_value_takes_at_most_four_times_its_size(
 @pytest.mark.parametrize("escape", ['"', "\\"])
 def test_a_long_value_is_written_as_a_short_one_is(tmp_path: Path, form: str, escape: str) -> None:
     """Beside short ones and NULL, with what must be escaped on the ends of its chunks."""
-    options = {"escape": escape} if form == "csv" else {}
+    options: dict[str, Any] = {"escape": escape} if form == "csv" else {}
     odd = 'a"b\\c\r\nd\te\x01\u00e9\u20ac\U0001f600,'
     texts = ["short", odd * (2 * _MIB // len(odd)), None, "é" * _MIB + "x", '"' * (2 * _MIB), ""]
     rows = pa.table({"v": pa.array(texts), "n": pa.array([1, None, 3, 4, 5, 6])})
