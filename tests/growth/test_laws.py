@@ -13,6 +13,12 @@ from tests.connectors.protocol.targets import Target, open_target
 from tests.growth.test_claims import Jobs
 from tests.growth.test_files import _copied
 from tests.growth.test_followed_tables import ranges_of_small_tables, written_by_a_range
+from tests.growth.work import (
+    bytes_of_an_offset,
+    bytes_of_an_offset_in_late_seconds,
+    calls_of_a_grant,
+    calls_of_a_job_file,
+)
 
 _PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 _SIZES = (1, 10, 100)
@@ -83,6 +89,10 @@ _COUNTS: dict[str, Callable[[Path, int], int]] = {
     "ranges of a change feed": _ranges,
     "bytes that a range of one followed table writes": written_by_a_range,
     "ranges of the first run of small followed tables, up to 500": ranges_of_small_tables,
+    "bytes of the offset of a folder's stream": bytes_of_an_offset_in_late_seconds,
+    "the same": bytes_of_an_offset,
+    "calls of the coordinator for one request of a client": calls_of_a_grant,
+    "calls to read a job file": calls_of_a_job_file,
 }
 
 

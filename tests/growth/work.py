@@ -1,0 +1,108 @@
+"""Work that no server counts: calls of functions, and bytes of an offset."""
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_channel.connectors import load_reader
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
+from spark_channel.datax import load_job
+from spark_channel.limits import Coordinator, Grant, GrantRequest, Join, Joined
+from spark_channel.testing.clock import VirtualClock
+
+__all__ = [
+    "bytes_of_an_offset",
+    "bytes_of_an_offset_in_late_seconds",
+    "calls_of_a_grant",
+    "calls_of_a_job_file",
+]
+
+_LATE = 600
+_ROUNDS = 5
+_CALLS = 150
+"""What a request needs at most, whatever the clients are: one beside fewer takes a few calls more or less."""
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[], int]]:
+    """The functions of Python that were called until now."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        yield lambda: calls
+    finally:
+        sys.setprofile(None)
+
+
+def calls_of_a_grant(_path: Path, clients: int) -> int:
+    """Of the coordinator for each request, where `clients` of one job have a grant and renew it in turns."""
+    clock, ids = VirtualClock(), itertools.count()
+    limit = Coordinator("db", 1_000_000, clock=clock, new_id=lambda: f"id-{next(ids)}")
+    joined: list[tuple[Joined, int]] = []
+    for number in range(clients):
+        answer = limit.handle(Join("db", "job", f"task {number}"))
+        assert isinstance(answer, Joined)
+        joined.append((answer, 0))
+    asked = 0
+    with counting() as calls:
+        for number in range(1, _ROUNDS + 1):
+            for place, (who, grant) in enumerate(joined):
+                answer = limit.handle(GrantRequest("db", who.client, who.epoch, number, grant))
+                asked += 1
+                if isinstance(answer, Grant):
+                    joined[place] = who, answer.grant
+            clock.advance(0.5)
+        return -(-calls() // (asked * _CALLS)) * _CALLS
+
+
+def bytes_of_an_offset(path: Path, files: int, *, ago: float = 2 * _LATE) -> int:
+    """Of a stream of a folder, `files` of which changed so many seconds before the newest one."""
+    path.mkdir()
+    now = 1_700_000_000
+    for number in range(files + 1):
+        at = now - (ago if number else 0)
+        pq.write_table(pa.table({"n": [number]}), path / f"{number}.parquet")
+        os.utime(path / f"{number}.parquet", (at, at))
+    reader, _ = load_reader({"reader": "parquet", "path": str(path)})
+    feed = reader.feed(FeedOptions(late_seconds=_LATE))
+    (start,) = feed.earliest()
+    token = feed.latest(start, FeedLimit(rows=files)) if files > 1 else start
+    return len(json.dumps(feed.latest(token, FeedLimit())["recent"]))
+
+
+def bytes_of_an_offset_in_late_seconds(path: Path, files: int) -> int:
+    return bytes_of_an_offset(path, files, ago=_LATE / 2)
+
+
+def calls_of_a_job_file(path: Path, tables: int) -> int:
+    """Of its reader, with a hundred times `tables` tables in one connection."""
+    path.mkdir()
+    url = "jdbc:postgresql://127.0.0.1:5432/shop"
+    login = {"username": "shop", "password": "x", "column": ["id"]}
+    listed = {"table": [f"t{number}" for number in range(100 * tables)], "jdbcUrl": [url]}
+    content = {
+        "reader": {"name": "postgresqlreader", "parameter": {**login, "connection": [listed]}},
+        "writer": {
+            "name": "postgresqlwriter",
+            "parameter": {**login, "connection": [{"table": ["target"], "jdbcUrl": url}]},
+        },
+    }
+    file = path / "job.json"
+    file.write_text(
+        json.dumps({"job": {"setting": {"speed": {"channel": 2}}, "content": [content]}})
+    )
+    with counting() as calls:
+        load_job(file)
+        return calls()
