@@ -75,7 +75,7 @@ def _targets(form: str, folder: Path, request: pytest.FixtureRequest, held: Exit
         return partial(_mariadb, request.getfixturevalue("mariadb_server"))
     if form == "postgresql":
         login = request.getfixturevalue("postgres_server").login
-        return lambda size: {**login, "dbtable": f"long_{size}", "writeMode": "overwrite"}
+        return lambda size: {**login, "dbtable": f"long_{size}"}
     named = {"dbtable": "t"} if form in ("sqlite", "duckdb") else {}
     return lambda size: {"writer": form, "path": str(folder / f"out-{size}"), **named}
 
