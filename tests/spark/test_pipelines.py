@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -151,3 +152,42 @@ def test_a_throttle_in_a_query_function_names_the_option_to_use(project: Path) -
     assert code == 1
     assert "give the read the option rowsPerSecond" in said
     assert not (project / "copy.db").exists()
+
+
+@pytest.mark.soak
+def test_a_flow_that_spark_tries_again_writes_its_rows_once(project: Path) -> None:
+    """The target refuses the last row until the flow has failed."""
+    with closing(sqlite3.connect(project / "copy.db")) as connection, connection:
+        connection.executescript(
+            """
+            CREATE TABLE events (id INTEGER, name TEXT);
+            CREATE TABLE gate (is_open INTEGER);
+            CREATE TRIGGER guard BEFORE INSERT ON events
+            WHEN NEW.id = 99 AND NOT EXISTS (SELECT 1 FROM gate)
+            BEGIN SELECT RAISE(ABORT, 'the gate is shut'); END;
+            """
+        )
+    command = [str(CLI), "run", "--conf", "spark.ui.enabled=false"]
+    said = []
+    with subprocess.Popen(
+        command,
+        cwd=project,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as running:
+        ending = threading.Timer(400, running.kill)
+        ending.start()
+        try:
+            for line in running.stdout or ():
+                said.append(line)
+                if "copy" in line and "FAILED" in line and "gate is open" not in said:
+                    with closing(sqlite3.connect(project / "copy.db")) as connection, connection:
+                        connection.execute("INSERT INTO gate VALUES (1)")
+                    said.append("gate is open")
+        finally:
+            ending.cancel()
+    assert running.returncode == 0, "".join(said)[-4000:]
+    assert "gate is open" in said
+    assert counted(project / "copy.db") == [(100, 100)]

@@ -1,6 +1,8 @@
 """Reports of plans that one job reads more than once: each row counts as often as it was read."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,49 @@ def test_a_cached_dataframe_is_read_once(spark: SparkSession, tmp_path: Path) ->
         assert report.rows == ROWS
     finally:
         df.unpersist()
+
+
+def test_a_checkpointed_dataframe_is_read_once(spark: SparkSession) -> None:
+    options = {"reader": "generator", "rows": str(ROWS), "rowsPerSecond": "10k"}
+    df = spark.read.format("channel").options(**options).load().localCheckpoint()
+    report = spark_channel.last_report()
+    assert report is not None
+    assert (report.kind, report.rows) == ("read", ROWS)
+    assert df.union(df).count() == 2 * ROWS
+    again = spark_channel.last_report()
+    assert again is not None
+    assert again.job == report.job
+
+
+def test_a_join_that_spark_plans_anew_while_it_runs_is_written_once(
+    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """AQE splits the partition of the frequent key, and joins small ones: no one knows the tasks before."""
+    settings = {
+        "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "1k",
+        "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "1.5",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4k",
+        "spark.sql.adaptive.forceOptimizeSkewedJoin": "true",
+        "spark.sql.shuffle.partitions": "8",
+    }
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+
+    def put_back() -> None:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+    request.addfinalizer(put_back)
+    orders = spark.range(0, 20 * ROWS, 1, 4).selectExpr("id", "if(id % 20 < 17, 0, id % 20) k")
+    names = spark.range(20).selectExpr("id k", "cast(id AS string) name")
+    joined = orders.join(names.hint("shuffle_merge"), "k")
+    options = {"dbtable": "t", "rowsPerSecond": "100k"}
+    joined.write.format("channel").options(**options).mode("append").save(str(tmp_path / "t.db"))
+    report = spark_channel.last_report()
+    assert report is not None
+    assert report.rows == 20 * ROWS
+    assert report.tasks not in (4, 8), "AQE did not change the plan"
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        counts = connection.execute("SELECT count(*), count(DISTINCT id) FROM t").fetchone()
+    assert counts == (20 * ROWS, 20 * ROWS)
