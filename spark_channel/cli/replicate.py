@@ -280,6 +280,8 @@ def _plan_lines(plan: TablePlan) -> list[str]:
     said += [("target", each) for each in plan.alters]
     said += [("the target lacks", each) for each in plan.lacks]
     said += [("the new table lacks", each) for each in plan.left_out]
+    rows = "" if plan.rows is None else f" of {short(plan.rows)} rows"
+    said += [("after its rows, under no limit", f"{each}{rows}") for each in plan.builds]
     if plan.staging:
         said.append(("staging", f"about {short(plan.staging)}B until they are published"))
     lines = [f"  {name}: {text}" for name, text in said if text]

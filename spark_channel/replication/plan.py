@@ -69,8 +69,9 @@ class TablePlan:
     time, at each end. `source_lock`, `target_lock`: of its tables. `staging`: bytes that the target has twice until
     they are published. `statement` is the first one of the read, and `server_plan` what the server says that it would
     do for it. `lacks`: what the target, which no run changes, lacks of the definition that `schema` asks for, as
-    statements. `left_out`: what the table that the run makes lacks of it. `waits`: seconds before its copy begins, for
-    rows that may be committed late.
+    statements. `left_out`: what the table that the run makes lacks of it, and `builds` the indexes and constraints that
+    it gets after its rows, which no limit slows down. `waits`: seconds before its copy begins, for rows that may be
+    committed late.
     """
 
     stream: str
@@ -92,6 +93,7 @@ class TablePlan:
     waits: float = 0.0
     lacks: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    builds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -301,6 +303,7 @@ def _plan(
         alters=_altered(copy.object, adds, there),
         lacks=() if there is None else lacks_of(copy, reader_of(copy), writer_of(copy)),
         left_out=keys.left_out(copy, opened.left_out),
+        builds=opened.builds,
         source_lock=source_lock,
         target_lock=target_lock,
         staging=_staging_of(target, nbytes),

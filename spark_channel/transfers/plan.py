@@ -165,6 +165,11 @@ class OpenedTransfer:
     """Of a transfer that was rehearsed: see `Writer.left_out`."""
 
     @property
+    def builds(self) -> tuple[str, ...]:
+        """Of a transfer that was rehearsed: see `Writer.builds`."""
+        return tuple(dict.fromkeys(part for writer in self.writers for part in writer.builds))
+
+    @property
     def options(self) -> WriteOptions:
         """The writer's options, which hold those of the whole job."""
         options: WriteOptions = self.writers[0].options

@@ -13,6 +13,7 @@ from spark_channel.connectors.base.registry import describe
 from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
 from spark_channel.errors import ChannelError, JobCancelledError, SourceError
 from spark_channel.options import CommonOptions
+from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, JobColumn, JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceClient
 from spark_channel.transfers.limits import JobLimits
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from spark_channel.service.jobs import JobRegistry
 
 __all__ = ["TogetherEngine", "carry_out_together"]
+
+_log = log_of(__name__)
 
 _MOST_READ = 2 * MOST_BYTES
 """Of a table that has grown since its size was looked up."""
@@ -108,6 +111,11 @@ def carry_out_together(
         left = [table for table in tables if table.is_left]
         for table in left:
             placed(table)
+        if limiter is not None and any(table.builds for table in left):
+            listed = (f"{table.label}: {', '.join(table.builds)}" for table in left if table.builds)
+            _log.warning(
+                "tables get, after their rows, what no limit slows down: %s", "; ".join(listed)
+            )
         while left:
             ready: list[SmallTable] = []
             until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS

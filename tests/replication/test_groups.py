@@ -26,6 +26,7 @@ from spark_channel.local import LocalMove
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.groups import groups_of
+from spark_channel.replication.plan import plan_replication
 from spark_channel.replication.report import TableOutcome
 from spark_channel.replication.table_run import RunSettings, TableRun
 from spark_channel.replication.tables import find_tables
@@ -184,6 +185,24 @@ def test_tables_of_a_group_have_their_whole_definition_and_one_that_is_refused_i
     assert (
         small.psql("INSERT INTO small_dw.whole1 (code) VALUES ('e') RETURNING id, number") == "6|6"
     )
+
+
+def test_a_group_under_a_limit_and_each_dry_run_name_the_indexes_of_new_tables(
+    small: PostgresServer, joined: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    small.psql("".join(_WHOLE.format(n=n) for n in range(2)) + "ANALYZE")
+    defaults = {"object": "{table}", "schema": "full"}
+    limit = {"rows_per_second": 1_000}
+    file = _file(small, defaults=defaults, streams={"small.whole*": {}}, parallel=1, limit=limit)
+    plans = plan_replication(load_replication(file), RunSettings(), parallelism=1).tables
+    with caplog.at_level("WARNING"):
+        caplog.clear()
+        assert spark_channel.replicate(None, file).exit_code == 0
+    assert sorted(joined) == ["small.whole0", "small.whole1"]
+    (said,) = [text for text in caplog.messages if "no limit slows down" in text]
+    for plan in plans:
+        assert any(build.startswith("index ") for build in plan.builds)
+        assert ", ".join(plan.builds) in said
 
 
 def test_a_table_that_is_refused_is_parked_alone(

@@ -539,6 +539,8 @@ class Writer(ABC):
     """Whether each task makes separate files, so that few rows by many tasks are many small files."""
     left_out: tuple[str, ...] = ()
     """Driver, after `prepare` or `rehearse`. What the new table lacks of its source's definition, for people."""
+    builds: tuple[str, ...] = ()
+    """Driver, likewise. The indexes and constraints of the new table, which no limit slows down."""
 
     @property
     def task_seconds(self) -> float | None:

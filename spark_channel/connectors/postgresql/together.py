@@ -193,6 +193,7 @@ class PostgresTogether(Together):
                     if (definition := definitions.get(table)) is not None:
                         plan = self._fully(plan, definition, own.get(table), names_of)
                     table.plan = plan
+                    table.builds = () if plan.new is None else plan.new.builds
                     table.schema, table.is_there = source.schema, there is not None
             for _, some in _by_schema(tables):
                 self._claims(session, some).look(some)

@@ -328,7 +328,7 @@ class SqlWriter(WriteProtocol[S]):
         Raises:
             OptionError: the rows do not come from one table.
         """
-        self.left_out = ()
+        self.left_out = self.builds = ()
         level = self.options.create_table
         is_dropped = context.overwrite and not self.options.truncate and self.overwrite_drops
         if level not in ("auto", "keys", "full"):
@@ -386,6 +386,7 @@ class SqlWriter(WriteProtocol[S]):
                     got=self.options.schema_after,
                 )
             new = new.without_builds()
+        self.builds = new.builds
         if self.options.is_limited or new.later:
             new.announce(place.label)
         return replace(plan, new_table=new)
