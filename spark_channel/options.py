@@ -600,8 +600,8 @@ class WriteOptions(CommonOptions):
 
     first_batch: Literal["append", "overwrite"] = Field(
         "append",
-        description="only in streams: `overwrite` has the first micro-batch of a query replace all rows of the target: "
-        "a query with a new checkpoint, or a pipeline that is refreshed in full, does not add its rows again",
+        description="only in streams: with `overwrite`, the first micro-batch of a query replaces all rows of the "
+        "target; a new checkpoint, or a full refresh, then adds no row again",
     )
     stall_timeout: Annotated[float, Field(gt=0, le=604_800)] | None = Field(
         None,

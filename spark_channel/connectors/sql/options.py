@@ -452,14 +452,14 @@ class SqlWriteOptions(WriteOptions):
     )
     create_table: CreateTable = Field(
         "columns",
-        description="create the table if it does not exist: `columns` (also `true`) with its columns; in copies "
-        "`keys` with NOT NULL and the primary key of its source, `full` with its whole definition, `auto` as `keys` "
-        "where the source has keys that hold in the target, else as `columns`; `false` is an error",
+        description="what a table that does not exist gets: `columns` (also `true`): its columns; in copies also "
+        "`keys`: NOT NULL and the primary key of its source; `full`: the whole definition; `auto`: `keys` where the "
+        "source has keys that hold in the target, else `columns`; `false` is an error",
     )
     schema_after: DiskPath | None = Field(
         None,
-        description="with `createTable` `auto`, `keys` or `full`: a file, or a folder for one file of each table, that "
-        "takes the statements of indexes and constraints, which are then not built; default: they are built",
+        description="a file, or a folder for a file of each table, that takes the statements of indexes and "
+        "constraints; with `createTable` `auto`, `keys` or `full`, which then build none; default: they are built",
     )
     create_table_options: str | None = Field(
         None, description="SQL after the column list of a new table; default: none"
