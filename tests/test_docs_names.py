@@ -255,11 +255,12 @@ OF_OTHERS = {
     "E11000 duplicate key error",
     "ModuleNotFoundError: No module named 'spark_channel'",
     "Spark needs Java 17 or newer",
+    "Python worker process terminated due to idle timeout",
     "canceling statement due to statement timeout",
     "canceling statement due to conflict with recovery",
     "... holds 'N/A' (text), which is not double",
 }
-"""Messages of databases, of Python and of `.ci/bootstrap`; the last one is ours, made of parts."""
+"""Messages of databases, of Python, of Spark and of `.ci/bootstrap`; the last one is ours, made of parts."""
 
 
 def messages() -> str:
