@@ -148,8 +148,11 @@ def plan_replication(
     limit = replication.limit
     with keeping_sessions():
         unread, keys = _unreadable(replication, found.copies), ForeignKeys(found.copies)
+        runs: dict[str, TableRun] = {}
         tables = tuple(
-            _plan(replication, each, dry, parallelism, begin, unread.get(each.stream, ""), keys)
+            _plan(
+                replication, each, dry, parallelism, begin, unread.get(each.stream, ""), keys, runs
+            )
             for each in found.copies
         )
     copied = [each for each in tables if not each.fault]
@@ -232,8 +235,9 @@ def _plan(
     at: datetime,
     unread: str,
     keys: ForeignKeys,
+    runs: dict[str, TableRun],
 ) -> TablePlan:
-    """`unread`: why the login may not read the table; "" = it may."""
+    """`unread`: why the login may not read the table; "" = it may. `runs`: of tables before it, by their options."""
     limit = replication.limit
     table, source, target = (
         copy.table,
@@ -257,7 +261,10 @@ def _plan(
         if copy.mode == "full_then_changes":
             return _followed(replication, copy, made, (source, target))
         outcome = TableOutcome(copy.stream, copy.object, copy.mode)
-        run = TableRun(copy, outcome, settings, ReplicationReport("plan", at))
+        alike = _options_of(copy)
+        run = TableRun(copy, outcome, settings, ReplicationReport("plan", at), like=runs.get(alike))
+        if alike:
+            runs.setdefault(alike, run)
         spec = run.spec()
         if spec is None:
             why = outcome.why or "no new rows"
@@ -313,6 +320,14 @@ def _plan(
         server_plan=server_plan,
         waits=run.wait_seconds,
     )
+
+
+def _options_of(copy: TableCopy) -> str:
+    """Equal for tables whose options are the same, but for their names; "" = an end has no such name."""
+    ends = (copy.reader, copy.writer)
+    if not all("dbtable" in each for each in ends):
+        return ""
+    return repr([sorted({**each, "dbtable": ""}.items()) for each in ends])
 
 
 def _followed(

@@ -126,6 +126,7 @@ class TableRun:
         self._ready_at = 0.0
         self._planned: _Planned | None = None
         self._columns_said = ""
+        self._looked_at: tuple[pa.Schema | None] | None = None
         self.waits = False
         self.wait_seconds = 0.0
         """How long its copy waits for rows that may be committed late."""
@@ -313,8 +314,12 @@ class TableRun:
         return self.target_schema() is not None if there is None else there
 
     def target_schema(self) -> pa.Schema | None:
-        """The columns of the target; None = it is not there, or nothing reads it."""
-        return target_schema(self._copy, self._writing)
+        """The columns of the target; None = it is not there, or nothing reads it. A dry run asks for them once."""
+        if not self._settings.dry_run:
+            return target_schema(self._copy, self._writing)
+        if self._looked_at is None:
+            self._looked_at = (target_schema(self._copy, self._writing),)
+        return self._looked_at[0]
 
     def compared(self) -> tuple[pa.Schema, pa.Schema, tuple[Transformer, ...]]:
         """The columns of the source and of the target, and the steps from the rows of one to those of the other.
@@ -380,9 +385,9 @@ class TableRun:
         copy, stream = self._copy, planned.stream
         words = decision.words
         is_later = copy.mode == "incremental" and not planned.overwrite
-        read = self._reading.schema().names
+        read = self._reading.schema().names if decision.added and is_later else ()
         added = [name for name in decision.added if name in read]
-        if added and is_later and self._reading.has_values(added):
+        if added and self._reading.has_values(added):
             if copy.options.primary_key:
                 assert copy.options.update_key is not None
                 found = self._reading.increment(copy.options.update_key, None, again=True)
