@@ -163,3 +163,34 @@ def test_a_table_that_a_run_made_is_verified_and_repaired_without_a_hint(
     with closing(sqlite3.connect(target)) as dw:
         rows = dw.execute("SELECT * FROM orders ORDER BY shop, id").fetchall()
     assert rows == [(1, 1, "a"), (1, 2, "b"), (2, 1, "c")]
+
+
+def test_a_replication_leaves_the_index_builds_to_a_file_of_statements_of_each_table(
+    tmp_path: Path,
+) -> None:
+    source, target, after = tmp_path / "shop.db", tmp_path / "dw.db", tmp_path / "after"
+    after.mkdir()
+    with closing(sqlite3.connect(source)) as shop:
+        shop.executescript(
+            "CREATE TABLE orders (id INTEGER PRIMARY KEY, v TEXT); CREATE INDEX by_v ON orders (v);"
+            "CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT); CREATE UNIQUE INDEX by_name ON people (name);"
+            "INSERT INTO orders VALUES (1, 'a'); INSERT INTO people VALUES (1, 'A')"
+        )
+    file = {
+        "source": {"path": str(source)},
+        "target": {"path": str(target)},
+        "defaults": {
+            "object": "{table}",
+            "schema": "full",
+            "target_options": {"schemaAfter": str(after)},
+        },
+        "streams": {"*": {}},
+    }
+    assert spark_channel.replicate(None, file).exit_code == 0
+    wanted = "SELECT name, tbl_name FROM sqlite_master WHERE name IN ('by_v', 'by_name') ORDER BY 1"
+    with closing(sqlite3.connect(target)) as dw, closing(sqlite3.connect(source)) as shop:
+        assert dw.execute("SELECT v, name FROM orders, people").fetchall() == [("a", "A")]
+        assert dw.execute(wanted).fetchall() == []
+        for statements in after.glob("*.sql"):
+            dw.executescript(statements.read_text())
+        assert dw.execute(wanted).fetchall() == shop.execute(wanted).fetchall() != []
