@@ -262,7 +262,7 @@ class IcebergLake(LakeTable):
             _note(made, change.notes)
             io = self._found(*self.place)
             # Where a catalog chooses another folder for each creation, the files stay in the one that was planned.
-            producer = _stage(made, change, self.place[0], io)
+            producer = _stage(made, made.table_metadata, change, self.place[0], io)
             try:
                 catalog.commit_table(made._table, (AssertCreate(),), made._updates)  # noqa: SLF001 - pyiceberg has no public way
             except (CommitFailedException, TableAlreadyExistsError):
@@ -394,7 +394,9 @@ class IcebergState(TableState):
             transaction.remove_properties(*old)
         if made:
             transaction.set_properties(made)
-        producer = _stage(transaction, change, self._table.location(), self._io)
+        producer = _stage(
+            transaction, self._table.metadata, change, self._table.location(), self._io
+        )
         requirements = (
             *transaction._requirements,  # noqa: SLF001 - pyiceberg has no public way
             AssertTableUUID(uuid=self._table.metadata.table_uuid),
@@ -467,11 +469,19 @@ def _add(transaction: "Transaction", fields: Sequence[pa.Field]) -> None:
         update.union_by_name(planned(pa.schema(fields)))
 
 
-def _stage(transaction: "Transaction", change: Change, location: str, io: "FileIO") -> Any:
-    """Put the change, whose files are below `location`, into the transaction; gives the producer of its snapshot."""
+def _stage(
+    transaction: "Transaction",
+    metadata: "TableMetadata",
+    change: Change,
+    location: str,
+    io: "FileIO",
+) -> Any:
+    """Put the change, whose files are below `location`, into the transaction; gives the producer of its snapshot.
+
+    `metadata`: of the table, without the change. A transaction copies all of it each time that it is asked.
+    """
     from spark_channel.connectors.iceberg.table import check_names_no_code
 
-    metadata = transaction.table_metadata
     check_names_no_code(metadata.properties, ".".join(transaction._table.name()))  # noqa: SLF001 - pyiceberg has no public way
     name, value = property_name(change.claim.identity), property_value(change.claim)
     transaction.set_properties({name: value})
@@ -489,7 +499,7 @@ def _stage(transaction: "Transaction", change: Change, location: str, io: "FileI
         for file in change.removed:
             producer.delete_data_file(file.handle)
         for new in change.added:
-            producer.append_data_file(_data_file(transaction.table_metadata, new, location, io))
+            producer.append_data_file(_data_file(metadata, new, location, io))
     return producer
 
 
