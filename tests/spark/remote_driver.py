@@ -36,7 +36,9 @@ class RemoteDriver:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._master, self._conf = master, dict(conf or {})
-        self._environment = dict(environment or {})
+        # With SPARK_TESTING a Connect server takes a free port.
+        free_port = {"SPARK_TESTING": "1"} if master == "connect" else {}
+        self._environment = {**free_port, **(environment or {})}
         self._calls: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
 
