@@ -780,7 +780,7 @@ def test_looks_rest_while_an_open_transaction_keeps_much_of_the_log(
     clock = VirtualClock()
     monkeypatch.setattr(postgresql_feed, "SYSTEM_CLOCK", clock)
     monkeypatch.setattr(postgresql_feed, "_MUCH_KEPT", 1)
-    peeked = postgresql_feed.peek
+    peeked = replication.peek
 
     def slow(*given: Any) -> Any:
         clock.advance(2.0)
