@@ -30,9 +30,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     image: dict[str, str] = {}
     real = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: image.get(name) or real(name))
-    requirements.check_versions.cache_clear()
+    for cached in (requirements.check_versions, requirements._installed):
+        cached.cache_clear()
     yield image
-    requirements.check_versions.cache_clear()
+    for cached in (requirements.check_versions, requirements._installed):
+        cached.cache_clear()
 
 
 def test_the_bounds_are_those_of_pyproject() -> None:
