@@ -3,7 +3,7 @@
 # Happens: a file that Spark's log names `s=ü/part-0.parquet` is removed as `s=%C3%BC/part-0.parquet`: its rows stay, for
 #   deltalake and for Delta Lake in Spark.
 # Version: deltalake 1.6.6
-# Copes: spark_channel/connectors/delta/entry.py
+# Copes: spark_channel/connectors/delta/entry.py, spark_channel/connectors/lake/compact.py
 . "$(dirname "$0")/common.bash"
 pip_install deltalake==1.6.6 pyarrow==26.0.1
 observe python3 - <<'EOF'

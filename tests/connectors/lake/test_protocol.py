@@ -252,7 +252,7 @@ def test_a_run_that_begins_and_publishes_while_another_looks_keeps_its_files(
         if begun and run.name == begun[0][1].run:  # type: ignore[attr-defined] # a part of this kind
             writer, plan, receipts = begun.pop()
             with monkeypatch.context() as patch:  # its driver dies before it tidies up
-                patch.setattr(LakeWriter, "_clear", lambda *_given, **_more: None)
+                patch.setattr(LakeWriter, "clear", lambda *_given, **_more: None)
                 writer.commit(plan, receipts)
             done.append("published")
         return found
@@ -318,7 +318,7 @@ def test_files_that_were_published_stay_when_the_driver_died_before_it_tidied_up
     for context in (WriteContext("pair", txn=("n", 1)), _batch(0), WriteContext("job")):
         writer, plan, receipts = _stage(target, context, 7)
         with monkeypatch.context() as patch:
-            patch.setattr(LakeWriter, "_clear", lambda *_, **__: None)
+            patch.setattr(LakeWriter, "clear", lambda *_, **__: None)
             writer.commit(plan, receipts)
         _write(target, f"next-{context.job}", 8)
     assert target.seen() == Counter({7: 3, 8: 3})
@@ -331,7 +331,7 @@ def test_a_dead_run_whose_files_old_versions_name_keeps_them(
     """Published, then overwritten, then found dead: time travel still reads its files."""
     writer, plan, receipts = _stage(target, WriteContext("job", txn=("n", 1)), 7)
     with monkeypatch.context() as patch:
-        patch.setattr(LakeWriter, "_clear", lambda *_, **__: None)
+        patch.setattr(LakeWriter, "clear", lambda *_, **__: None)
         writer.commit(plan, receipts)
         _write(target, "overwrite", 8, overwrite=True)
     files = list(
