@@ -494,16 +494,12 @@ def table_files(
     """
     actions = pa.table(table.get_add_actions())
     parts = actions.column("partition").to_pylist() if "partition" in actions.column_names else None
+    columns = [actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")]
     found = []
-    for number, (path, size) in enumerate(
-        zip(
-            actions.column("path").to_pylist(),
-            actions.column("size_bytes").to_pylist(),
-            strict=True,
-        )
-    ):
+    for number, (path, size, rows) in enumerate(zip(*columns, strict=True)):
         partition = _partition({} if parts is None else parts[number] or {})
-        found.append(TableFile(file_path(base, path, shown, outside), size, partition, path))
+        place = file_path(base, path, shown, outside)
+        found.append(TableFile(place, size, partition, path, rows))
     return found
 
 

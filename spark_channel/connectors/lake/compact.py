@@ -16,7 +16,7 @@ from spark_channel.connectors.base import claims as protocol
 from spark_channel.connectors.base.compaction import Compaction, small_groups
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.files.filesystem import writing
-from spark_channel.connectors.lake.publish import LakePlan, LakePublisher, check_same
+from spark_channel.connectors.lake.publish import LakePlan, LakePublisher, check_same, lost_files
 from spark_channel.connectors.lake.table import Change, LakeTable, NewFile, TableFile, TableState
 from spark_channel.connectors.lake.task_writer import FileSet
 from spark_channel.errors import ChannelError, CommitError, TargetError, UnsupportedError
@@ -104,8 +104,15 @@ class _Run:
         made = FileSet(run, layout, options, "merged", self.lake.shown)
         try:
             for source in group:
+                rows = 0
                 for batch in self.writer.read_file(self.lake, table, source):
+                    rows += batch.num_rows
                     made.write(batch)
+                if source.rows not in (None, rows):
+                    raise TargetError(
+                        f"{source.path} has {rows} rows, and the log of {self.lake.shown} says {source.rows}: nothing "
+                        "was changed. The file is damaged, or was replaced; restore it"
+                    )
             made.finish()
         except BaseException:
             made.drop()
@@ -135,6 +142,11 @@ class _Run:
             done[:] = [each for each in made if all(one.path in there for one in each.sources)]
             if not done:
                 return None
+            if lost := lost_files(self.lake, [each.file for each in done]):
+                raise CommitError(
+                    f"{lost[0]}, which was merged from files of {self.lake.shown}, is missing or incomplete: the table "
+                    "was vacuumed without retention meanwhile. Nothing was changed; run it again"
+                )
             run.note_publishing([each.file.path for each in done])
             return Change(
                 plan.job,

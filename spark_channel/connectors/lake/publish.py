@@ -60,7 +60,7 @@ from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.retry import commit_pauses
 
-__all__ = ["LakePlan", "LakePublisher", "check_same"]
+__all__ = ["LakePlan", "LakePublisher", "check_same", "lost_files"]
 
 _log = log_of(__name__)
 
@@ -319,15 +319,7 @@ class LakePublisher(Writer):
         Raises:
             SupersededError: another run took over, and removed them. CommitError: they are gone, or incomplete.
         """
-        if not added:
-            return False
-        paths = [f"{lake.base}/{file.path}" for file in added]
-        infos = lake.store.place.fs.get_file_info(paths)
-        lost = [
-            f.path
-            for f, info in zip(added, infos, strict=True)
-            if info.type != pafs.FileType.File or info.size != f.size
-        ]
+        lost = lost_files(lake, added)
         if not lost:
             return False
         state = lake.open()
@@ -535,6 +527,18 @@ class _Replacement:
     def _read(self, file: TableFile) -> Any:
         assert self._state is not None
         return self.writer.read_file(self.lake, self._state, file)
+
+
+def lost_files(lake: LakeTable, added: Sequence[NewFile]) -> list[str]:
+    """Those of staged files that are gone, or incomplete."""
+    if not added:
+        return []
+    infos = lake.store.place.fs.get_file_info([f"{lake.base}/{file.path}" for file in added])
+    return [
+        file.path
+        for file, info in zip(added, infos, strict=True)
+        if info.type != pafs.FileType.File or info.size != file.size
+    ]
 
 
 def _held_now(held: HeldClaim, found: Claim | None) -> tuple[HeldClaim, Claim | None]:

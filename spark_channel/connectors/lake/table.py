@@ -72,12 +72,15 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A data file of the table. `path` is absolute; `handle` is what the format's library knows it by."""
+    """A data file of the table. `path` is absolute; `handle` is what the format's library knows it by; `rows` what the
+    log says, if whoever reads the file does not check it.
+    """
 
     path: str
     size: int
     partition: Partition = ()
     handle: Any = None
+    rows: int | None = None
 
 
 @dataclass(frozen=True)

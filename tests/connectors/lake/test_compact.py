@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("deltalake")
@@ -24,7 +25,7 @@ from spark_channel.connectors import WriteContext, load_reader, load_writer
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.lake import compact
 from spark_channel.connectors.lake.writer import LakeWriter
-from spark_channel.errors import TargetError, UnsupportedError
+from spark_channel.errors import CommitError, TargetError, UnsupportedError
 from tests.connectors.iceberg.helpers import (
     leftovers,
     mark_as_deleted,
@@ -218,6 +219,41 @@ def test_another_job_meanwhile(lake: Lake, other: str, monkeypatch: pytest.Monke
     )
     assert lake.files() == (2 if other == "append" else 1)
     assert lake.left() == []
+
+
+def test_a_merged_file_that_is_gone_before_the_commit_is_not_committed(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As VACUUM without retention removes every file that no version names."""
+    lake.fill(3)
+    commit = compact._Run._commit
+
+    def vacuumed(self: Any, *given: Any) -> Any:
+        if lake.kind == "delta":
+            table = DeltaTable(lake.options["path"])
+            table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        for path in tmp_path.rglob("merged-*.parquet"):
+            path.unlink()
+        return commit(self, *given)
+
+    monkeypatch.setattr(compact._Run, "_commit", vacuumed)
+    with pytest.raises(CommitError, match="is missing or incomplete"):
+        lake.writer().compact(TARGET)
+    assert lake.ids() == [0, 1, 2]
+    assert lake.files() == 3
+    monkeypatch.undo()
+    assert lake.writer().compact(TARGET).made == 1
+    assert lake.ids() == [0, 1, 2]
+
+
+def test_a_file_with_other_rows_than_its_log_says_is_not_merged(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    for number in range(2):
+        write_deltalake(path, numbers(number, number), mode="append")
+    pq.write_table(numbers(7), next(path.glob("*.parquet")))
+    with pytest.raises(TargetError, match=r"has 1 rows, and the log of .* says 2"):
+        load_writer({"writer": "delta", "path": str(path)})[0].compact(TARGET)
+    assert len(DeltaTable(path).file_uris()) == 2
 
 
 KILLED = """
