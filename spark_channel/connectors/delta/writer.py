@@ -591,6 +591,7 @@ class DeltaWriter(LakeWriter):
         return DeltaLake(self.options)
 
     def read_file(
-        self, lake: LakeTable, table: TableState, file: TableFile
+        self, lake: LakeTable, table: TableState, file: TableFile, *, as_stored: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        return file_rows(lake.store.place.fs, file, table.columns, table.partition_columns)
+        by = table.partition_columns
+        return file_rows(lake.store.place.fs, file, table.columns, by, as_stored=as_stored)

@@ -660,7 +660,7 @@ class IcebergWriter(LakeWriter):
         return lake.place
 
     def read_file(
-        self, lake: LakeTable, table: TableState, file: TableFile
+        self, lake: LakeTable, table: TableState, file: TableFile, *, as_stored: bool = False
     ) -> Iterator[pa.RecordBatch]:
         assert isinstance(table, IcebergState)
         metadata = table.metadata

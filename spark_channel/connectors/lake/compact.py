@@ -105,7 +105,7 @@ class _Run:
         try:
             for source in group:
                 rows = 0
-                for batch in self.writer.read_file(self.lake, table, source):
+                for batch in self.writer.read_file(self.lake, table, source, as_stored=True):
                     rows += batch.num_rows
                     made.write(batch)
                 if source.rows not in (None, rows):

@@ -108,8 +108,10 @@ class LakePublisher(Writer):
         """The table; `place` is a plan's, in a task."""
         raise NotImplementedError
 
-    def read_file(self, lake: LakeTable, table: TableState, file: TableFile) -> Any:
-        """The rows of one data file, in the table's columns: batches."""
+    def read_file(
+        self, lake: LakeTable, table: TableState, file: TableFile, *, as_stored: bool = False
+    ) -> Any:
+        """The rows of one data file, in the table's columns: batches. `as_stored`: not as Spark shows a CHAR."""
         raise NotImplementedError
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> bool | None:

@@ -201,15 +201,26 @@ _PARQUET = ParquetFormat()
 
 
 def file_rows(
-    fs: pafs.FileSystem, file: TableFile, columns: pa.Schema, partition_by: Sequence[str]
+    fs: pafs.FileSystem,
+    file: TableFile,
+    columns: pa.Schema,
+    partition_by: Sequence[str],
+    *,
+    as_stored: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Columns that the file lacks are NULL; those of its partition are as the log says."""
+    """Columns that the file lacks are NULL; those of its partition are as the log says. `as_stored`: without the blanks
+    that Spark adds to values of a CHAR.
+    """
     texts = dict(file.partition)
     inside = pa.schema([field for field in columns if field.name not in partition_by])
     wanted = ReadRequest(inside, inside, None, FetchSize(), None, file.path)
     with fs.open_input_file(file.path) as opened:
         for batch in _PARQUET.batches(opened, file.path, {}, wanted):
-            yield _row_batch(batch, columns, partition_by, texts, file.path)
+            rows = _row_batch(batch, columns, partition_by, texts, file.path)
+            if not as_stored:
+                filled = [with_blanks(*each) for each in zip(rows.columns, columns, strict=True)]
+                rows = pa.RecordBatch.from_arrays(filled, schema=columns)
+            yield rows
 
 
 def _row_batch(
@@ -224,13 +235,13 @@ def _row_batch(
         number = batch.schema.get_field_index(field.name)
         if field.name in partition_by:
             value = partition_value(field.name, texts.get(field.name), field.type)
-            made.append(with_blanks(pa.repeat(value, batch.num_rows), field))
+            made.append(pa.repeat(value, batch.num_rows))
         elif number < 0:
             made.append(pa.nulls(batch.num_rows, field.type))
         else:
             values = batch.column(number)
             try:
-                made.append(with_blanks(cast_exactly(values, field.type, declared=True), field))
+                made.append(cast_exactly(values, field.type, declared=True))
             except InexactError as error:
                 raise TargetError(
                     f"{path}: column {field.name!r} is {values.type} there and does not fit {field.type}: {error}"

@@ -521,6 +521,20 @@ def _stored_without_blanks(path: Path, *, partitioned: bool) -> None:
 
 
 @pytest.mark.parametrize("partitioned", [True, False])
+def test_a_merge_keeps_a_char_as_it_is_stored(tmp_path: Path, *, partitioned: bool) -> None:
+    path = tmp_path / "t"
+    _stored_without_blanks(path, partitioned=partitioned)
+    write_deltalake(str(path), pa.table({"id": [3], "v": ["a"]}), mode="append")
+    before = DeltaTable(path).to_pyarrow_table().sort_by("id")
+
+    assert writer_of(path).compact(1 << 20).made == 1
+
+    after = DeltaTable(path).to_pyarrow_table().sort_by("id")
+    assert after["v"].to_pylist() == before["v"].to_pylist()
+    assert set(after["v"].to_pylist()) == ({"a"} if partitioned else {"a", None})
+
+
+@pytest.mark.parametrize("partitioned", [True, False])
 def test_a_char_is_read_with_its_blanks(tmp_path: Path, *, partitioned: bool) -> None:
     path = tmp_path / "t"
     _stored_without_blanks(path, partitioned=partitioned)
