@@ -41,6 +41,7 @@ from spark_channel.connectors.mysql.write_dialect import (
     staged_columns,
 )
 from spark_channel.connectors.sql.catalog import WriteColumn
+from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pacing import WritePacer, adding_seconds
 from spark_channel.connectors.sql.task_writer import (
@@ -464,10 +465,15 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter[MysqlWriteSession]):
             epochs = range(max(1, held.epoch - _OLDER_EPOCHS), held.epoch)
             end_sessions(session, [self._lock(epoch) for epoch in epochs])
         take_over(session, self._lock(held.epoch))
-        self._done = self._committed(claims)
+        self._done = self._own_receipt(claims)
         if self._done is None:
-            claims.show_life(held, claims.fence(held))
             session.start(self._writer.dialect.begin)
+
+    def _own_receipt(self, claims: Claims) -> Receipt | None:
+        """Fence, and return the receipt of an attempt that has committed: never one of a run that took over."""
+        held = self._plan.claim
+        claims.show_life(held, claims.fence(held))
+        return self._committed(claims)
 
     def _lock(self, epoch: int) -> str:
         """The name of the lock of the task's one transaction in a run."""
@@ -594,17 +600,38 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter[MysqlWriteSession]):
             self._insert_staged(session, self._tally.rows)
 
     def _after_loss(self, lost: LostConnectionError) -> Receipt:
-        """Whether an attempt has committed the rows of one whose connection was lost."""
-        done = self._writer.settle(self._plan, self._task)
+        """Whether an attempt has committed the rows of one whose connection was lost before its COMMIT."""
+
+        def ask(session: MysqlWriteSession) -> Receipt | None:
+            return self._own_receipt(self._claims(session))
+
+        done = self._writer.run(TargetError, f"write {self._plan.job}", ask)
         if done is None:
-            raise TargetError(
-                f"{lost.text}. The attempt's rows were not committed: the claims do not have them"
-            )
+            raise self._not_committed(lost)
         return done
+
+    @staticmethod
+    def _not_committed(lost: LostConnectionError) -> TargetError:
+        return TargetError(
+            f"{lost.text}. The attempt's rows were not committed: the claims do not have them"
+        )
 
 
 class MysqlOnePassWriter(OnePassTask[MysqlWriteSession], MysqlDirectWriter):
     """See `OnePassTask`."""
+
+    def _own_receipt(self, claims: Claims) -> Receipt | None:
+        done = self._committed(claims)
+        if done is None:
+            held = self._plan.claim
+            claims.show_life(held, claims.fence(held))
+        return done
+
+    def _after_loss(self, lost: LostConnectionError) -> Receipt:
+        done = self._writer.settle(self._plan, self._task)
+        if done is None:
+            raise self._not_committed(lost)
+        return done
 
 
 def is_of_rows(error: TargetError) -> bool:
