@@ -5,6 +5,7 @@ Neither library does this under the promises of a write here: pyiceberg has no s
 stay beside the new ones (findings/delta-remove-is-spelled-anew.sh).
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
@@ -51,7 +52,7 @@ class LakeMerger(LakePublisher):
             )
             if dry_run or not groups:
                 return found
-            made = _Run(self, lake, table.columns, target_bytes).merge(groups)
+            made = _Run(self, lake, table.columns).merge(groups)
         done = [source for each in made for source in each.sources]
         return replace(
             found,
@@ -76,7 +77,6 @@ class _Run:
     writer: LakePublisher
     lake: LakeTable
     columns: pa.Schema
-    target: int
 
     def merge(self, groups: Sequence[Sequence[TableFile]]) -> list[_Merged]:
         """Returns what was committed."""
@@ -98,7 +98,8 @@ class _Run:
         return done
 
     def _merged(self, plan: LakePlan, table: TableState, group: Sequence[TableFile]) -> _Merged:
-        options = self.writer.options.model_copy(update={"max_bytes_per_file": 2 * self.target})
+        # Their size in memory is not what decides: the group is one file.
+        options = self.writer.options.model_copy(update={"max_bytes_per_file": sys.maxsize})
         layout = replace(plan.rows, columns=table.columns, names=tuple(table.columns.names))
         run = self.writer.run_of(self.lake, plan)
         made = FileSet(run, layout, options, "merged", self.lake.shown)

@@ -173,6 +173,19 @@ def test_partitions_stay_apart_and_large_files_as_they_are(lake: Lake) -> None:
     assert lake.files() == 9
 
 
+def test_files_that_are_far_larger_in_memory_are_one_file(lake: Lake) -> None:
+    for number in range(3):
+        rows = pa.table({"id": [number] * 50_000, "s": ["the same text in each row"] * 50_000})
+        lake.write(rows, f"job{number}")
+    before = lake.rows()
+    done = lake.writer().compact(100_000)
+    assert (done.merged, done.made) == (3, 1)
+    assert done.made_bytes is not None
+    assert before.nbytes > 20 * done.made_bytes
+    assert lake.files() == 1
+    assert sorted(lake.rows()["id"].to_pylist()) == sorted(before["id"].to_pylist())
+
+
 def test_a_reader_that_holds_the_old_list_reads_the_old_files(lake: Lake) -> None:
     lake.fill(5)
     reader = load_reader({"reader": lake.kind, **lake.options})[0]
