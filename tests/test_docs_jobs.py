@@ -153,5 +153,11 @@ def test_the_first_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refused = night("2026-01-02")
     assert refused.returncode == 3, refused.stderr
     assert rows() == (3_000, 3_000)
+    option = script.replace("' marts", "' marts -o writer.passwort=x")
+    assert option != script
+    Path("nightly.sh").write_text(option)
+    misspelt = night("2026-01-03")
+    assert misspelt.returncode == 2, misspelt.stderr
+    assert "passwort" in misspelt.stderr
     (check,) = re.findall(r"^spark-channel (verify .*)$", page, re.MULTILINE)
     assert typed(*shlex.split(check)).exit_code == 0
