@@ -15,6 +15,7 @@ from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.transfers.fan_out import carry_out
 from spark_channel.transfers.plan import rehearse
+from tests.cli.typed import typed
 from tests.connectors.postgresql.conftest import Pg
 from tests.servers.postgres import USER
 
@@ -162,3 +163,16 @@ def test_plan_and_report_say_which_way_the_rows_take(
     with LocalEngine() as engine:
         report = carry_out(engine, spec)
     assert report.path == planned
+
+
+@pytest.mark.parametrize("more", [[], ["-o", "reader.rowsPerSecond=1k"], ["--dry-run"]])
+def test_a_table_that_the_login_may_not_read_is_no_changed_table(
+    pg: Pg, role: str, tmp_path: Path, more: list[str]
+) -> None:
+    pg.psql("CREATE TABLE secret (id int PRIMARY KEY); INSERT INTO secret VALUES (1)")
+    read = {"user": role, "password": _SECRET, "dbtable": f"{pg.schema}.secret"}
+    options = [f"reader.{name}={value}" for name, value in read.items()]
+    given = [text for option in (*options, "writer.dbtable=t") for text in ("-o", option)]
+    done = typed("copy", pg.server.url, f"sqlite:{tmp_path}/t.db", *given, *more)
+    assert done.exit_code == 2
+    assert "permission denied for table secret" in str(done.exception)
