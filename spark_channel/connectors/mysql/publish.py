@@ -1,5 +1,6 @@
 """Staging tables, claims and merge in one transaction."""
 
+import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -45,6 +46,7 @@ __all__ = [
     "insert_staged",
     "stage_names",
     "table_in",
+    "table_lock",
     "take_over",
     "turns_end",
 ]
@@ -170,6 +172,11 @@ def in_turn(piece: Callable[[], object], until: float | None) -> float:
     finally:
         if has_turn:
             _TURN.release()
+
+
+def table_lock(label: str) -> str:
+    """Publishes to one table take turns; the server's names of locks have at most 64 letters."""
+    return "spark_channel:" + hashlib.sha256(label.encode()).hexdigest()[:32]
 
 
 def hold(session: MysqlWriteSession, name: str) -> None:

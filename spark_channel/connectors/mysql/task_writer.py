@@ -23,6 +23,7 @@ from spark_channel.connectors.mysql.publish import (
     in_turn,
     insert_staged,
     table_in,
+    table_lock,
     take_over,
     turns_end,
 )
@@ -467,7 +468,10 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter[MysqlWriteSession]):
         take_over(session, self._lock(held.epoch))
         self._done = self._own_receipt(claims)
         if self._done is None:
-            session.start(self._writer.dialect.begin)
+            self._start(session)
+
+    def _start(self, session: MysqlWriteSession) -> None:
+        session.start(self._writer.dialect.begin)
 
     def _own_receipt(self, claims: Claims) -> Receipt | None:
         """Fence, and return the receipt of an attempt that has committed: never one of a run that took over."""
@@ -555,7 +559,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter[MysqlWriteSession]):
             nonlocal again
             if again:
                 session.rows("ROLLBACK")
-                session.rows("START TRANSACTION")
+                self._start(session)
                 for batch in self._loaded or ():
                     self._loader.load(batch)
             again = True
@@ -626,6 +630,16 @@ class MysqlOnePassWriter(OnePassTask[MysqlWriteSession], MysqlDirectWriter):
             held = self._plan.claim
             claims.show_life(held, claims.fence(held))
         return done
+
+    def _start(self, session: MysqlWriteSession) -> None:
+        """What empties the table waits for this transaction from its first row on, and so sees all rows or none."""
+        lock = table_lock(self._plan.target.label)
+        hold(session, lock)  # a publish may last longer than the server lets one wait for a row
+        try:
+            super()._start(session)
+            self._claims(session).keep_table(self._plan.claim)
+        finally:
+            session.rows("SELECT RELEASE_LOCK(%s)", (lock,))
 
     def _after_loss(self, lost: LostConnectionError) -> Receipt:
         done = self._writer.settle(self._plan, self._task)

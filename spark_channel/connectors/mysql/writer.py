@@ -1,6 +1,5 @@
 """Writes a table of a MySQL server: atomically (`commit=job`), or task by task (`commit=task`)."""
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from spark_channel.connectors.mysql.publish import (
     insert_staged,
     stage_names,
     table_in,
+    table_lock,
 )
 from spark_channel.connectors.mysql.session import (
     LostConnectionError,
@@ -222,7 +222,7 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     @contextmanager
     def altering(self, session: MysqlWriteSession, place: WriteTarget) -> Iterator[None]:
         """DDL commits, so the lock of publishes is what keeps other writes out."""
-        hold(session, _table_lock(place.label))
+        hold(session, table_lock(place.label))
         session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
         try:
             yield
@@ -260,13 +260,21 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
                 and self.claims(session, plan.place).fence(plan.claim).state == "open"
             ):
                 for statement in self.dialect.script(self.options.pre_sql, "preSql"):
-                    session.rows(statement)
+                    with self.transaction(session):
+                        self.hold_table(session, plan)
+                        session.rows(statement)
             yield
 
     @contextmanager
     def publishing(self, session: MysqlWriteSession, plan: SqlPlan) -> Iterator[None]:
         with self._alone(session, plan, create=plan.commit == "job"):
             yield
+
+    def hold_table(self, session: MysqlWriteSession, plan: SqlPlan) -> None:
+        """A DELETE waits for the first row of an append in one pass, and then misses those that came before it."""
+        options = self.options
+        if options.pre_sql or options.post_sql or options.write_mode == "apply":
+            self.claims(session, plan.place).hold_table(plan.claim)
 
     def staged(
         self, session: MysqlWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
@@ -306,7 +314,7 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         The lock is the session's: DDL does not end it, and neither does what ends a transaction.
         """
         target = plan.target
-        hold(session, _table_lock(target.label))
+        hold(session, table_lock(target.label))
         session.end_when_silent()
         made = create and self.make_table(session, target)
         try:
@@ -409,8 +417,3 @@ def _commits(texts: Sequence[str], option: str) -> bool:
     except OptionError:
         return True
     return False
-
-
-def _table_lock(label: str) -> str:
-    """Publishes to one table take turns; the server's names of locks have at most 64 letters."""
-    return "spark_channel:" + hashlib.sha256(label.encode()).hexdigest()[:32]

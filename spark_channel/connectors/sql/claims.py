@@ -357,6 +357,15 @@ class Claims:
         self._write(replace(claim, owner=held.owner), found)
         return claim.epoch
 
+    def keep_table(self, held: HeldClaim) -> None:
+        """Until the transaction ends, no other one may `overwrite` the table, or `hold_table` it."""
+        self._generation(held.identity.target, self._dialect.share)
+
+    def hold_table(self, held: HeldClaim) -> None:
+        """Wait for transactions that `keep_table`; until this one ends, no other may."""
+        table = Identity(held.identity.target, "table", held.identity.target)
+        self._locked(table, self._dialect.update)
+
     def _generation(self, target: str, lock: str | None) -> int:
         """The number of overwrites of the table; `lock` keeps it until the transaction ends."""
         table = Identity(target, "table", target)

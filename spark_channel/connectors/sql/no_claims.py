@@ -63,6 +63,8 @@ class NoClaims(Claims):
     def make_ready(self, held: HeldClaim, *, overwrite: bool) -> tuple[HeldClaim, bool]:
         return held, True
 
+    def hold_table(self, held: HeldClaim) -> None: ...
+
     def task(self, held: HeldClaim, task: int) -> Receipt | None:
         return None
 

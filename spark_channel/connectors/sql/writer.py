@@ -309,6 +309,7 @@ class SqlWriter(WriteProtocol[S]):
                 with self.preparing(session, plan), self.transaction(session):
                     held, first = claims.make_ready(held, overwrite=plan.overwrite)
                     if first:
+                        self.hold_table(session, plan)
                         self.script(session, self.options.pre_sql, "preSql")
                     plan = self.make_ready(
                         session, replace(plan, held=held), place, context, first=first
@@ -764,6 +765,7 @@ class SqlWriter(WriteProtocol[S]):
                 raise CommitError(
                     f"the task of job {plan.job} has a receipt, and has not published its rows: run the job again"
                 )
+            self.hold_table(session, plan)
             if plan.commit == "job":
                 if plan.overwrite:
                     claims.overwrite(plan.claim)
@@ -917,6 +919,9 @@ class SqlWriter(WriteProtocol[S]):
         if self.dialect.ddl_commits and self.make_table(session, plan.target):
             self.complete(session, plan.target)
         yield
+
+    def hold_table(self, session: S, plan: SqlPlan) -> None:
+        """In the transaction that publishes: wait for appends in one pass, if its statements may see half of one."""
 
     def staged(self, session: S, plan: SqlPlan, receipts: Sequence[Receipt]) -> object:
         """`commit=job`, first in the transaction that publishes: what `publish_staged` brings in.

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -337,3 +338,45 @@ def test_a_job_that_is_killed_and_run_again_has_each_row_once(
     assert ("in one transaction" in report.path) is bool(again)
     assert _counted(shop) == ("20000", "20000")
     assert shop.staged() == []
+
+
+@pytest.mark.parametrize(
+    ("overwrite", "options"),
+    [
+        (True, {}),
+        (True, {"commit": "task"}),
+        (False, {"preSql": "DELETE FROM t"}),
+        (False, {"preSql": "DELETE FROM t", "commit": "task"}),
+        (False, {"preSql": "DELETE FROM t; ANALYZE TABLE t", "commit": "task"}),
+    ],
+    ids=["overwrite", "overwrite by task", "preSql", "preSql by task", "preSql with DDL"],
+)
+def test_what_empties_the_table_meanwhile_waits_for_all_rows(
+    shop: Shop, overwrite: bool, options: dict[str, Any]
+) -> None:
+    """A DELETE waits for the first row that is there, and misses a row before it that comes meanwhile."""
+    _table(shop, ", PRIMARY KEY (id)")
+    writer, plan = _plan(shop)
+    task = writer.open(plan, 0, 0)
+    task.write(_batch(1_000, 100))
+    task.flush()
+    with ThreadPoolExecutor(1) as pool:
+        emptied = pool.submit(shop.write, _rows(5_000, 10), overwrite=overwrite, **options)
+        _wait_for_a_lock(shop)
+        task.write(_batch(0, 100))
+        task.flush()
+        assert not emptied.done()
+        receipt = task.close()
+        emptied.result(SECONDS)
+    writer.commit(plan, [receipt])
+    assert shop.rows("SELECT MIN(id), COUNT(*) FROM t") == [("5000", "10")]
+
+
+def _wait_for_a_lock(shop: Shop) -> None:
+    """Until another session waits for a row."""
+    waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+    for _ in range(600):
+        if shop.rows(waiting) != [("0",)]:
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("no session waits for a row")
