@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.claims import Claim
 from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_seconds
+from spark_channel.connectors.mysql.dialect import MysqlTable
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.publish import (
     PIECE_SECONDS,
@@ -38,9 +39,7 @@ from spark_channel.connectors.mysql.session import (
     was_rolled_back,
 )
 from spark_channel.connectors.mysql.types import assignments, insert_values, load_lines
-from spark_channel.connectors.mysql.write_dialect import (
-    staged_columns,
-)
+from spark_channel.connectors.mysql.write_dialect import check_transactional, staged_columns
 from spark_channel.connectors.sql.catalog import WriteColumn
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
@@ -638,6 +637,9 @@ class MysqlOnePassWriter(OnePassTask[MysqlWriteSession], MysqlDirectWriter):
         try:
             super()._start(session)
             self._claims(session).keep_table(self._plan.claim)
+            table = self._check_table(session)
+            assert isinstance(table, MysqlTable)
+            check_transactional(session, table)
         finally:
             session.rows("SELECT RELEASE_LOCK(%s)", (lock,))
 

@@ -16,10 +16,11 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt, RowTally, TaskWriter
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import plain_kind
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pacing import spread_of
-from spark_channel.connectors.sql.publish import PLACE, check_stored
+from spark_channel.connectors.sql.publish import PLACE, check_planned, check_stored
 from spark_channel.connectors.sql.session import S, WriteSession
 from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan
 from spark_channel.errors import BatchRefusedError, TargetError
@@ -564,7 +565,20 @@ class OnePassTask(SqlTaskWriter[S]):
     def _committed(self, claims: Claims) -> Receipt | None:
         return claims.own_publication(self._plan.claim, self._task)
 
+    def _check_table(self, session: S) -> Table:
+        """The table, which is as the plan found it: rows that are in it keep its definition until the transaction ends.
+
+        Raises:
+            TargetError: it was dropped, altered or made again.
+        """
+        target, dialect = self._plan.target, self._writer.dialect
+        table = dialect.find_table(session, target.sql)
+        check_planned(dialect, target, table)
+        assert table is not None
+        return table
+
     def _add_task(self, session: S) -> bool:
+        self._check_table(session)
         claims, held, tally = self._claims(session), self._plan.claim, self._tally
         if not claims.begin_publish(held):
             session.undo()

@@ -380,3 +380,33 @@ def _wait_for_a_lock(shop: Shop) -> None:
             return
         threading.Event().wait(0.05)
     raise AssertionError("no session waits for a row")
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("MODIFY n FLOAT", "was altered while its rows were written"),
+        ("ENGINE=MyISAM", "has no transactions"),
+    ],
+    ids=["type", "engine"],
+)
+def test_a_table_that_is_altered_before_its_first_row_is_refused(
+    shop: Shop, is_open: bool, change: str, said: str
+) -> None:
+    """The server would round values to a type that the plan did not see."""
+    shop.sql("CREATE TABLE t (id BIGINT, n DOUBLE)")
+    rows = pa.table({"id": pa.array([1], pa.int64()), "n": [16_777_217.0]})
+    writer = shop.writer()
+    context = replace(shop.context(), alone=True, one_pass=True)
+    plan = writer.prepare(context, rows.schema)
+    assert plan.one_pass
+    task = writer.open(plan, 0, 0) if is_open else None
+    shop.sql(f"ALTER TABLE t {change}")
+    task = task or writer.open(plan, 0, 0)
+    task.write(rows.to_batches()[0])
+    with pytest.raises(TargetError, match=said):
+        task.close()
+    task.rollback()
+    writer.abort(plan, None)
+    assert shop.rows("SELECT COUNT(*) FROM t") == [("0",)]

@@ -4,6 +4,7 @@ import os
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -309,3 +310,24 @@ def test_a_job_that_is_killed_and_run_again_has_each_row_once(
     assert ("in one transaction" in report.path) is bool(again)
     assert pg.psql(_COUNTED) == "20000|20000"
     assert pg.staged() == []
+
+
+def test_a_table_that_is_altered_before_its_first_row_is_refused(pg: Pg) -> None:
+    """The server would round values to a type that the plan did not see."""
+    pg.psql("CREATE TABLE t (id bigint, n numeric(20, 6))")
+    kind = pa.decimal128(20, 6)
+    rows = pa.record_batch(
+        {"id": pa.array([1], pa.int64()), "n": pa.array([Decimal("1.26")], kind)}
+    )
+    writer = pg.writer("t")
+    context = replace(pg.context(), alone=True, one_pass=True)
+    plan = writer.prepare(context, rows.schema)
+    assert plan.one_pass
+    task = writer.open(plan, 0, 0)
+    pg.psql("ALTER TABLE t ALTER n TYPE numeric(20, 1)")
+    task.write(rows)
+    with pytest.raises(TargetError, match="was altered while its rows were written"):
+        task.close()
+    task.rollback()
+    writer.abort(plan, None)
+    assert pg.psql("SELECT count(*) FROM t") == "0"
