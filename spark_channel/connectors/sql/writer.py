@@ -733,6 +733,8 @@ class SqlWriter(WriteProtocol[S]):
         except SupersededError:
             self._drop_quietly(own)
             raise
+        except _NotPublishedError:
+            raise
         except TargetError as error:
             raise CommitError(f"{error}. {self._what_is_there(own)}") from error
 
@@ -762,7 +764,7 @@ class SqlWriter(WriteProtocol[S]):
                     )
                 return lost
             if plan.one_pass:
-                raise CommitError(
+                raise _NotPublishedError(
                     f"the task of job {plan.job} has a receipt, and has not published its rows: run the job again"
                 )
             self.hold_table(session, plan)
@@ -810,6 +812,11 @@ class SqlWriter(WriteProtocol[S]):
     def _what_is_there(self, plan: SqlPlan) -> str:
         if plan.commit == "task":
             return f"The rows of the tasks that committed are in table {plan.place.label!r}"
+        if plan.one_pass:
+            return (
+                f"The task has committed all rows of this job, which are in table {plan.place.label!r}: "
+                "run again, the job adds them again, unless option 'txn' names it"
+            )
         return (
             f"Nothing of this job is in table {plan.place.label!r}: its transaction was rolled back"
         )
@@ -1041,6 +1048,10 @@ class SqlWriter(WriteProtocol[S]):
             self.options,
             new,
         )
+
+
+class _NotPublishedError(CommitError):
+    """The task of a job in one pass has a receipt, and nothing of it is in the table."""
 
 
 def _without_not_null(place: WriteTarget, names: Collection[str]) -> WriteTarget:

@@ -410,3 +410,19 @@ def test_a_table_that_is_altered_before_its_first_row_is_refused(
     task.rollback()
     writer.abort(plan, None)
     assert shop.rows("SELECT COUNT(*) FROM t") == [("0",)]
+
+
+def test_a_server_that_is_away_after_the_task_committed_is_no_rollback(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _table(shop)
+    writer, plan = _plan(shop, retryTimeout=0)
+    receipt = run_task(writer, plan, 0, _rows(0, 100))
+
+    def away(*_args: Any, **_more: Any) -> Any:
+        raise CommitError("the server is away")
+
+    monkeypatch.setattr(MysqlWriter, "session", away)
+    with pytest.raises(CommitError, match=r"is away\. The task has committed .* are in table .*t'"):
+        writer.commit(plan, [receipt])
+    assert _counted(shop) == ("100", "100")
