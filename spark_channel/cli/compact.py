@@ -55,6 +55,10 @@ def _bytes(size: str) -> int:
 
 
 def _say(done: Compaction, target: str, size: int, *, dry_run: bool) -> None:
+    for left in done.left:
+        say(f"{target}: not merged: {left}")
+    if not done.merged and done.left:
+        return
     if not done.merged:
         say(
             f"{target}: nothing to merge: {many(done.before, 'file')}, and no two of one kind are below "
@@ -81,4 +85,5 @@ def _plain(done: Compaction, *, dry_run: bool) -> dict[str, object]:
         "made_files": done.made,
         "made_bytes": done.made_bytes,
         "rows": done.rows,
+        "left": list(done.left),
     }

@@ -42,6 +42,7 @@ def test_it_prints_json(folder: Path) -> None:
         "made_files": 1,
         "made_bytes": sizes[0],
         "rows": 4,
+        "left": [],
     }
 
 

@@ -14,7 +14,8 @@ class Compaction:
     """What `Writer.compact` did, or would do.
 
     `merged`: files that were merged, of `merged_bytes`; they became `made` files of `made_bytes` (None: a dry run does
-    not know). `before`: the files of the target at the start. `kept`: who removes the merged files, for people.
+    not know). `before`: the files of the target at the start. `kept`: who removes the merged files, for people. `left`:
+    which files stay since they do not fit into one, and why, for people.
     """
 
     before: int
@@ -24,6 +25,7 @@ class Compaction:
     made_bytes: int | None = 0
     rows: int | None = 0
     kept: str = ""
+    left: tuple[str, ...] = ()
 
     @property
     def after(self) -> int:

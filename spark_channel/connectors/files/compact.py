@@ -7,7 +7,7 @@ overwrite, another merge) is dropped.
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -99,7 +99,8 @@ def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Comp
         )
         if dry_run:
             return found
-        made = _Run(writer, directory, place, shown).merge(groups) if groups else []
+        run = _Run(writer, directory, place, shown)
+        made = run.merge(groups) if groups else []
         directory.remove_due()
     done = [source for _, each in made for source in each.sources]
     return replace(
@@ -109,6 +110,7 @@ def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Comp
         made=len(made),
         made_bytes=sum(file.nbytes for file, _ in made),
         rows=sum(file.rows for file, _ in made),
+        left=tuple(run.left),
     )
 
 
@@ -148,6 +150,7 @@ class _Run:
     directory: TargetDirectory
     place: Location
     shown: str
+    left: list[str] = field(default_factory=list)
 
     def merge(self, groups: Sequence[Sequence[DataFile]]) -> list[_Made]:
         """Returns what was published."""
@@ -186,7 +189,9 @@ class _Run:
     def _merged(
         self, plan: "FilesPlan", manifest: Manifest, number: int, group: Sequence[DataFile]
     ) -> _Made | None:
-        """The rows of a group in a new, staged file; None = another job has taken one of its files out."""
+        """The rows of a group in a new, staged file; None = another job has taken one of its files out, or they cannot
+        be read, as `left` says.
+        """
         first = group[0]
         assert first.schema is not None
         schema, dialect = manifest.schemas[first.schema], manifest.dialects.get(first.schema, {})
@@ -213,10 +218,10 @@ class _Run:
                     for batch in reader.read(split):
                         task.write(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
             (staged,) = staged_files(task.close())
-        except SourceError:
+        except SourceError as error:
             task.rollback()
             if set(group) <= set(self.directory.manifest().files):
-                raise
+                self.left.append(f"{len(group)} files from {first.path} on: {error}")
             return None
         except BaseException:
             task.rollback()

@@ -7,7 +7,7 @@ stay beside the new ones (findings/delta-remove-is-spelled-anew.sh).
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,14 +20,16 @@ from spark_channel.connectors.files.filesystem import writing
 from spark_channel.connectors.lake.publish import LakePlan, LakePublisher, check_same, lost_files
 from spark_channel.connectors.lake.table import Change, LakeTable, NewFile, TableFile, TableState
 from spark_channel.connectors.lake.task_writer import FileSet
-from spark_channel.errors import ChannelError, CommitError, TargetError, UnsupportedError
+from spark_channel.errors import ChannelError, CommitError, SourceError, TargetError
 
 __all__ = ["LakeMerger"]
 
 
 @dataclass(frozen=True)
 class _Merged:
-    file: NewFile
+    """`file` None: the sources have no rows."""
+
+    file: NewFile | None
     sources: Sequence[TableFile]
 
 
@@ -52,15 +54,18 @@ class LakeMerger(LakePublisher):
             )
             if dry_run or not groups:
                 return found
-            made = _Run(self, lake, table.columns).merge(groups)
+            run = _Run(self, lake, table.columns)
+            made = run.merge(groups)
+        files_made = [each.file for each in made if each.file is not None]
         done = [source for each in made for source in each.sources]
         return replace(
             found,
             merged=len(done),
             merged_bytes=sum(file.size for file in done),
-            made=len(made),
-            made_bytes=sum(each.file.size for each in made),
-            rows=sum(each.file.rows for each in made),
+            made=len(files_made),
+            made_bytes=sum(file.size for file in files_made),
+            rows=sum(file.rows for file in files_made),
+            left=tuple(run.left),
         )
 
 
@@ -77,6 +82,7 @@ class _Run:
     writer: LakePublisher
     lake: LakeTable
     columns: pa.Schema
+    left: list[str] = field(default_factory=list)
 
     def merge(self, groups: Sequence[Sequence[TableFile]]) -> list[_Merged]:
         """Returns what was committed."""
@@ -87,7 +93,7 @@ class _Run:
             table = _opened(self.lake)
             check_same(self.lake, table, plan)
             made = [self._merged(plan, table, group) for group in groups]
-            done = self._commit(plan, made)
+            done = self._commit(plan, [each for each in made if each is not None])
         except BaseException:
             self.writer.abort(plan, None)
             raise
@@ -97,7 +103,10 @@ class _Run:
             self.writer.abort(plan, None)
         return done
 
-    def _merged(self, plan: LakePlan, table: TableState, group: Sequence[TableFile]) -> _Merged:
+    def _merged(
+        self, plan: LakePlan, table: TableState, group: Sequence[TableFile]
+    ) -> _Merged | None:
+        """None: the files stay, and `left` says why."""
         # Their size in memory is not what decides: the group is one file.
         options = self.writer.options.model_copy(update={"max_bytes_per_file": sys.maxsize})
         layout = replace(plan.rows, columns=table.columns, names=tuple(table.columns.names))
@@ -110,21 +119,28 @@ class _Run:
                     rows += batch.num_rows
                     made.write(batch)
                 if source.rows not in (None, rows):
-                    raise TargetError(
+                    raise SourceError(
                         f"{source.path} has {rows} rows, and the log of {self.lake.shown} says {source.rows}: nothing "
                         "was changed. The file is damaged, or was replaced; restore it"
                     )
             made.finish()
+        except TargetError as error:  # a value that the table's columns do not hold
+            made.drop()
+            self._leave(group, str(error))
+            return None
         except BaseException:
             made.drop()
             raise
-        if len(made.files) != 1 or not table.is_of(group[0], made.files[0]):
+        if not made.files:
+            return _Merged(None, group)
+        if len(made.files) > 1 or not table.is_of(group[0], made.files[0]):
             made.drop()
-            raise UnsupportedError(
-                f"{self.lake.shown}: the files from {group[0].path} on would not be one file of the same partition, "
-                "since its value is spelled in another way here; nothing was changed. Merge these files in Spark"
-            )
+            self._leave(group, "the value of their partition would be spelled in another way")
+            return None
         return _Merged(made.files[0], group)
+
+    def _leave(self, group: Sequence[TableFile], why: str) -> None:
+        self.left.append(f"{len(group)} files from {group[0].path} on: {why}. Merge them in Spark")
 
     def _commit(self, plan: LakePlan, made: Sequence[_Merged]) -> list[_Merged]:
         """Without those of which another job has removed a source."""
@@ -143,16 +159,17 @@ class _Run:
             done[:] = [each for each in made if all(one.path in there for one in each.sources)]
             if not done:
                 return None
-            if lost := lost_files(self.lake, [each.file for each in done]):
+            files = [each.file for each in done if each.file is not None]
+            if lost := lost_files(self.lake, files):
                 raise CommitError(
                     f"{lost[0]}, which was merged from files of {self.lake.shown}, is missing or incomplete: the table "
                     "was vacuumed without retention meanwhile. Nothing was changed; run it again"
                 )
-            run.note_publishing([each.file.path for each in done])
+            run.note_publishing([file.path for file in files])
             return Change(
                 plan.job,
                 claim,
-                [each.file for each in done],
+                files,
                 [there[one.path] for each in done for one in each.sources],
                 operation="compact",
             )

@@ -434,6 +434,20 @@ def test_merges_and_appends_at_once(target: Path) -> None:
     assert leftovers(target) == []
 
 
+def test_files_that_cannot_be_read_stay_and_are_named(target: Path) -> None:
+    fill("parquet", target, 3)
+    odd = pa.table({"n": pa.array([7, 8]).dictionary_encode()})
+    for number in range(2):
+        write("parquet", target, odd, job=f"odd{number}")
+    before = sorted(row["n"] for row in ds.dataset(data_files(target)).to_table().to_pylist())
+    done = merge("parquet", target)
+    assert (done.before, done.merged, done.made, len(done.left)) == (5, 3, 1, 1)
+    assert "does not fit dictionary<values=int64" in done.left[0]
+    after = [row["n"] for path in data_files(target) for row in pq.read_table(path).to_pylist()]
+    assert sorted(after) == before
+    assert leftovers(target) == []
+
+
 # A stream of the folder.
 
 

@@ -10,6 +10,7 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,12 +21,13 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
 from spark_channel.connectors import WriteContext, load_reader, load_writer
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.lake import compact
 from spark_channel.connectors.lake.writer import LakeWriter
-from spark_channel.errors import CommitError, TargetError, UnsupportedError
+from spark_channel.errors import CommitError, SourceError, TargetError, UnsupportedError
 from tests.connectors.iceberg.helpers import (
     leftovers,
     mark_as_deleted,
@@ -186,6 +188,58 @@ def test_files_that_are_far_larger_in_memory_are_one_file(lake: Lake) -> None:
     assert sorted(lake.rows()["id"].to_pylist()) == sorted(before["id"].to_pylist())
 
 
+def test_files_without_rows_are_merged_into_none(tmp_path: Path) -> None:
+    """As a DELETE of Spark or an empty Spark partition leaves them."""
+    path = tmp_path / "t"
+    for number in range(2):
+        write_deltalake(path, numbers(number), mode="append", partition_by=["s"])
+    for part in ("text 0", "empty"):
+        _add_file(path, numbers().drop_columns("s"), {"s": part})
+        _add_file(path, numbers().drop_columns("s"), {"s": part})
+    before = DeltaTable(path).to_pyarrow_table()
+    done = load_writer({"writer": "delta", "path": str(path)})[0].compact(TARGET)
+    assert (done.before, done.merged, done.made, done.rows, done.after) == (6, 5, 1, 1, 2)
+    assert len(DeltaTable(path).file_uris()) == 2
+    assert same(DeltaTable(path).to_pyarrow_table(), before)
+
+
+def test_a_table_of_files_without_rows_has_no_file_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    DeltaTable.create(path, numbers().schema)
+    for _ in range(2):
+        _add_file(path, numbers(), {})
+    done = load_writer({"writer": "delta", "path": str(path)})[0].compact(TARGET)
+    assert (done.before, done.merged, done.made, done.rows) == (2, 2, 0, 0)
+    assert DeltaTable(path).file_uris() == []
+    assert DeltaTable(path).to_pyarrow_table().num_rows == 0
+
+
+def test_a_group_that_does_not_fit_stays_and_is_named(tmp_path: Path) -> None:
+    """A time is another text in the log than here."""
+    path = tmp_path / "t"
+    times = pa.array([1, None, 2], pa.timestamp("us", "UTC"))
+    for number in range(2):
+        rows = pa.table({"id": [number] * 3, "at": times})
+        write_deltalake(path, rows, mode="append", partition_by=["at"])
+    before = DeltaTable(path).to_pyarrow_table()
+    done = load_writer({"writer": "delta", "path": str(path)})[0].compact(TARGET)
+    assert (done.merged, done.made, len(done.left)) == (2, 1, 2)
+    assert "spelled in another way" in done.left[0]
+    assert len(DeltaTable(path).file_uris()) == 5
+    assert same(DeltaTable(path).to_pyarrow_table(), before)
+
+
+def _add_file(path: Path, rows: pa.Table, partition: dict[str, str | None]) -> None:
+    """A file of another writer."""
+    name = f"{uuid4().hex}.parquet"
+    pq.write_table(rows, path / name)
+    size = (path / name).stat().st_size
+    add = AddAction(name, size, partition, 0, True, json.dumps({"numRecords": rows.num_rows}))
+    table = DeltaTable(path)
+    by = table.metadata().partition_columns
+    table.create_write_transaction([add], "append", table.schema(), by)
+
+
 def test_a_reader_that_holds_the_old_list_reads_the_old_files(lake: Lake) -> None:
     lake.fill(5)
     reader = load_reader({"reader": lake.kind, **lake.options})[0]
@@ -264,7 +318,7 @@ def test_a_file_with_other_rows_than_its_log_says_is_not_merged(tmp_path: Path) 
     for number in range(2):
         write_deltalake(path, numbers(number, number), mode="append")
     pq.write_table(numbers(7), next(path.glob("*.parquet")))
-    with pytest.raises(TargetError, match=r"has 1 rows, and the log of .* says 2"):
+    with pytest.raises(SourceError, match=r"has 1 rows, and the log of .* says 2"):
         load_writer({"writer": "delta", "path": str(path)})[0].compact(TARGET)
     assert len(DeltaTable(path).file_uris()) == 2
 
