@@ -24,8 +24,8 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.files.filesystem import StorageCredentials, reading, reopen
-from spark_channel.connectors.files.listing import SourceFile, beside, merge_of, unmerged
-from spark_channel.connectors.files.source import find_files
+from spark_channel.connectors.files.listing import SourceFile, beside, merge_of, origins, unmerged
+from spark_channel.connectors.files.source import is_chosen, listed_files
 from spark_channel.errors import OptionError, SchemaError, SourceError, TunnelError
 from spark_channel.planning import Split
 
@@ -233,8 +233,10 @@ class FilesFeed(ChangeFeed):
 
     def _listed(self, token: Token) -> list[SourceFile]:
         is_mine, is_covered = _dealing(token), self._covering(token)
-        listed = []
-        for file in unmerged(find_files(self._reader.options)):
+        options, listed = self._reader.options, []
+        for file in unmerged(listed_files(options)):
+            if not any(is_chosen(options, each) for each in origins(file)):
+                continue
             if is_mine(file):
                 listed.append(file)
             elif merge_of(file) is not None:
@@ -264,20 +266,23 @@ class FilesFeed(ChangeFeed):
             if merge is None or is_taken(file):
                 return is_taken(file)
             covered: list[bool] = []
-            any_taken = False
+            any_taken, all_chosen = False, True
             for each in merge.files:
                 was = beside(file, each.path, each.nbytes, each.mtime_ns)
                 any_taken |= (taken := is_taken(was))
                 inner = bool(each.of) and all(covered[place] for place in each.of)
-                covered.append(taken or inner or not (each.of or is_mine(was)))
+                is_chosen_one = bool(each.of) or is_chosen(self._reader.options, was)
+                all_chosen &= is_chosen_one
+                covered.append(taken or inner or not is_chosen_one or not (each.of or is_mine(was)))
             if all(covered[place] for place in merge.sources):
                 return True
-            if alone and not any_taken:
+            if alone and all_chosen and not any_taken:
                 return False
             raise SourceError(
-                f"{file.path} was merged from {len(merge.files)} files, of which this stream may have taken some, "
-                "and these are kept no longer (option retention). Begin a new stream with one channel, or reset the "
-                "tunnel. A stream that runs within that time after each merge misses nothing"
+                f"{file.path} was merged from {len(merge.files)} files. This stream may have taken some of them, or "
+                "its channels, its starting time or its options take some alone, and they are kept no longer (option "
+                "retention). Begin a new stream, or reset the tunnel: with one channel, at the earliest file, and "
+                "without options that choose files. Set retention above the longest time that a stream may pause"
             )
 
         return is_covered

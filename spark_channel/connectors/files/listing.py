@@ -52,6 +52,7 @@ __all__ = [
     "has_files",
     "list_files",
     "merge_of",
+    "origins",
     "partition_fields",
     "partition_value",
     "read_success",
@@ -237,6 +238,14 @@ def merge_of(file: SourceFile) -> Merge | None:
     return file.manifest.merges.get(file.listed.path)
 
 
+def origins(file: SourceFile) -> list[SourceFile]:
+    """The files that jobs wrote, of which the file has the rows; most of a merged file's are not there any more."""
+    merge = merge_of(file)
+    if merge is None:
+        return [file]
+    return [beside(file, one.path, one.nbytes, one.mtime_ns) for one in merge.files if not one.of]
+
+
 def unmerged(files: Iterable[SourceFile]) -> Iterator[SourceFile]:
     """The files as they were before merges, as far as these are still kept."""
     kept: dict[int, dict[str, DataFile]] = {}
@@ -273,7 +282,8 @@ def list_files(
 ) -> list[SourceFile]:
     """The files that `place` means, in the order of their paths.
 
-    `base`: where partition folders begin (default: at `place`). `keep`: a filter of single files.
+    `base`: where partition folders begin (default: at `place`). `keep`: a filter of single files; merged ones are all
+    there.
     `hidden`: whether files with names of hidden files count, except those of spark-channel. An empty directory
     gives []; so does a directory of hidden files.
 
@@ -287,7 +297,8 @@ def list_files(
         by_folder: dict[str, tuple[tuple[str, str | None], ...]] = {}
         # Stores list in orders of their own (findings/seaweedfs-lists-in-its-own-order.sh).
         for info, listed, manifest in sorted(found, key=lambda item: item[0].path):
-            if keep(info):
+            is_merged = manifest and listed and listed.path in manifest.merges
+            if is_merged or keep(info):
                 folder = info.path.rpartition("/")[0]
                 partition = by_folder.get(folder) if partitions else ()
                 if partition is None:

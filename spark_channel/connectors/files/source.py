@@ -1,8 +1,10 @@
 """Files, columns and splits of a read."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,8 +19,11 @@ from spark_channel.connectors.files.formats.text import TextFormat, merge_inferr
 from spark_channel.connectors.files.listing import (
     SourceFile,
     list_files,
+    merge_of,
+    origins,
     partition_fields,
     partition_value,
+    unmerged,
 )
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import FileReadOptions
@@ -33,6 +38,8 @@ __all__ = [
     "FilePiece",
     "SourcePlan",
     "find_files",
+    "is_chosen",
+    "listed_files",
     "pack",
     "plan_columns",
     "plan_source",
@@ -48,6 +55,8 @@ _SAMPLED_FILES = 10
 _MOST_FOOTERS = 1_000
 """Of files that no log describes; each costs a request where they are in an object store."""
 _FOOTERS_AT_ONCE = 8
+_FILTERS = "options 'pathGlobFilter', 'modifiedBefore' and 'modifiedAfter'"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -105,23 +114,64 @@ class SourcePlan:
         return pa.schema(fields or list(self.files)[:1])
 
 
+def is_chosen(options: FileReadOptions, file: SourceFile) -> bool:
+    """Whether options `pathGlobFilter`, `modifiedBefore` and `modifiedAfter` choose a file."""
+    return _is_chosen(
+        options,
+        posixpath.basename(file.path),
+        lambda: _EPOCH + timedelta(microseconds=file.mtime_ns // 1_000),
+    )
+
+
+def _is_chosen(options: FileReadOptions, name: str, changed: Callable[[], datetime | None]) -> bool:
+    pattern, before, after = (
+        options.path_glob_filter,
+        options.modified_before,
+        options.modified_after,
+    )
+    if pattern is not None and not fnmatchcase(name, pattern):
+        return False
+    if before is None and after is None:
+        return True  # a time is made for each file that is asked for it
+    modified = changed()
+    return modified is not None and (
+        (before is None or modified < before) and (after is None or modified > after)
+    )
+
+
 def find_files(options: FileReadOptions) -> list[SourceFile]:
-    """Every file of the source, in a fixed order. See `list_files` for errors."""
+    """Every file of the source, in a fixed order. See `list_files` for errors.
+
+    Options that choose files choose them as they were before merges.
+
+    Raises:
+        SourceError: also, they choose some of those that a file was merged from, and these are not kept any more.
+    """
+    found: list[SourceFile] = []
+    for file in listed_files(options):
+        is_of = [is_chosen(options, each) for each in origins(file)] if merge_of(file) else [True]
+        found += [file] if all(is_of) else _chosen_parts(options, file) if any(is_of) else []
+    return found
+
+
+def _chosen_parts(options: FileReadOptions, file: SourceFile) -> Iterator[SourceFile]:
+    for part in unmerged([file]):
+        is_of = [is_chosen(options, each) for each in origins(part)]
+        if any(is_of) and not all(is_of):
+            raise SourceError(
+                f"{show_file(file.root, file.path)} was merged from {len(is_of)} files, of which {_FILTERS} choose "
+                f"{sum(is_of)}, and these are kept no longer (option retention). Omit these options, and "
+                "filter rows by a column"
+            )
+        if all(is_of):
+            yield part
+
+
+def listed_files(options: FileReadOptions) -> list[SourceFile]:
+    """As `find_files`, with every merged file."""
 
     def keep(info: pafs.FileInfo) -> bool:
-        pattern, before, after = (
-            options.path_glob_filter,
-            options.modified_before,
-            options.modified_after,
-        )
-        if pattern is not None and not fnmatchcase(info.base_name, pattern):
-            return False
-        if before is None and after is None:
-            return True  # a time is made for each file that is asked for it
-        modified = info.mtime
-        return modified is not None and (
-            (before is None or modified < before) and (after is None or modified > after)
-        )
+        return _is_chosen(options, info.base_name, lambda: info.mtime)
 
     found: dict[tuple[str, str], SourceFile] = {}
     base = locate(options.base_path, "basePath", options.login).path if options.base_path else None

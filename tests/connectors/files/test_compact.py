@@ -1,5 +1,6 @@
 """Small files of a folder are merged: the same rows, for every reader, whatever happens meanwhile."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -525,11 +526,11 @@ def test_a_new_stream_takes_a_merged_file_and_a_late_one_says_that_it_cannot(tar
     merge("parquet", target)
     rows, tokens = taken(feed_of(target), feed.earliest())
     assert rows == [*range(5), 9]
-    with pytest.raises(SourceError, match="of which this stream may have taken some"):
+    with pytest.raises(SourceError, match="This stream may have taken some of them"):
         taken(feed_of(target), late)
     write("parquet", target, numbers(10), job="more2")
     merge("parquet", target)
-    with pytest.raises(SourceError, match="of which this stream may have taken some"):
+    with pytest.raises(SourceError, match="This stream may have taken some of them"):
         taken(feed_of(target), tokens)
 
 
@@ -548,3 +549,81 @@ def test_a_list_in_parts(target: Path) -> None:
         write("csv", target, numbers(number), job=f"later{number}")
     assert merge("csv", target).merged == 7
     assert read_all(reader_of("csv", target)).num_rows == 406
+
+
+# Options that choose files, by when and as what these were written.
+
+
+def chosen(target: Path, **options: Any) -> list[int]:
+    return sorted(read("parquet", target, **options)["n"].to_pylist())
+
+
+@pytest.fixture
+def middle(target: Path) -> str:
+    """A time after files 0 to 2 and before file 9 were written."""
+    fill("parquet", target, 3)
+    for path in data_files(target):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    write("parquet", target, numbers(9), job="new")
+    return "2025-01-01T00:00:00Z"
+
+
+def test_a_read_by_the_time_or_name_of_files_has_the_same_rows_after_a_merge(
+    middle: str, target: Path
+) -> None:
+    def look() -> list[list[int]]:
+        return [
+            chosen(target, modifiedAfter=middle),
+            chosen(target, modifiedBefore=middle),
+            chosen(target, pathGlobFilter="*-job1-*"),
+            chosen(target, modifiedAfter="2020-01-01T00:00:00Z"),
+        ]
+
+    before = look()
+    assert before == [[9], [0, 1, 2], [1], [0, 1, 2, 9]]
+    for turn in range(2):
+        merge("parquet", target)
+        assert len(data_files(target)) == 1
+        assert look() == before
+        write("parquet", target, numbers(20 + turn), job=f"later{turn}")
+        before = [[*before[0], 20 + turn], *before[1:3], [*before[3], 20 + turn]]
+        assert look() == before
+
+
+@pytest.mark.usefixtures("gone")
+def test_a_read_by_the_time_of_files_that_are_gone_is_refused(middle: str, target: Path) -> None:
+    merge("parquet", target)
+    assert chosen(target, modifiedAfter="2020-01-01T00:00:00Z") == [0, 1, 2, 9]
+    with pytest.raises(SourceError, match="holds no data files"):
+        chosen(target, modifiedBefore="2020-01-01T00:00:00Z")
+    with pytest.raises(SourceError, match=r"merged from 4 files, of which .* choose 1, and these"):
+        chosen(target, modifiedAfter=middle)
+
+
+def test_a_stream_of_files_by_their_time_takes_each_row_once(middle: str, target: Path) -> None:
+    options = FeedOptions()
+    feed = reader_of("parquet", target, modifiedAfter=middle).feed(options)
+    rows, tokens = taken(feed, feed.earliest())
+    assert rows == [9]
+    write("parquet", target, numbers(10), job="later")
+    merge("parquet", target)
+    feed = reader_of("parquet", target, modifiedAfter=middle).feed(options)
+    assert taken(feed, feed.earliest())[0] == [9, 10]
+    rows, tokens = taken(feed, tokens)
+    assert rows == [10]
+    merge("parquet", target, retention="0")
+    write("parquet", target, numbers(11), job="last", retention="0")
+    feed = reader_of("parquet", target, modifiedAfter=middle).feed(options)
+    assert taken(feed, tokens)[0] == [11]
+
+
+@pytest.mark.usefixtures("gone")
+def test_a_stream_of_files_by_their_time_skips_merged_ones_that_it_took(
+    middle: str, target: Path
+) -> None:
+    feed = reader_of("parquet", target, modifiedAfter=middle).feed(FeedOptions())
+    _, tokens = taken(feed, feed.earliest())
+    merge("parquet", target)
+    assert taken(feed, tokens)[0] == []
+    with pytest.raises(SourceError, match="its options take some alone"):
+        taken(feed, feed.earliest())
