@@ -6,7 +6,7 @@ A range never ends in the middle of a transaction, and one transaction may have 
 import errno
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import IO, Self
@@ -54,7 +54,10 @@ class GatheredRows:
     ) -> None:
         self._kept.clear()
         if self._file is not None:
-            self._file.close()
+            with suppress(
+                OSError
+            ):  # it writes what is left, which nobody reads: a full disk was named before
+                self._file.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """

@@ -82,11 +82,10 @@ def test_what_is_before_the_last_truncate_is_left_out(files: list[IO[bytes]]) ->
 
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathered, "_IN_MEMORY", 1_000)
-    with Path("/dev/full").open("r+b", buffering=0) as full:
-        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
-        with GatheredRows() as held:
-            held.add(batch(0, 10))
-            with pytest.raises(
-                ChannelError, match=r"the disk of .* is full.*set TMPDIR to a folder"
-            ):
-                held.add(batch(10, 100))
+    full = Path("/dev/full").open("r+b")  # noqa: SIM115 - what is held closes it
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
+    held = GatheredRows()
+    held.add(batch(0, 10))
+    with pytest.raises(ChannelError, match=r"the disk of .* is full.*set TMPDIR to a folder"), held:
+        held.add(batch(10, 10_000))
+    assert full.closed
