@@ -196,15 +196,21 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     ) -> SqlPlan:
         if plan.commit == "job":
             self._check_scripts(COMMITTING_WORDS)
+        has_triggers = False
         if isinstance(place.table, MysqlTable) and not place.table.is_view:
             check_transactional(session, place.table)
-            _warn_of_triggers(session, place.table)
+            has_triggers = _find_triggers(session, place.table)
         target = self.target(plan, place)
         if target.create is not None and not target.key:
             _check_key_not_required(session, target)
-        is_one_pass = self.is_one_pass(plan, place.table, context)
+        is_one_pass = not has_triggers and self.is_one_pass(plan, place.table, context)
         target = _with_late_instants(session, target)
         return replace(plan, target=target, one_pass=is_one_pass)
+
+    def is_one_pass(self, plan: SqlPlan, table: Table | None, context: WriteContext) -> bool:
+        """Not where the server computes values: its warnings of them are not of the rows, and LOAD DATA only warns."""
+        is_plain = table is not None and not any(each.generated for each in table.columns)
+        return is_plain and super().is_one_pass(plan, table, context)
 
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
         """A table that is there stays also with `overwrite`: to drop it would commit."""
@@ -395,20 +401,27 @@ def _check_key_not_required(session: MysqlWriteSession, target: TargetTable) -> 
         )
 
 
-def _warn_of_triggers(session: MysqlWriteSession, table: MysqlTable) -> None:
-    """Log which triggers of the table may store other values than are written; a role without TRIGGER sees none."""
+def _find_triggers(session: MysqlWriteSession, table: MysqlTable) -> bool:
+    """Whether the table has triggers; a role without TRIGGER sees none. Log which may store other values than are
+    written.
+    """
     found = session.rows(
-        "SELECT trigger_name, action_statement FROM information_schema.triggers "
-        "WHERE event_object_schema = %s AND event_object_table = %s AND action_timing = 'BEFORE'",
+        "SELECT trigger_name, action_statement, action_timing FROM information_schema.triggers "
+        "WHERE event_object_schema = %s AND event_object_table = %s",
         (table.schema, table.name),
     )
-    names = [str(name) for name, body in found if _ASSIGNS.search(str(body))]
+    names = [
+        str(name)
+        for name, body, timing in found
+        if str(timing) == "BEFORE" and _ASSIGNS.search(str(body))
+    ]
     if names:
         _log.warning(
             "table %s has the trigger %s, which assigns columns: other values may be stored than are written",
             table.label,
             ", ".join(names),
         )
+    return bool(found)
 
 
 def _commits(texts: Sequence[str], option: str) -> bool:

@@ -278,6 +278,19 @@ def test_a_new_table_and_one_that_is_emptied_are_staged(shop: Shop) -> None:
     assert prepared().one_pass
 
 
+@pytest.mark.parametrize("is_triggered", [True, False])
+def test_a_table_whose_values_the_server_computes_is_staged(shop: Shop, is_triggered: bool) -> None:
+    """It says with a warning that it rounds them, and LOAD DATA has no more than warnings for refused rows."""
+    g = "g DECIMAL(10, 2)" if is_triggered else "g DECIMAL(10, 2) AS (id / 3) STORED"
+    _table(shop, f", {g}")
+    if is_triggered:
+        shop.sql("CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW SET NEW.g = NEW.id / 3")
+    writer, plan = _plan(shop)
+    assert not plan.one_pass
+    writer.commit(plan, [run_task(writer, plan, 0, _rows(1, 1))])
+    assert shop.rows("SELECT id, g FROM t") == [("1", "0.33")]
+
+
 def test_a_table_without_transactions_is_refused(shop: Shop) -> None:
     shop.sql("CREATE TABLE t (id BIGINT, v VARCHAR(50)) ENGINE=MyISAM")
     with pytest.raises(TargetError, match="has no transactions"):
