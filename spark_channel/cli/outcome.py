@@ -1,6 +1,7 @@
 """The results of a command's jobs as tables and JSON, and the exit codes."""
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -41,17 +42,39 @@ def exit_code(error: BaseException) -> int:
     """1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted, 143 ended by SIGTERM."""
     if isinstance(error, (DirtyRowsError, BatchRefusedError)):
         return REFUSED_ROWS
-    causes = (
-        error,
-        error.__cause__,
-    )  # a commit that fails says what the target contains, and why it failed
-    if any(isinstance(each, ChannelError) and each.is_of_input for each in causes):
+    causes = list(_causes(error))
+    # A commit that fails says what the target contains, and why it failed.
+    if any(isinstance(each, ChannelError) and each.is_of_input for each in causes[:2]):
+        return BAD_INPUT
+    if any(map(_is_of_rights, causes)):
         return BAD_INPUT
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
     return FAILED
+
+
+_NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
+_MYSQL_NO_RIGHT = {1044, 1045, 1142, 1143, 1227}
+_PG_NO_RIGHT = "42501"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it was raised from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def _is_of_rights(error: BaseException) -> bool:
+    """Whether an error of a driver, or of the system, says that a right is missing, or that a folder is a file."""
+    if isinstance(error, OSError):
+        return error.errno in _NO_RIGHT
+    if type(error).__module__.startswith("pymysql."):
+        return bool(error.args) and error.args[0] in _MYSQL_NO_RIGHT
+    return getattr(error, "sqlstate", None) == _PG_NO_RIGHT
 
 
 _VERSION = 1

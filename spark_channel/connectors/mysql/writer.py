@@ -55,6 +55,7 @@ from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
 from spark_channel.connectors.sql.write_protocol import STAGING_WAYS, SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
+from spark_channel.final_errors import of_input
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.plain_text import log_of
 
@@ -255,7 +256,7 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         said = lacking_to_stage(self.dialect, session, place)
         if said:
             ways = "" if context.stream is not None else f". {STAGING_WAYS}"
-            raise TargetError(f"{self.shown}: {said}{ways}")
+            raise of_input(TargetError(f"{self.shown}: {said}{ways}"))
         return plan
 
     @contextmanager

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from spark_channel.connectors.sql.claim_tables import CLAIMS
 from spark_channel.connectors.sql.session import S
 from spark_channel.errors import TargetError
+from spark_channel.final_errors import of_input
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.dialect import WriteDialect
@@ -69,8 +70,10 @@ def lacking_to_read(
     return {table: advice for table, advice in said.items() if advice}
 
 
-def lacking_to_write(writer: "SqlWriter[S]", *, overwrite: bool, alters: bool = False) -> str:
-    """What to do for the rights that the writer's login lacks to publish in one transaction; "" = it has them.
+def lacking_to_write(
+    writer: "SqlWriter[S]", *, overwrite: bool, stages: bool = True, alters: bool = False
+) -> str:
+    """What to do for the rights that the writer's login lacks; "" = it has them. `stages`: it makes staging tables.
 
     Raises:
         TargetError: the database does not answer.
@@ -78,7 +81,7 @@ def lacking_to_write(writer: "SqlWriter[S]", *, overwrite: bool, alters: bool = 
 
     def ask(session: S) -> str:
         place = writer.placed(session)
-        return _to_write(writer, session, place, overwrite=overwrite, stages=True, alters=alters)
+        return _to_write(writer, session, place, overwrite=overwrite, stages=stages, alters=alters)
 
     return writer.run(TargetError, "look", ask, begins=True)
 
@@ -104,7 +107,7 @@ def check_rights(
         TargetError: it lacks a right; says which statement grants it.
     """
     if said := _to_write(writer, session, place, overwrite=overwrite, stages=stages, alters=alters):
-        raise TargetError(f"{writer.shown}: {said}")
+        raise of_input(TargetError(f"{writer.shown}: {said}"))
 
 
 def _to_write(

@@ -43,7 +43,7 @@ from spark_channel.connectors.sql.publish import (
     make_ready,
     refuse_two_receipts,
 )
-from spark_channel.connectors.sql.rights import check_rights
+from spark_channel.connectors.sql.rights import check_rights, lacking_to_write
 from spark_channel.connectors.sql.session import BY_ITSELF, S, run_in_transaction, split_script
 from spark_channel.connectors.sql.target_columns import (
     ColumnCheck,
@@ -257,12 +257,28 @@ class SqlWriter(WriteProtocol[S]):
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.check(context)
-        return self.run(
-            TargetError,
-            f"prepare {context.job}",
-            lambda session: self._prepare(session, context, schema),
-            begins=context.stream is None,
-        )
+        try:
+            return self.run(
+                TargetError,
+                f"prepare {context.job}",
+                lambda session: self._prepare(session, context, schema),
+                begins=context.stream is None,
+            )
+        except TargetError as error:
+            if not self.is_denied(error):
+                raise
+            said = f"{error}{self._grants(context)}"
+            raise of_input(TargetError(said)) from error.__cause__
+
+    def _grants(self, context: WriteContext) -> str:
+        """The statements that grant what is missing, behind the server's words."""
+        try:
+            said = lacking_to_write(
+                self, overwrite=context.overwrite, stages=context.commit != "task"
+            )
+        except ChannelError:  # the server's words are left
+            return ""
+        return f". That is: {said}" if said else ""
 
     def _prepare(self, session: S, context: WriteContext, schema: pa.Schema) -> SqlPlan:
         place = self.placed(session)
