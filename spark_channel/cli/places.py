@@ -126,11 +126,11 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
         return 0
     label = f"{_label(spec.reader, 'reader')} -> {_label(spec.writer, 'writer')}"
     before = _rows_before(spec.writer) if options.mode == "append" else None
-    code = carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
-    if before and not code:
+    outcome = carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
+    if before and not outcome.code and outcome.rows_written:
         be = "was" if before == 1 else "were"
         say(f"added to {counted(before, 'row')} that {be} there", error=True)
-    return code
+    return outcome.code
 
 
 def _rows_before(end: Endpoint) -> int | None:

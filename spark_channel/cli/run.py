@@ -154,11 +154,11 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     jobs = _loaded(job_files(given), options)
     for note in _notes(_specs(jobs), options):
         say(f"note: {note}", error=True)
-    return carry_out_jobs(jobs, options)
+    return carry_out_jobs(jobs, options).code
 
 
-def carry_out_jobs(jobs: Sequence[JobRun], options: RunOptions) -> int:
-    """As `run_jobs`, for jobs that are there already.
+def carry_out_jobs(jobs: Sequence[JobRun], options: RunOptions) -> RunOutcome:
+    """As `run_jobs`, for jobs that are there already. Returns what they did.
 
     Raises:
         ChannelError: as `run_jobs`.
@@ -178,7 +178,7 @@ def carry_out_jobs(jobs: Sequence[JobRun], options: RunOptions) -> int:
     failed = jobs[0].error or run.error
     if len(jobs) == 1 and failed is not None:
         raise failed
-    return run.outcome.code
+    return run.outcome
 
 
 def _specs(jobs: Sequence[JobRun]) -> list[TransferSpec]:

@@ -348,8 +348,21 @@ class TablesReport:
             )
             parts.append(f"{one_line(each.name)}\n{said}")
         counts = Counter(each.outcome for each in self.tables)
-        said = ", ".join(f"{counts[name]} {what}" for name, what in _OUTCOMES if counts[name])
-        return "\n".join([*parts, f"{len(self.tables)} tables: {said}"])
+        totals = [f"{counts[name]} {what}" for name, what in _OUTCOMES if counts[name]]
+        repaired = sum(
+            each.outcome == "equal" and each.report is not None and _is_repaired(each.report)
+            for each in self.tables
+        )
+        if repaired:  # the first count is of the equal ones
+            totals[0] += f", {repaired} of them after a repair"
+        return "\n".join([*parts, f"{len(self.tables)} tables: {', '.join(totals)}"])
+
+
+_WRITTEN = ("upserted", "deleted")
+
+
+def _is_repaired(report: VerifyReport) -> bool:
+    return any(report.repaired.get(what) for what in _WRITTEN)
 
 
 def _equal_line(name: str, report: VerifyReport) -> str:
@@ -357,6 +370,10 @@ def _equal_line(name: str, report: VerifyReport) -> str:
     by = f", by {', '.join(report.key)}" if report.key else ""
     left_out = [f"without {', '.join(report.excluded)}"] if report.excluded else []
     rows = f"{grouped(report.equal)} rows are equal{by}"
+    if _is_repaired(report):
+        whole = report.equal + report.missing + report.different
+        done = ", ".join(f"{report.repaired[what]} {what}" for what in _WRITTEN)
+        rows = f"{grouped(whole)} rows are equal after the repair{by}: {done}"
     return one_line("; ".join([f"{name}: {rows}", *left_out, *report.notes]))
 
 

@@ -26,6 +26,7 @@ from spark_channel.errors import ChannelError, OptionError
 from tests.cli.test_run import CLI, ROOT, environment, run
 from tests.cli.typed import typed
 from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
 
@@ -283,6 +284,9 @@ def test_rows_that_were_there_are_named(tmp_path: Path) -> None:
     source.write_text("id\n1\n2\n")
     said = [typed("copy", str(source), target).output for _ in range(2)]
     assert ["added to 2 rows that were there" in each for each in said] == [False, True]
+    again = [typed("copy", str(source), target, "--txn", "t:1") for _ in range(2)]
+    assert [each.exit_code for each in again] == [0, 0]
+    assert ["that were there" in each.output for each in again] == [True, False]
     replaced = typed("copy", str(source), target, "--mode", "overwrite")
     assert replaced.exit_code == 0
     assert "that were there" not in replaced.output
@@ -396,3 +400,54 @@ def test_what_is_not_there_is_no_reason_to_try_again(
     with pytest.raises(ChannelError) as met:
         copy(source, target, CopyOptions(), RunOptions())
     assert exit_code(met.value) == 2, met.value
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_right_that_is_missing_in_postgresql_is_no_reason_to_try_again(
+    more: list[str], tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    (tmp_path / "t.csv").write_text("id\n1\n")
+    with own_schema(postgres_server) as pg:
+        role = f"poor_{pg.schema}"
+        pg.psql(
+            f"CREATE ROLE {role} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA {pg.schema} TO {role}"
+        )
+        login = {**pg.options(dbtable=f"{pg.schema}.t"), "user": role, "password": "x"}
+        url = str(login.pop("url"))
+        try:
+            options = [each for name in login for each in ("-o", f"writer.{name}={login[name]}")]
+            done = typed("copy", str(tmp_path / "t.csv"), url, *options, *more)
+            said = f"{done.output} {done.exception}"
+            assert done.exit_code == 2, said
+            assert f"GRANT CREATE ON SCHEMA {pg.schema} TO {role}" in said
+        finally:
+            pg.psql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_right_that_is_missing_in_mariadb_is_no_reason_to_try_again(
+    more: list[str], tmp_path: Path, mariadb_server: MariadbServer
+) -> None:
+    (tmp_path / "t.csv").write_text("id\n1\n")
+    name = f"poor_{os.getpid()}"
+    mariadb_server.sql(
+        f"CREATE DATABASE {name}; CREATE USER {name}@'%' IDENTIFIED BY 'x'; GRANT SELECT ON {name}.* TO {name}@'%'"
+    )
+    try:
+        place = f"mysql://127.0.0.1:{mariadb_server.port}/{name}?dbtable=t"
+        login = {"user": name, "password": "x", **mariadb_server.trust}
+        options = [each for key in login for each in ("-o", f"writer.{key}={login[key]}")]
+        done = typed("copy", str(tmp_path / "t.csv"), place, *options, *more)
+        said = f"{done.output} {done.exception}"
+        assert done.exit_code == 2, said
+        assert "GRANT" in said
+    finally:
+        mariadb_server.sql(f"DROP USER {name}@'%'; DROP DATABASE {name}")
+
+
+def test_a_folder_that_cannot_be_made_is_no_reason_to_try_again(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id\n1\n")
+    (tmp_path / "file").write_text("")
+    for place in (f"parquet:{tmp_path}/file/out", f"sqlite:{tmp_path}/file/t.db?dbtable=t"):
+        done = typed("copy", str(tmp_path / "t.csv"), place)
+        assert done.exit_code == 2, f"{done.output} {done.exception}"

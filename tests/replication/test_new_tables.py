@@ -160,6 +160,13 @@ def test_a_table_that_a_run_made_is_verified_and_repaired_without_a_hint(
     assert typed("verify", str(file)).exit_code == 3
     repaired = typed("verify", str(file), "--repair")
     assert repaired.exit_code == 0, repaired.output
+    assert (
+        "3 rows are equal after the repair, by shop, id: 2 upserted, 0 deleted" in repaired.output
+    )
+    assert "1 tables: 1 equal, 1 of them after a repair" in repaired.output
+    again = typed("verify", str(file), "--repair").output
+    assert "3 rows are equal, by shop, id" in again
+    assert "after a repair" not in again
     with closing(sqlite3.connect(target)) as dw:
         rows = dw.execute("SELECT * FROM orders ORDER BY shop, id").fetchall()
     assert rows == [(1, 1, "a"), (1, 2, "b"), (2, 1, "c")]
