@@ -303,6 +303,7 @@ def _run(file: Path, options: ReplicateOptions) -> int:
         shared_limit=options.shared_limit,
         ended=progress.table_ended,
         planned=progress.planned,
+        following=progress.following,
     )
     with progress, open_engine(engine, (), options.master, settings, progress) as (move, _, cancel):
         made = replicate_on(found, move, cancel, given)

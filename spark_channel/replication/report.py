@@ -166,6 +166,11 @@ class TablesProgress:
         with self._wake:
             self._tables, self._rows_expected, self._began = tables, rows, self._clock.now()
 
+    def following(self, tables: int) -> None:
+        """For `RunSettings.following`."""
+        what = "1 table" if tables == 1 else f"{tables} tables"
+        self._say(f"following {what}; Ctrl-C stops, the next run continues")
+
     def line(self) -> str:
         """The run at this moment; "" when no table is copied."""
         with self._wake:

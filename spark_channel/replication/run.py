@@ -332,6 +332,8 @@ class _Run:
                     option="--shared-limit",
                 )
             with windowed_rates(otherwise, limit.parsed, zone_of(limit.timezone)) as rates:
+                if settings.following is not None and not settings.once:
+                    settings.following(len(ready))
 
                 def step() -> bool:
                     # Without windows, the job's own limit may be changed on the page.

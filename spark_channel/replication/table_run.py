@@ -79,7 +79,8 @@ class Pace(Protocol):
 class RunSettings:
     """What a caller gives beside the file.
 
-    For a display: `ended`, a table ended; `planned`, how many tables are copied, and about how many rows, if known.
+    For a display: `ended`, a table ended; `planned`, how many tables are copied, and about how many rows, if known;
+    `following`, how many tables are followed from now on, without `once`.
     """
 
     select: Sequence[str] = ()
@@ -89,6 +90,7 @@ class RunSettings:
     shared_limit: str | None = None
     ended: Callable[[TableOutcome, int, int], None] | None = None
     planned: Callable[[int, int | None], None] | None = None
+    following: Callable[[int], None] | None = None
 
 
 def writer_of(copy: TableCopy) -> Writer:

@@ -53,6 +53,8 @@ def test_a_run_whose_slot_waits_says_for_what_and_ends_by_a_signal(
                 assert (
                     f"process {writer.info.backend_pid} of user {server.user} (nightly" in said[-1]
                 ), said
+                follows = "following 1 table; Ctrl-C stops, the next run continues"
+                assert any(follows in line for line in said), said
                 run.send_signal(number)
                 rest, _ = run.communicate(timeout=60)
                 assert run.returncode == 128 + number, rest

@@ -72,10 +72,13 @@ def foreign(paths: Iterable[str]) -> list[str]:
 
 
 def counted(paths: Sequence[str]) -> str:
-    """How many files of others an overwrite replaces, for people; "" = none."""
+    """How many files that our log does not name an overwrite replaces, for people; "" = none.
+
+    A DataX job's own files are among them: a job that names its files has no log.
+    """
     if not paths:
         return ""
-    return f"{len(paths)} {'file' if len(paths) == 1 else 'files'} of other programs"
+    return f"{len(paths)} {'file' if len(paths) == 1 else 'files'} that {'was' if len(paths) == 1 else 'were'} there"
 
 
 def head_of(place: Location, path: str, size: int) -> bytes:

@@ -116,7 +116,7 @@ def test_the_line_before_the_job_comes_only_if_files_go(
     assert "replaces" not in caplog.text
     (tmp_path / "out" / "letter.txt").unlink()
     run()
-    assert "replaces 1 file of other programs" in caplog.text
+    assert "replaces 1 file that was there" in caplog.text
 
 
 def test_the_error_names_three_and_how_many(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_plan_refuses_and_counts_the_same_without_a_trace(tmp_path: Path) -> N
     writer = writer_of("parquet", out)
     context = WriteContext("plan", None, overwrite=True)
     writer.rehearse(context, numbers(1).schema)
-    assert writer.foreign_content(numbers(1).schema) == "2 files of other programs"
+    assert writer.foreign_content(numbers(1).schema) == "2 files that were there"
     put(out, "letter.txt")
     with pytest.raises(TargetError, match=r"letter\.txt"):
         writer.rehearse(context, numbers(1).schema)
