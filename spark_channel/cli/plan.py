@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from spark_channel.datax import LoadedJob
+    from spark_channel.datax.load import JobFileCheck
 
 __all__ = [
     "CheckResult",
@@ -335,10 +336,19 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
     """Return whether the job can run, judged by its text; with `connect`, by its source and target, too."""
     if path.suffix.lower() in (".yml", ".yaml"):
         return _check_replication(path, connect=connect)
-    from spark_channel.cli.reach import reach
     from spark_channel.datax.load import check_job_file
 
     found = check_job_file(path, variables)
+    made = _checked(found, connect=connect)
+    shown = found.shown
+    return CheckResult(
+        made.state, shown(made.faults), shown(made.notes), shown(made.missing), shown(made.runs)
+    )
+
+
+def _checked(found: "JobFileCheck", *, connect: bool) -> CheckResult:
+    from spark_channel.cli.reach import reach
+
     if found.faults or found.loaded is None:
         faults = found.faults
         return CheckResult(_REFUSED if faults else _RUNS, faults, found.notes, found.missing)

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -396,20 +396,34 @@ def _writers(
 # All that keeps a job file from running, not only the first of it. Opens nothing but the file.
 
 
-_STANDS_FOR_ANY = "2718281"
-"""In place of a variable that is not set: a number as well as a part of a text."""
+_STAND_IN = 2_718_281
+"""In place of the first variable that is not set, and the next number for the next: also a part of a text."""
 _PATH = re.compile(r"\w+(?:\.\w+|\[\d+\])*")
 _PART = re.compile(r"(\w+)|\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class JobFileCheck:
-    """`loaded` is None when there are `faults`; `missing` are the names of plugins that are not here."""
+    """`loaded` is None when there are `faults`; `missing` are the names of plugins that are not here.
+
+    `unset`: variables that are not set, by what stands for them in all these texts: see `shown`.
+    """
 
     loaded: LoadedJob | None
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    unset: Mapping[str, str] = field(default_factory=dict)
+
+    def shown(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """The texts with `${name}` for variables that are not set."""
+        return tuple(_restored(text, self.unset) for text in texts)
+
+
+def _restored(text: str, unset: Mapping[str, str]) -> str:
+    for stand_in, name in unset.items():
+        text = text.replace(stand_in, f"${{{name}}}")
+    return text
 
 
 class _Faults:
@@ -442,9 +456,11 @@ def check_job_file(path: Path, variables: Mapping[str, str]) -> JobFileCheck:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         return JobFileCheck(None, (f"cannot be read: {reason}",))
-    unset = unset_names(text, variables)
+    unset = {
+        str(_STAND_IN + number): name for number, name in enumerate(unset_names(text, variables))
+    }
     faults = _Faults()
-    values = {**variables, **dict.fromkeys(unset, _STANDS_FOR_ANY)}
+    values = {**variables, **{name: stand_in for stand_in, name in unset.items()}}
     data: Any = None
     loaded: LoadedJob | None = None
 
@@ -461,12 +477,13 @@ def check_job_file(path: Path, variables: Mapping[str, str]) -> JobFileCheck:
         faults.of(load)
         if faults.found:  # with the first fault: all others are looked for
             _look_at_all(data, faults)
-    names = ", ".join(f"${{{name}}}" for name in unset)
+    names = ", ".join(f"${{{name}}}" for name in unset.values())
     notes = (f"{names} not set: give -p",) if unset else ()
-    own = [fault for fault in faults.found if not (unset and _depends(fault, data))]
+    own = [fault for fault in faults.found if not _depends(fault, data, unset)]
     left = tuple(f"depends on {names}: {fault}" for fault in faults.found if fault not in own)
     more = loaded.warnings if loaded is not None else ()
-    return JobFileCheck(loaded, tuple(own), (*notes, *left, *more), tuple(faults.missing))
+    said = (*notes, *left, *more)
+    return JobFileCheck(loaded, tuple(own), said, tuple(faults.missing), unset)
 
 
 def _look_at_all(data: object, faults: _Faults) -> None:
@@ -534,15 +551,15 @@ def _frame(content: Content) -> JobFile | None:
         return None
 
 
-def _depends(fault: str, data: Any) -> bool:
+def _depends(fault: str, data: Any, unset: Iterable[str]) -> bool:
     """Whether the value at the path that a fault names contains a variable that is not set."""
     match = _PATH.match(fault)
     if match is None or data is None:
-        return _STANDS_FOR_ANY in fault
+        return any(each in fault for each in unset)
     value = data
     for name, number in _PART.findall(match.group()):
         try:
             value = value[name] if name else value[int(number)]
         except (KeyError, IndexError, TypeError):
             break
-    return _STANDS_FOR_ANY in str(value)
+    return any(each in str(value) for each in unset)

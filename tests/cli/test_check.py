@@ -116,7 +116,24 @@ def test_a_variable_that_is_not_set_is_a_note(tmp_path: Path) -> None:
     assert "job.content[0].writer.name" in notes
     path.write_text(path.read_text().replace('"streamreader"', '"nonesuch"'))
     (job,) = checked(str(path))["jobs"]
-    assert (job["state"], job["missing"]) == ("refused", ["nonesuch", "2718281"])
+    assert (job["state"], job["missing"]) == ("refused", ["nonesuch", "${w}"])
+
+
+def test_a_condition_keeps_the_name_of_a_variable_that_is_not_set(tmp_path: Path) -> None:
+    reader = {
+        "name": "sqlite3reader",
+        "parameter": {
+            "column": ["id", "name"],
+            "where": "day = '${day}' AND hour = ${hour}",
+            "connection": [{"jdbcUrl": [f"jdbc:sqlite:{tmp_path}/s.db"], "table": ["t"]}],
+        },
+    }
+    file = write_job(tmp_path / "job.json", reader, into_sqlite(tmp_path / "t.db"))
+    (job,) = checked(file)["jobs"]
+    assert "reader runs where: day = '${day}' AND hour = ${hour}" in job["runs"]
+    assert "${day}, ${hour} not set: give -p" in job["notes"]
+    (job,) = checked(file, "-p", "-Dday=2026-01-01 -Dhour=7")["jobs"]
+    assert "reader runs where: day = '2026-01-01' AND hour = 7" in job["runs"]
 
 
 @pytest.mark.parametrize(
