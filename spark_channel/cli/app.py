@@ -407,7 +407,8 @@ def compact(
     """Merge small files, without changing a row, while readers and other jobs continue.
 
     Rows of different partitions, and files with other columns or codecs, stay apart. Readers that hold an old list find
-    the old files for a while.
+    the old files for writer.retention seconds (3600): set it above the longest pause of a folder's streams. Readers
+    that do not follow a folder's log, such as Spark's own file stream, may get rows twice.
     """
     from spark_channel.cli.compact import compact_target
 
