@@ -31,11 +31,13 @@ class Split:
     Plain data, picklable, made by `Reader.split` and understood by that reader alone.
     `rows` and `nbytes` are the reader's estimates (None = unknown): they order the work, largest
     first, and are the total of the progress line; reading never stops at them.
+    `is_text`: `nbytes` are of plain text, which has about so many rows; compressed ones say nothing of them.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
     rows: int | None = None
     nbytes: int | None = None
+    is_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)

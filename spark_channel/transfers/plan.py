@@ -530,8 +530,8 @@ def is_one_pass(spec: TransferSpec, writer: Writer, splits: Sequence[Split], *, 
 
 
 def _rows_of(split: Split) -> int | None:
-    """Its rows, if need be by its bytes."""
-    if split.rows is None and split.nbytes is not None:
+    """Its rows, if need be by the bytes of its text."""
+    if split.rows is None and split.nbytes is not None and split.is_text:
         return split.nbytes // _ROW_BYTES
     return split.rows
 

@@ -118,7 +118,8 @@ class FilesReader(Reader):
         cut = [self._pieces(file, target, plan, few=len(files) <= _FEW_FILES) for file in files]
         found = [(file, pieces) for file, pieces in cut if pieces]
         tagged = with_tags([file for file, _ in found], self.options.login)
-        return pack(
+        is_text = self.form.text and not self._is_compressed([file for file, _ in found])
+        splits = pack(
             [
                 FilePiece(file, piece)
                 for file, (_, pieces) in zip(tagged, found, strict=True)
@@ -126,6 +127,13 @@ class FilesReader(Reader):
             ],
             target,
         )
+        return [replace(split, is_text=is_text) for split in splits]
+
+    def _is_compressed(self, files: Sequence[SourceFile]) -> bool:
+        """Whether one of the text files is."""
+        from spark_channel.connectors.files.formats.text import codec_of
+
+        return any(codec_of(file.path, self.options.compression) is not None for file in files)
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
         from spark_channel.connectors.files.feed import FilesFeed

@@ -35,6 +35,7 @@ from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.errors import SchemaError, SourceError, TargetError
 
 __all__ = [
+    "LOCAL_ENGINES",
     "MysqlColumn",
     "MysqlDialect",
     "MysqlTable",
@@ -71,7 +72,8 @@ _UNORDERED = ("enum", "set", "json", "bit", "time")
 _WHOLE = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _EXACT_TEXTS = frozenset({"decimal", "date", "datetime", "timestamp", "uuid"})
 """Types of keys that are read as texts, of which none reads as another value: not so floats."""
-_KEY_ENGINES = frozenset({"innodb", "myisam", "aria", "rocksdb"})
+LOCAL_ENGINES = frozenset({"innodb", "myisam", "aria", "rocksdb"})
+"""They keep the rows of a table here, and its keys as they say."""
 _HASHED_NUMBERS = frozenset({*_WHOLE, "decimal", "year", "date", "datetime", "time"})
 _HASHED_BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 _PLAIN_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
@@ -353,7 +355,7 @@ class MysqlDialect(Dialect):
     def is_unique(self, table: Table, name: str) -> bool:
         """Not of engines that hold a key unique in each of several places only."""
         assert isinstance(table, MysqlTable)
-        return str(table.engine).lower() in _KEY_ENGINES and super().is_unique(table, name)
+        return str(table.engine).lower() in LOCAL_ENGINES and super().is_unique(table, name)
 
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
         plain = pa.types.is_integer(kind) or pa.types.is_string(kind)
@@ -368,7 +370,7 @@ class MysqlDialect(Dialect):
     def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
         """Not of engines that hold a key unique in each of several places only."""
         assert isinstance(table, MysqlTable)
-        return table.keys if str(table.engine).lower() in _KEY_ENGINES else ()
+        return table.keys if str(table.engine).lower() in LOCAL_ENGINES else ()
 
     def finds(self, table: Table, columns: Sequence[str]) -> bool:
         """An index of InnoDB's ends with the primary key, said or not."""
@@ -562,7 +564,7 @@ def state_of(session: Session, table: MysqlTable) -> str:
         "SELECT CONCAT(create_time), (SELECT SUM(CRC32(CONCAT(ordinal_position, ' ', column_name, ' ', column_type))) "  # noqa: S608 - quoted
         f"FROM information_schema.columns WHERE {there}) FROM information_schema.tables WHERE {there}"
     )
-    if not found or found[0][0] is None or str(table.engine).lower() not in _KEY_ENGINES:
+    if not found or found[0][0] is None or str(table.engine).lower() not in LOCAL_ENGINES:
         return ""
     created, columns = found[0]
     return f"{created} {columns} {_number(session, table)}"

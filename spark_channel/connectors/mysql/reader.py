@@ -19,7 +19,7 @@ from spark_channel.connectors.base.health import (
     WakeLatency,
 )
 from spark_channel.connectors.mysql.definition import read_definition
-from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable, state_of
+from spark_channel.connectors.mysql.dialect import LOCAL_ENGINES, MysqlDialect, MysqlTable, state_of
 from spark_channel.connectors.mysql.options import MysqlReadOptions, ServerOptions, address_of
 from spark_channel.connectors.mysql.session import (
     MysqlSession,
@@ -139,6 +139,10 @@ class MysqlSplitter(Splitter):
         return int(size or 0) >= _LARGE_BYTES
 
     def estimated_rows(self) -> int | None:
+        """None also for an engine whose rows are elsewhere: FEDERATED, SPIDER, CONNECT."""
+        table = self.source.table
+        if isinstance(table, MysqlTable) and str(table.engine).lower() not in LOCAL_ENGINES:
+            return None
         try:
             return self._planned()
         except SourceError as error:

@@ -147,8 +147,11 @@ class PostgresSplitter(Splitter):
         return [*self.cut(key, found.bounds, found.rows), *self.nulls(key[0], found.nulls)]
 
     def estimated_rows(self) -> int | None:
+        """None also where a part of it is on another server, of which this one may know nothing."""
         ((plan,),) = self.session.rows(f"EXPLAIN (FORMAT JSON) {self.source.sql(['1'])}")
-        return int((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]["Plan Rows"])
+        found = json.loads(plan) if isinstance(plan, str) else plan
+        is_foreign = '"Node Type": "Foreign Scan"' in json.dumps(found)
+        return None if is_foreign else int(found[0]["Plan"]["Plan Rows"])
 
     def quantiles(self, name: str) -> Quantiles:
         return self._from_rows((name,))

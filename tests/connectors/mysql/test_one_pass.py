@@ -305,6 +305,12 @@ def test_rows_that_are_not_counted_are_estimated(shop: Shop) -> None:
     assert 15_000 < split.rows < 25_000
 
 
+def test_the_rows_of_an_engine_that_may_keep_them_elsewhere_are_not_known(shop: Shop) -> None:
+    shop.sql("CREATE TABLE s (id BIGINT) ENGINE=MEMORY; INSERT INTO s VALUES (1)")
+    (split,) = shop.reader("s").split(2)
+    assert split.rows is None
+
+
 def _copy_and_die(reader: dict[str, Any], writer: dict[str, Any], when: str) -> None:
     real, affected, loaded = MysqlSession.rows, MysqlWriteSession.affected, []
 

@@ -1,17 +1,19 @@
 """`commit=job` in one pass: one task's transaction takes the rows into the table, and publishes them."""
 
+import gzip
 import os
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import spark_channel
-from spark_channel.connectors import WritePlan
+from spark_channel.connectors import WritePlan, load_reader
 from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
@@ -221,11 +223,29 @@ def test_the_planner_takes_one_task_where_its_rows_are_few_enough(
     assert not is_one_pass(replace(spec, save_mode="overwrite"), writer, splits, here=here)
 
 
-def test_a_file_whose_rows_were_not_counted_is_known_by_its_bytes(pg: Pg) -> None:
+def test_a_file_whose_rows_were_not_counted_is_known_by_the_bytes_of_its_text(
+    pg: Pg, tmp_path: Path
+) -> None:
     end = Endpoint("postgresql")
     spec, writer = TransferSpec(end, end, save_mode="append"), pg.writer("t", maxDirectRows=30)
-    assert is_one_pass(spec, writer, [Split(nbytes=1_500)], here=True)
-    assert not is_one_pass(spec, writer, [Split(nbytes=1_600)], here=True)
+    assert is_one_pass(spec, writer, [Split(nbytes=1_500, is_text=True)], here=True)
+    assert not is_one_pass(spec, writer, [Split(nbytes=1_600, is_text=True)], here=True)
+    for name, opened, known in (("a.csv", Path.open, True), ("b.csv.gz", gzip.open, False)):
+        with opened(tmp_path / name, "wb") as file:
+            file.write(b"id\n" + b"1\n" * 100)
+        reader, _ = load_reader({"path": str(tmp_path / name), "header": "true"})
+        assert is_one_pass(spec, writer, reader.split(1), here=True) is known
+
+
+def test_the_rows_of_foreign_partitions_are_not_known(pg: Pg) -> None:
+    pg.psql("CREATE EXTENSION IF NOT EXISTS file_fdw")
+    pg.psql(f"CREATE SERVER {pg.schema} FOREIGN DATA WRAPPER file_fdw")
+    options = "OPTIONS (program 'seq 3', format 'csv')"
+    pg.psql("CREATE TABLE s (id int) PARTITION BY RANGE (id)")
+    part = "CREATE FOREIGN TABLE s1 PARTITION OF s FOR VALUES FROM (1) TO (9)"
+    pg.psql(f"{part} SERVER {pg.schema} {options}")
+    (split,) = pg.reader("s").split(2)
+    assert split.rows is None
 
 
 def test_the_rows_of_a_table_without_a_key_are_estimated(pg: Pg) -> None:
