@@ -151,6 +151,7 @@ class MysqlDialect(Dialect):
         "AND table_name NOT LIKE 'spark\\_channel\\_%'"
     )
     of_new_tables = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP")
+    hides_tables = True
     batch_bytes = 4 << 20
     cuts_by_bytes = True
 

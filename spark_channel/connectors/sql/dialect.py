@@ -65,6 +65,8 @@ class Dialect(ABC):
     """Bytes after which the database silently cuts a name; None = it refuses one that is too long."""
     times_are_texts: ClassVar[bool] = False
     """Whether dates and times are compared as the texts that they are stored as: one moment may have several."""
+    hides_tables: ClassVar[bool] = False
+    """Whether the catalog leaves out tables on which the login has no right."""
     alias: ClassVar[str | None] = None
     """The name of a table in FROM; None = its own name, which conditions of users may name too."""
     whole_rows: ClassVar[bool] = False

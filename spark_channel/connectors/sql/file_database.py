@@ -442,10 +442,11 @@ def _check_writable(path: Path, product: str, beside: str) -> None:
         )
     for each in (directory, *([path] if path.exists() else [])):
         if not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-            raise TargetError(
+            refused = TargetError(
                 f"this user may not write {each}; {product} needs the file and its directory, "
                 f"where it keeps its {beside}, to be writable"
             )
+            raise of_input(refused)
 
 
 class FileTaskWriter(SqlTaskWriter[S]):

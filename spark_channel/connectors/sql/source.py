@@ -227,7 +227,8 @@ def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSo
         return _of_query(
             session, dialect, statements.inside(options.dbtable, dialect.sql), found.name
         )
-    raise missing_table(options.dbtable, dialect.table_names(session), session.place)
+    names = dialect.table_names(session)
+    raise missing_table(options.dbtable, names, session.place, may_hide=dialect.hides_tables)
 
 
 def _of_query(session: Session, dialect: Dialect, query: str, name: str) -> ReadSource:

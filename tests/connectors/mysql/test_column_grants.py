@@ -58,3 +58,11 @@ def test_rights_on_every_column_are_a_right_on_the_table(shop: Shop, etl: dict[s
     reader, _ = load_reader(etl)
     assert reader.schema().names == ["id", "part", "v"]
     assert reader.primary_key() == ("id", "part")
+
+
+def test_a_table_that_the_login_may_not_see_may_be_there(shop: Shop, etl: dict[str, Any]) -> None:
+    shop.sql("CREATE TABLE hidden (id int)")
+    reader, _ = load_reader({**etl, "dbtable": "hidden"})
+    said = r"table 'hidden' does not exist in .*, or this user may not see it; its tables: t$"
+    with pytest.raises(SourceError, match=said):
+        reader.schema()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_channel.cli.outcome import exit_code
 from spark_channel.connectors import Receipt, load_writer
 from spark_channel.connectors.sql.claim_tables import CLAIMS, TASKS
 from spark_channel.connectors.sql.file_database import FilePlan
@@ -226,9 +227,10 @@ def test_nothing_is_written_where_this_user_may_not(db: Db, as_nobody: AsNobody)
         as_nobody(),
         pytest.raises(
             TargetError, match=f"may not write {db.path.parent}; SQLite needs the file and its"
-        ),
+        ) as met,
     ):
         db.write(ROWS)
+    assert exit_code(met.value) == 2
     db.path.parent.chmod(0o777)
     db.path.chmod(0o444)
     with as_nobody(), pytest.raises(TargetError, match=f"may not write {db.path}"):
