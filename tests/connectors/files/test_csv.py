@@ -117,6 +117,16 @@ def test_encodings(file: Path, encoding: str) -> None:
     assert set(table.column("s").to_pylist()) == {word}
 
 
+@pytest.mark.parametrize("encoding", ["iso-2022-jp", "utf-16"])
+def test_a_long_value_ends_in_an_encoding_that_shifts(tmp_path: Path, encoding: str) -> None:
+    """The bytes of a quote depend on the character before it."""
+    long = "カナ" * 200_000
+    target = tmp_path / "t"
+    write("csv", target, pa.table({"s": [long], "n": [1]}), encoding=encoding, header="false")
+    (file,) = target.glob("*.csv")
+    assert file.read_bytes() == f'"{long}",1\n'.encode(encoding)
+
+
 def test_text_in_another_encoding_is_an_error_with_its_place(file: Path) -> None:
     file.write_bytes(b"n,s\n1,ok\n2,Gr\xf6\xdfe\n")
     with pytest.raises(SourceError, match=r"data.csv, line 3: column 's'"):

@@ -91,8 +91,8 @@ class CsvEncoder(Encoder):
                     self._encoded((options.null_value if text is None else text).encode())
                 )
                 continue
-            mark = b"" if options.raw else self._encoded(quote)
-            self._sink.write(mark)
+            mark = b"" if options.raw else quote
+            self._sink.write(self._encoded(mark))
             for chunk in long_chunks(values[0]):
                 if not options.raw:
                     self.multi_line = self.multi_line or b"\n" in chunk or b"\r" in chunk
@@ -100,7 +100,7 @@ class CsvEncoder(Encoder):
                         chunk = chunk.replace(escape, escape * 2)
                     chunk = chunk.replace(quote, escape + quote)
                 self._sink.write(self._encoded(chunk))
-            self._sink.write(mark)
+            self._sink.write(self._encoded(mark))  # anew: its bytes may depend on those before it
         self._sink.write(self._encoded(b"\n"))
 
     def _encoded(self, data: bytes) -> bytes:
