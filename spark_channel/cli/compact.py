@@ -36,7 +36,7 @@ def _end(target: str, options: Sequence[str]) -> Endpoint:
     try:
         return parse_place("writer", target, given)
     except OptionError:
-        form = format_of_folder(target)
+        form = format_of_folder(target, given)
         if form is None:
             raise
         return parse_place("writer", f"{form}:{target}", given)
@@ -57,7 +57,12 @@ def _bytes(size: str) -> int:
 def _say(done: Compaction, target: str, size: int, *, dry_run: bool) -> None:
     for left in done.left:
         say(f"{target}: not merged: {left}")
-    if not done.merged and done.left:
+    if done.dropped:
+        say(
+            f"{target}: {many(done.dropped, 'file')} not merged: another job replaced some of them meanwhile. "
+            "Run it again"
+        )
+    if not done.merged and (done.left or done.dropped):
         return
     if not done.merged:
         say(
@@ -86,4 +91,5 @@ def _plain(done: Compaction, *, dry_run: bool) -> dict[str, object]:
         "made_bytes": done.made_bytes,
         "rows": done.rows,
         "left": list(done.left),
+        "dropped_files": done.dropped,
     }

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spark_channel.connectors.files.publish import TargetDirectory
 from tests.cli.typed import typed
 from tests.connectors.files.helpers import numbers, visible, write
 
@@ -43,6 +45,7 @@ def test_it_prints_json(folder: Path) -> None:
         "made_bytes": sizes[0],
         "rows": 4,
         "left": [],
+        "dropped_files": 0,
     }
 
 
@@ -62,3 +65,27 @@ def test_what_cannot_be_merged_is_refused(
     result = typed("compact", *arguments)
     assert result.exit_code != 0
     assert says in str(result.exception)
+
+
+def test_it_says_what_another_job_took_out_meanwhile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge = TargetDirectory.merge
+
+    def beside(self: Any, *given: Any) -> Any:
+        monkeypatch.undo()
+        write("parquet", folder, numbers(9), job="over", context={"overwrite": True})
+        return merge(self, *given)
+
+    monkeypatch.setattr(TargetDirectory, "merge", beside)
+    result = typed("compact", str(folder))
+    assert result.exit_code == 0
+    assert "4 files not merged: another job replaced some of them meanwhile" in result.output
+    assert "nothing to merge" not in result.output
+    assert visible("parquet", folder) == [9]
+
+
+def test_settings_of_a_store_that_are_not_json_are_refused(folder: Path) -> None:
+    result = typed("compact", str(folder), "-o", "writer.storageOptions=x")
+    assert result.exit_code != 0
+    assert "option 'storageOptions' takes a JSON object of texts" in str(result.exception)

@@ -15,7 +15,8 @@ class Compaction:
 
     `merged`: files that were merged, of `merged_bytes`; they became `made` files of `made_bytes` (None: a dry run does
     not know). `before`: the files of the target at the start. `kept`: who removes the merged files, for people. `left`:
-    which files stay since they do not fit into one, and why, for people.
+    which files stay since they do not fit into one, and why, for people. `dropped`: files that stay, or are gone, since
+    another job took some of those that would be one file.
     """
 
     before: int
@@ -26,6 +27,7 @@ class Compaction:
     rows: int | None = 0
     kept: str = ""
     left: tuple[str, ...] = ()
+    dropped: int = 0
 
     @property
     def after(self) -> int:

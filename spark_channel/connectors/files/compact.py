@@ -6,9 +6,9 @@ overwrite, another merge) is dropped.
 """
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from spark_channel.connectors.base.compaction import Compaction, small_groups
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.base.registry import load_reader
 from spark_channel.connectors.files.claims import MergedFile, check_format
-from spark_channel.connectors.files.filesystem import Location, locate, writing
+from spark_channel.connectors.files.filesystem import Location, locate, login_of, writing
 from spark_channel.connectors.files.formats.base import Format
 from spark_channel.connectors.files.listing import SourceFile
 from spark_channel.connectors.files.log import Dialect, Manifest, newest_entry
@@ -42,11 +42,14 @@ if TYPE_CHECKING:
 __all__ = ["compact_folder", "format_of_folder"]
 
 
-def format_of_folder(path: str) -> str | None:
-    """The connector of a folder, by the log in it; None = it has none, or is no folder that can be looked at."""
+def format_of_folder(path: str, options: Mapping[str, Any]) -> str | None:
+    """The connector of a folder, by the log in it; None = it has none, or is no folder that can be looked at.
+
+    `options`: the target's, of which option `storageOptions` may be needed for that.
+    """
     if is_remote(path):
         return None
-    place = locate(path)
+    place = locate(path, login=login_of(options))
     with writing(place.show()):
         if place.info(posixpath.join(place.path, "_delta_log")).type == pafs.FileType.Directory:
             return "delta"
@@ -111,6 +114,7 @@ def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Comp
         made_bytes=sum(file.nbytes for file, _ in made),
         rows=sum(file.rows for file, _ in made),
         left=tuple(run.left),
+        dropped=len(sources) - len(done) - run.left_files,
     )
 
 
@@ -151,6 +155,7 @@ class _Run:
     place: Location
     shown: str
     left: list[str] = field(default_factory=list)
+    left_files: int = 0
 
     def merge(self, groups: Sequence[Sequence[DataFile]]) -> list[_Made]:
         """Returns what was published."""
@@ -221,6 +226,7 @@ class _Run:
         except SourceError as error:
             task.rollback()
             if set(group) <= set(self.directory.manifest().files):
+                self.left_files += len(group)
                 self.left.append(f"{len(group)} files from {first.path} on: {error}")
             return None
         except BaseException:

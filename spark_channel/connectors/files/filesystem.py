@@ -47,6 +47,7 @@ __all__ = [
     "is_hidden",
     "is_internal",
     "locate",
+    "login_of",
     "not_text",
     "open_planned",
     "read_file",
@@ -154,6 +155,23 @@ StorageSettings = Annotated[SecretStr, BeforeValidator(_settings)]
 
 def read_settings(secret: SecretStr | None) -> dict[str, str]:
     return {} if secret is None else json.loads(secret.get_secret_value())
+
+
+def login_of(options: Mapping[str, Any]) -> StorageCredentials | None:
+    """The credentials in options of a connector that is not known yet, whose other settings are left out.
+
+    Raises:
+        OptionError: the settings are no JSON object.
+    """
+    for name, value in options.items():
+        if name.lower() == "storageoptions":
+            try:
+                return StorageCredentials.of(read_settings(_settings(value)))
+            except ValueError as error:
+                raise OptionError(
+                    f"option 'storageOptions' takes {error}", option="storageOptions"
+                ) from None
+    return None
 
 
 _log = log_of(__name__)

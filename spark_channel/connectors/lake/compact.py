@@ -66,6 +66,7 @@ class LakeMerger(LakePublisher):
             made_bytes=sum(file.size for file in files_made),
             rows=sum(file.rows for file in files_made),
             left=tuple(run.left),
+            dropped=len(sources) - len(done) - run.left_files,
         )
 
 
@@ -83,6 +84,7 @@ class _Run:
     lake: LakeTable
     columns: pa.Schema
     left: list[str] = field(default_factory=list)
+    left_files: int = 0
 
     def merge(self, groups: Sequence[Sequence[TableFile]]) -> list[_Merged]:
         """Returns what was committed."""
@@ -140,6 +142,7 @@ class _Run:
         return _Merged(made.files[0], group)
 
     def _leave(self, group: Sequence[TableFile], why: str) -> None:
+        self.left_files += len(group)
         self.left.append(f"{len(group)} files from {group[0].path} on: {why}. Merge them in Spark")
 
     def _commit(self, plan: LakePlan, made: Sequence[_Merged]) -> list[_Merged]:

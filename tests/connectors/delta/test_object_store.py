@@ -16,6 +16,7 @@ pytest.importorskip("obstore")
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.files.compact import format_of_folder
 from spark_channel.connectors.files.filesystem import locate
 from spark_channel.errors import ChannelError, SchemaError, SupersededError, UnsupportedError
 from tests.connectors.delta.helpers import numbers, read, reader_of, stage, write, writer_of
@@ -158,6 +159,7 @@ def test_credentials_of_an_option(shop: Shop, monkeypatch: pytest.MonkeyPatch) -
     write(uri, numbers(1), **options)
     write(uri, numbers(2), overwrite=True, **options)
     assert read(uri, **options).to_pydict() == {"id": [2]}
+    assert format_of_folder(uri, options) == "delta"
     if shop.server.kind == "azure":
         return  # Azurite's key is known to object_store
     with pytest.raises(ChannelError):

@@ -287,7 +287,7 @@ def test_what_another_job_took_out_meanwhile_is_not_merged(
 
     monkeypatch.setattr(compact._Run, "_publish", beside)
     done = merge("parquet", target)
-    assert (done.merged, done.made, done.rows) == (0, 0, 0)
+    assert (done.merged, done.made, done.rows, done.dropped) == (0, 0, 0, 5)
     assert visible("parquet", target) == (list(range(5)) if other == "merge" else [9])
     assert len(data_files(target)) == 1
     assert leftovers(target) == []

@@ -280,7 +280,7 @@ def test_another_job_meanwhile(lake: Lake, other: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(compact._Run, "_commit", beside)
     done = lake.writer().compact(TARGET)
-    assert (done.merged, done.made) == ((4, 1) if other == "append" else (0, 0))
+    assert (done.merged, done.made, done.dropped) == ((4, 1, 0) if other == "append" else (0, 0, 4))
     assert (
         lake.ids() == {"append": [*range(4), 9], "overwrite": [9], "merge": list(range(4))}[other]
     )
