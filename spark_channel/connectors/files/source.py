@@ -84,7 +84,7 @@ class SourcePlan:
         unsaid = {
             name: value
             for name, value in (self.dialect if logged is None else logged).items()
-            if name not in options.model_fields_set
+            if name not in options.model_fields_set and hasattr(options, name)
         }
         return options.model_copy(update=unsaid)
 

@@ -449,6 +449,30 @@ def test_files_that_cannot_be_read_stay_and_are_named(target: Path) -> None:
     assert leftovers(target) == []
 
 
+@pytest.mark.parametrize(
+    ("form", "options", "line"),
+    [
+        ("csv", {"quoteAll": "true"}, '"1","x"'),
+        ("csv", {}, "1,x"),
+        ("json", {"ignoreNullFields": "false"}, '{"n":1,"s":"x","t":null}'),
+        ("json", {}, '{"n":1,"s":"x"}'),
+    ],
+)
+def test_a_merged_file_is_written_as_its_sources_were(
+    form: str, options: dict[str, str], line: str, target: Path
+) -> None:
+    names = ["n", "s"] if form == "csv" else ["n", "s", "t"]
+    rows = pa.table({"n": [1], "s": ["x"], "t": pa.nulls(1, pa.string())}).select(names)
+    for number in range(2):
+        write(form, target, rows, job=f"job{number}", **options)
+    before = [text for path in data_files(target) for text in path.read_text().splitlines()]
+    merge(form, target)
+    (made,) = data_files(target)
+    after = made.read_text().splitlines()
+    assert sorted(set(after)) == sorted(set(before))
+    assert after.count(line) == 2
+
+
 # A stream of the folder.
 
 

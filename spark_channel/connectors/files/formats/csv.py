@@ -152,7 +152,7 @@ class CsvEncoder(Encoder):
 
 _DIALECT = (
     *("header", "sep", "quote", "escape", "null_value", "date_format", "timestamp_format"),
-    "encoding",
+    *("encoding", "quote_all"),
 )
 
 

@@ -249,7 +249,8 @@ class JsonFormat(TextFormat):
         return JsonEncoder(sink, schema, options)
 
     def dialect(self, options: JsonWriteOptions) -> Dialect:
-        return {"date_format": options.date_format, "timestamp_format": options.timestamp_format}
+        names = ("date_format", "timestamp_format", "ignore_null_fields")
+        return {name: getattr(options, name) for name in names}
 
 
 def _not_lines(path: str, what: str, jq: str) -> SourceError:
