@@ -27,7 +27,7 @@ HEAD = """# Command line
 |---|---|---|
 | 0 | done | continue |
 | 1 | a failure after all retries; a full disk; several jobs failed in different ways; `verify` does not know | retry |
-| 2 | an option, a job file or a column is wrong; a table, a file or a right is missing; `check` refuses | alert a person |
+| 2 | an option, a job file or a column is wrong; table, file or right are missing; `check` refuses | alert a person |
 | 3 | more rows were refused than allowed; `verify`: rows differ; `replicate`: a table is parked | alert a person |
 | 130 | interrupted (Ctrl-C); staging is removed | retry |
 | 143 | ended by SIGTERM; staging is removed | retry |
