@@ -408,6 +408,14 @@ def kept_bytes(session: PgSession, slot: str) -> int | None:
     return None if not rows or rows[0][2] is None else max(0, int(rows[0][2]))
 
 
+def restart_lsn(session: PgSession, slot: str) -> str | None:
+    """Where the WAL begins that a slot makes the server keep."""
+    found = session.value(
+        f"SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal_sql(slot)}"  # noqa: S608 - quoted
+    )
+    return None if found is None else str(found)
+
+
 # Transactions that run, as other sessions can see them.
 
 

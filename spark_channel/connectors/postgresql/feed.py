@@ -24,7 +24,7 @@ from spark_channel.connectors.base.feed import (
     Token,
     change_schema,
 )
-from spark_channel.connectors.postgresql.catalog import Part, PgTable, kept_bytes
+from spark_channel.connectors.postgresql.catalog import Part, PgTable, kept_bytes, restart_lsn
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.pgoutput import (
@@ -93,9 +93,10 @@ _SKIPS_EMPTY = 150000
 """Older servers show transactions without a change of the tables, too."""
 _LAG_BUSY_SECONDS = 5.0
 _MUCH_KEPT = 64 << 20
-_REST = 9
+_REST, _LONGEST_REST = 9, 30.0
 """A look decodes all WAL that the oldest open transaction of anyone makes the server keep. Where that is much, the slot
-rests after a look without a change, so that looks take at most a tenth of one core of the server."""
+rests after a look without a change, so that looks take a tenth of one core of the server, or one look in 30 s. The rest
+ends when the server keeps less."""
 FRESH_BYTES = 16 << 20
 """A position without changes behind it stays behind the log by this much, at most: else the slot would keep what other
 tables write."""
@@ -141,7 +142,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         self._is_paused = False
         self._empty_look: tuple[int, int] | None = None
         """The position behind which a look has found no change, and where the log ended before it."""
-        self._next_look = 0.0
+        self._next_look = self._looked_from = 0.0
+        self._rests_at: str | None = None
         self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores)
         self._range_rule = self._rule
         self._follow()
@@ -279,8 +281,10 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             return None if made == token else made
         most = limit.most_rows(CHANGE_BYTES)
         flushed = flushed_lsn(session)
-        began = SYSTEM_CLOCK.now()
-        if self._empty_look == (token.lsn, flushed) or (upto is None and began < self._next_look):
+        if self._empty_look == (token.lsn, flushed):
+            return None
+        rests = upto is None and SYSTEM_CLOCK.now() < self._next_look
+        if rests and restart_lsn(session, self._slot) == self._rests_at:
             return None
         self._empty_look = None
         last = self._last_of(session, token.lsn, most or 1)
@@ -290,7 +294,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             self._empty_look = token.lsn, flushed
             now = SYSTEM_CLOCK.now()
             if (kept_bytes(session, self._slot) or 0) >= _MUCH_KEPT:
-                self._next_look = now + _REST * (now - began)
+                self._next_look = now + min(_LONGEST_REST, _REST * (now - self._looked_from))
+                self._rests_at = restart_lsn(session, self._slot)
             if flushed - token.lsn < FRESH_BYTES:
                 return None
             end = flushed  # other tables wrote that much

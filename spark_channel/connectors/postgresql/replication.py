@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.postgresql.pgoutput import (
     begin_time,
     lsn_text,
@@ -199,6 +200,9 @@ class ReplicationSlot:
                 return (None if last is None else int(last)), int(count)
             asked *= 4
 
+    def _look_begins(self) -> None:
+        self._looked_from = SYSTEM_CLOCK.now()
+
     def _last_of(self, session: PgReadSession, start: int, most: int) -> int | None:
         """The position about `most` changes after `start`; None if there are none.
 
@@ -206,7 +210,9 @@ class ReplicationSlot:
         """
         what = f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE lsn > {lsn_literal(start)})::bigint, count(*)::bigint"
         while True:
-            ((last, shown),) = peek(session, self._query(what, None, most))
+            ((last, shown),) = peek(
+                session, self._query(what, None, most), begins=self._look_begins
+            )
             if last is not None:
                 return int(last)
             if shown < most:
@@ -310,10 +316,21 @@ def flushed_lsn(session: PgReadSession) -> int:
     return int(session.value("SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"))
 
 
-def peek(session: PgReadSession, sql: str, seconds: float = _BUSY_SECONDS) -> list[tuple[Any, ...]]:
-    """A look at the slot, which one session at a time may take."""
+def peek(
+    session: PgReadSession,
+    sql: str,
+    seconds: float = _BUSY_SECONDS,
+    *,
+    begins: Callable[[], None] = lambda: None,
+) -> list[tuple[Any, ...]]:
+    """A look at the slot, which one session at a time may take. `begins` is called before each try."""
+
+    def look() -> list[tuple[Any, ...]]:
+        begins()
+        return session.rows(sql)
+
     return Retry(seconds, first=0.05, longest=1.0, what="a look at the replication slot").call(
-        lambda: session.rows(sql),
+        look,
         lambda error: isinstance(error, SourceError) and BUSY in str(error),
     )
 

@@ -773,18 +773,83 @@ def test_a_log_that_nothing_was_written_to_is_not_looked_at_again(
     assert brief(rows(feed, token, end)) == [("insert", 1, "a")]
 
 
+@contextmanager
+def _slow_looks(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, *, waits: float = 0.0
+) -> Iterator[VirtualClock]:
+    """A look at a slot takes `seconds`, after another reader has kept it for so long as `waits`."""
+    clock = VirtualClock()
+    monkeypatch.setattr(postgresql_feed, "_MUCH_KEPT", 1)
+    for module in (postgresql_feed, replication):
+        monkeypatch.setattr(module, "SYSTEM_CLOCK", clock)
+    read, is_busy = PgReadSession.rows, waits > 0
+
+    def slow(self: PgReadSession, sql: str, *given: Any) -> Any:
+        nonlocal is_busy
+        if "peek_binary_changes" not in sql:
+            return read(self, sql, *given)
+        if is_busy:
+            is_busy = False
+            clock.advance(waits)
+            raise SourceError(f"the slot {replication.BUSY} 1")
+        clock.advance(seconds)
+        return read(self, sql, *given)
+
+    monkeypatch.setattr(PgReadSession, "rows", slow)
+    yield clock
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waits", "rest"),
+    [(2.0, 0.0, 18.0), (2.0, 50.0, 18.0), (600.0, 0.0, 30.0)],
+    ids=["nine times a look", "a wait for the slot is no look", "half a minute at most"],
+)
+def test_the_rest_of_a_slot_is_bounded(
+    table: Table, monkeypatch: pytest.MonkeyPatch, seconds: float, waits: float, rest: float
+) -> None:
+    feed = table.feed()
+    (token,) = feed.now()
+    with _slow_looks(monkeypatch, seconds, waits=waits) as clock:
+        table.run("CREATE TABLE elsewhere (n int); DROP TABLE elsewhere")
+        assert feed.latest(token, NO_LIMIT) == token
+        table.run("INSERT INTO $t VALUES (1, 'a', 0)")
+        clock.advance(rest - 1.0)
+        assert feed.latest(token, NO_LIMIT) == token
+        clock.advance(1.0)
+        assert feed.latest(token, NO_LIMIT) != token
+
+
+def test_the_rest_of_a_slot_ends_when_the_server_keeps_less(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = table.feed()
+    (begin,) = feed.now()
+    for number in range(3):  # the slot can restart from a checkpoint that it has passed
+        table.run("CHECKPOINT")
+        table.run(f"INSERT INTO $t VALUES ({number}, 'a', 0)")
+    token = feed.latest(begin, NO_LIMIT)
+    with _slow_looks(monkeypatch, 2.0):
+        table.run("CREATE TABLE elsewhere (n int); DROP TABLE elsewhere")
+        assert feed.latest(token, NO_LIMIT) == token
+        feed.settle(token)
+        table.run("INSERT INTO $t VALUES (9, 'a', 0)")
+        assert feed.latest(token, NO_LIMIT) != token
+
+
 def test_looks_rest_while_an_open_transaction_keeps_much_of_the_log(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to a given end it is looked at all the same, as by a run that ends when all is read."""
     clock = VirtualClock()
-    monkeypatch.setattr(postgresql_feed, "SYSTEM_CLOCK", clock)
+    for module in (postgresql_feed, replication):
+        monkeypatch.setattr(module, "SYSTEM_CLOCK", clock)
     monkeypatch.setattr(postgresql_feed, "_MUCH_KEPT", 1)
     peeked = replication.peek
 
-    def slow(*given: Any) -> Any:
+    def slow(*given: Any, **more: Any) -> Any:
+        answer = peeked(*given, **more)
         clock.advance(2.0)
-        return peeked(*given)
+        return answer
 
     monkeypatch.setattr(postgresql_feed, "peek", slow)
     monkeypatch.setattr(replication, "peek", slow)
