@@ -67,7 +67,7 @@ def _say(done: Compaction, target: str, size: int, *, dry_run: bool) -> None:
     if not done.merged:
         say(
             f"{target}: nothing to merge: {many(done.before, 'file')}, and no two of one kind are below "
-            f"{short(size / 2)}B, half of --target-size"
+            f"{short(size / 2)}B, half of --target-size, and of like size"
         )
         return
     word = "would become" if dry_run else "became"

@@ -7,6 +7,7 @@ from typing import TypeVar
 __all__ = ["Compaction", "small_groups"]
 
 _File = TypeVar("_File")
+_TIMES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ def small_groups(
     """Files to merge, each list into one file of about `target` bytes, in their order.
 
     Small is a file below half of `target`; so what a merge made is merged again only while it is small itself. Files of
-    different keys stay apart, and those whose key is None stay as they are.
+    different keys stay apart, and those whose key is None stay as they are. So does one that is more than four times as
+    large as all others of its list: its rows would be written again for each few new ones.
     """
     groups: list[list[_File]] = []
     open_groups: dict[Hashable, tuple[list[_File], int]] = {}
@@ -56,4 +58,17 @@ def small_groups(
             groups.append(group)
         group.append(file)
         open_groups[of] = (group, held + size) if held + size < target else ([], 0)
-    return [group for group in groups if len(group) > 1]
+    found = [_alike(group, nbytes) for group in groups]
+    return [group for group in found if len(group) > 1]
+
+
+def _alike(group: list[_File], nbytes: Callable[[_File], int]) -> list[_File]:
+    order = sorted(range(len(group)), key=lambda place: nbytes(group[place]))
+    rest = sum(map(nbytes, group))
+    while len(order) > 1:
+        largest = nbytes(group[order[-1]])
+        rest -= largest
+        if largest <= _TIMES * rest:
+            break
+        order.pop()
+    return [group[place] for place in sorted(order)]

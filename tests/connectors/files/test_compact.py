@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.clock import utc_now
+from spark_channel.connectors.base.compaction import small_groups
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.files import compact, publish, writer
 from spark_channel.connectors.files.replaced import put_back, replaced_files
@@ -473,6 +474,23 @@ def test_a_merged_file_is_written_as_its_sources_were(
     assert after.count(line) == 2
 
 
+def test_a_merge_of_each_new_file_does_not_write_all_rows_each_time() -> None:
+    """A merge after each of a thousand jobs: of all rows, few times each; and few files stay."""
+    sizes: list[int] = []
+    written = most = 0
+    for _ in range(1_000):
+        sizes.append(1_000)
+        for group in small_groups(enumerate(sizes), lambda _: "", lambda file: file[1], 1 << 30):
+            gone = {place for place, _ in group}
+            made = sum(size for _, size in group)
+            sizes = [*(size for place, size in enumerate(sizes) if place not in gone), made]
+            written += made
+        most = max(most, len(sizes))
+    assert sum(sizes) == 1_000_000
+    assert written < 20 * 1_000_000
+    assert most < 20
+
+
 # A stream of the folder.
 
 
@@ -571,7 +589,7 @@ def test_a_list_in_parts(target: Path) -> None:
     assert visible("csv", target) == list(range(400))
     for number in range(6):
         write("csv", target, numbers(number), job=f"later{number}")
-    assert merge("csv", target).merged == 7
+    assert merge("csv", target).merged == 6  # the file of 400 rows is more than four times as large
     assert read_all(reader_of("csv", target)).num_rows == 406
 
 
