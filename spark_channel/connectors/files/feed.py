@@ -25,7 +25,7 @@ from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.files.filesystem import StorageCredentials, reading, reopen
 from spark_channel.connectors.files.listing import SourceFile, beside, merge_of, origins, unmerged
-from spark_channel.connectors.files.source import is_chosen, listed_files
+from spark_channel.connectors.files.source import has_chosen, is_chosen, listed_files
 from spark_channel.errors import OptionError, SchemaError, SourceError, TunnelError
 from spark_channel.planning import Split
 
@@ -234,8 +234,9 @@ class FilesFeed(ChangeFeed):
     def _listed(self, token: Token) -> list[SourceFile]:
         is_mine, is_covered = _dealing(token), self._covering(token)
         options, listed = self._reader.options, []
+        chooses = has_chosen(options)
         for file in unmerged(listed_files(options)):
-            if not any(is_chosen(options, each) for each in origins(file)):
+            if chooses and not any(is_chosen(options, each) for each in origins(file)):
                 continue
             if is_mine(file):
                 listed.append(file)

@@ -261,6 +261,9 @@ def unmerged(files: Iterable[SourceFile]) -> Iterator[SourceFile]:
                 each.file.path: each.file for each in file.manifest.removed if each.merged
             }
         there = kept[id(file.manifest)]
+        if not there:  # then what it was merged from is not read
+            yield file
+            continue
         sources = [merge.files[place] for place in merge.sources]
         if all(each.path in there for each in sources):
             pending += [

@@ -38,6 +38,7 @@ __all__ = [
     "FilePiece",
     "SourcePlan",
     "find_files",
+    "has_chosen",
     "is_chosen",
     "listed_files",
     "pack",
@@ -123,6 +124,12 @@ def is_chosen(options: FileReadOptions, file: SourceFile) -> bool:
     )
 
 
+def has_chosen(options: FileReadOptions) -> bool:
+    """Whether `is_chosen` may be false."""
+    given = options.path_glob_filter, options.modified_before, options.modified_after
+    return any(each is not None for each in given)
+
+
 def _is_chosen(options: FileReadOptions, name: str, changed: Callable[[], datetime | None]) -> bool:
     pattern, before, after = (
         options.path_glob_filter,
@@ -147,6 +154,8 @@ def find_files(options: FileReadOptions) -> list[SourceFile]:
     Raises:
         SourceError: also, they choose some of those that a file was merged from, and these are not kept any more.
     """
+    if not has_chosen(options):
+        return listed_files(options)
     found: list[SourceFile] = []
     for file in listed_files(options):
         is_of = [is_chosen(options, each) for each in origins(file)] if merge_of(file) else [True]

@@ -19,6 +19,7 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.base.compaction import small_groups
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.files import compact, publish, writer
+from spark_channel.connectors.files.parts import PartFiles
 from spark_channel.connectors.files.replaced import put_back, replaced_files
 from spark_channel.errors import SourceError, TargetError, UnsupportedError
 from tests.connectors.files.helpers import (
@@ -460,7 +461,7 @@ def test_files_that_cannot_be_read_stay_and_are_named(target: Path) -> None:
     ],
 )
 def test_a_merged_file_is_written_as_its_sources_were(
-    form: str, options: dict[str, str], line: str, target: Path
+    form: str, options: dict[str, Any], line: str, target: Path
 ) -> None:
     names = ["n", "s"] if form == "csv" else ["n", "s", "t"]
     rows = pa.table({"n": [1], "s": ["x"], "t": pa.nulls(1, pa.string())}).select(names)
@@ -669,3 +670,26 @@ def test_a_stream_of_files_by_their_time_skips_merged_ones_that_it_took(
     assert taken(feed, tokens)[0] == []
     with pytest.raises(SourceError, match="its options take some alone"):
         taken(feed, feed.earliest())
+
+
+@pytest.mark.usefixtures("gone")
+def test_a_read_does_not_look_what_files_were_merged_from(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill("parquet", target, 3)
+    merge("parquet", target)
+    feed = feed_of(target)
+    _, tokens = taken(feed, feed.earliest())
+    reads: list[str] = []
+    original = PartFiles.read
+
+    def noted(self: PartFiles, name: str) -> Any:
+        reads.append(name)
+        return original(self, name)
+
+    monkeypatch.setattr(PartFiles, "read", noted)
+    assert visible("parquet", target) == [0, 1, 2]
+    assert taken(feed_of(target), tokens)[0] == []
+    assert reads == []
+    assert chosen(target, modifiedAfter="2020-01-01T00:00:00Z") == [0, 1, 2]
+    assert reads != []
