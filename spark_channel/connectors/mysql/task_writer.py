@@ -45,6 +45,7 @@ from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pacing import WritePacer, adding_seconds
 from spark_channel.connectors.sql.task_writer import (
+    LOCKED_SECONDS,
     DirectTaskWriter,
     OnePassTask,
     SqlTaskWriter,
@@ -640,6 +641,8 @@ class MysqlOnePassWriter(OnePassTask[MysqlWriteSession], MysqlDirectWriter):
             table = self._check_table(session)
             assert isinstance(table, MysqlTable)
             check_transactional(session, table)
+            if session.is_mariadb:
+                session.rows(f"SET SESSION wait_timeout = LEAST(@@wait_timeout, {LOCKED_SECONDS})")
         finally:
             session.rows("SELECT RELEASE_LOCK(%s)", (lock,))
 

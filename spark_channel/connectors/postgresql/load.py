@@ -41,6 +41,7 @@ from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pacing import adding_seconds
 from spark_channel.connectors.sql.postgresql import END_WHEN_SILENT
 from spark_channel.connectors.sql.task_writer import (
+    LOCKED_SECONDS,
     DirectTaskWriter,
     OnePassTask,
     SqlTaskWriter,
@@ -576,8 +577,24 @@ class PostgresDirectWriter(_PostgresTaskWriter, DirectTaskWriter[PgWriteSession]
         pass  # each batch is in the table
 
 
+_END_LATE = """
+SELECT set_config(name, '{most}', true) FROM pg_catalog.pg_settings
+WHERE name = 'idle_in_transaction_session_timeout' AND setting::bigint NOT BETWEEN 1 AND {most}
+"""
+
+
 class OnePassWriter(OnePassTask[PgWriteSession], PostgresDirectWriter):
     """See `OnePassTask`."""
+
+    _has_rows = False
+
+    def _insert(
+        self, session: PgWriteSession, rows: pa.RecordBatch | pa.Table, before: int
+    ) -> None:
+        if not self._has_rows:  # before them it may wait for its source, and locks none
+            session.rows(_END_LATE.format(most=LOCKED_SECONDS * 1_000))
+            self._has_rows = True
+        super()._insert(session, rows, before)
 
 
 def open_task(writer: "PostgresWriter", plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:

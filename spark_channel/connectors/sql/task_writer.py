@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ATTEMPT",
+    "LOCKED_SECONDS",
     "BatchBuffer",
     "DirectTaskWriter",
     "NothingWriter",
@@ -49,6 +50,11 @@ ATTEMPT = "spark_channel_attempt"
 A driver that begins the same job again counts its attempts from the start.
 """
 _ROWS_OF_A_TASK = 1 << 40
+LOCKED_SECONDS = 3_600
+"""How long a server keeps the locks of an append in one pass whose client is silent, such as one whose host is lost.
+
+The client is so also while its source brings no rows, as the scan of a large table may for long.
+"""
 
 
 class BatchBuffer:

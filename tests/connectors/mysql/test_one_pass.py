@@ -278,6 +278,24 @@ def test_a_new_table_and_one_that_is_emptied_are_staged(shop: Shop) -> None:
     assert prepared().one_pass
 
 
+@pytest.mark.not_on("mysql", reason="MySQL keeps them for its own wait_timeout")
+def test_the_locks_of_a_silent_client_end(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host may be lost, and the server waits for eight hours."""
+    monkeypatch.setattr("spark_channel.connectors.mysql.task_writer.LOCKED_SECONDS", 2)
+    _table(shop, ", PRIMARY KEY (id)")
+    writer, plan = _plan(shop)
+    task = writer.open(plan, 0, 0)
+    task.write(_batch(0, 10))
+    task.flush()
+    try:
+        shop.sql("SET innodb_lock_wait_timeout = 20; INSERT INTO t VALUES (5, 'other')")
+        with pytest.raises(TargetError, match="rows were not committed"):
+            task.close()
+    finally:
+        task.rollback()
+    assert _counted(shop) == ("1", "1")
+
+
 @pytest.mark.parametrize("is_triggered", [True, False])
 def test_a_table_whose_values_the_server_computes_is_staged(shop: Shop, is_triggered: bool) -> None:
     """It says with a warning that it rounds them, and LOAD DATA has no more than warnings for refused rows."""

@@ -351,3 +351,18 @@ def test_a_table_that_is_altered_before_its_first_row_is_refused(pg: Pg) -> None
     task.rollback()
     writer.abort(plan, None)
     assert pg.psql("SELECT count(*) FROM t") == "0"
+
+
+def test_the_locks_of_a_silent_client_end(pg: Pg, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host may be lost, and the server waits for it for hours."""
+    monkeypatch.setattr("spark_channel.connectors.postgresql.load.LOCKED_SECONDS", 1)
+    _table(pg, ", PRIMARY KEY (id)")
+    _, plan = _plan(pg)
+    task = pg.writer("t").open(plan, 0, 0)
+    task.write(_rows(0, 10))
+    task.flush()
+    pg.psql("SET lock_timeout = '20s'; INSERT INTO t VALUES (5, 'other')")
+    with pytest.raises(TargetError, match="idle_in_transaction_session_timeout"):
+        task.close()
+    task.rollback()
+    assert pg.psql(_COUNTED) == "1|1"
