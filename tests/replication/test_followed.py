@@ -25,7 +25,7 @@ from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import reset_tables, resume_tables, status_of
 from spark_channel.replication.tunnels import begin_again
-from spark_channel.service import ServiceServer, discovery
+from spark_channel.service import ServiceServer, running
 from spark_channel.tunnel import Tunnel
 from tests.cli.test_run import run
 from tests.servers.mariadb import BINLOG, MariadbServer
@@ -147,7 +147,7 @@ def test_a_tunnel_that_another_run_makes_meanwhile_is_followed(
 def test_a_run_is_one_job_of_its_tunnel(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discovery, "_running", [])
+    monkeypatch.setattr(running, "_running", [])
     followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'); INSERT INTO fol.b VALUES (1), (2)")
     with ServiceServer() as server:
         report = followed.run()
@@ -668,7 +668,7 @@ def test_no_byte_of_a_followed_table_has_a_masked_value(
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(tmp_path / "lineage.json"))
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__APPEND", "true")
-    monkeypatch.setattr(discovery, "_running", [])
+    monkeypatch.setattr(running, "_running", [])
     caplog.set_level(logging.DEBUG)
     followed.more |= {"columns": {"*.s*": "hmac(${env:PII_KEY})"}, "deletes": "soft"}
     file = tmp_path / "shop.yml"

@@ -699,6 +699,13 @@ def holding(table: Table) -> Iterator[None]:
     """Another session reads from the table's slot."""
     server = table.server
     look = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{table.name}'"
+
+    def wait_until(active: str) -> None:
+        until = time.monotonic() + 30
+        while server.psql(look) != active:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
     with subprocess.Popen(
         [
             str(programs() / "pg_recvlogical"),
@@ -723,13 +730,11 @@ def holding(table: Table) -> Iterator[None]:
         ]
     ) as reader:
         try:
-            until = time.monotonic() + 30
-            while server.psql(look) != "t":
-                assert time.monotonic() < until
-                time.sleep(0.02)
+            wait_until("t")
             yield
         finally:
             reader.terminate()
+    wait_until("f")  # the server notices a moment later, and drops no slot that is read
 
 
 def test_a_slot_does_not_keep_what_other_tables_write(table: Table) -> None:
