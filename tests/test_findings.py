@@ -71,7 +71,8 @@ def test_the_code_that_copes_names_the_finding(finding: Finding) -> None:
 def test_findings_that_the_code_names_exist() -> None:
     named = {
         (path.relative_to(ROOT), name)
-        for path in (ROOT / "spark_channel").rglob("*.py")
+        for folder in ("spark_channel", "tests")
+        for path in (ROOT / folder).rglob("*.py")
         for name in re.findall(r"findings/([\w-]+\.sh)", path.read_text(encoding="utf-8"))
     }
     copes = {(Path(module), each.path.name) for each in ALL for module in each.modules}

@@ -1,5 +1,6 @@
 """An empty database on the session's server, and hands to read and write it: `Shop.sql` is the server's client."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,6 +116,18 @@ def run_task(
     except BaseException:
         task_writer.rollback()
         raise
+
+
+def transactions(shop: Shop) -> list[tuple[str, ...]]:
+    """(State, statement) of each open transaction, as of now: findings/mariadb-polled-lock-tables-stand-still.sh."""
+    time.sleep(0.12)
+    return shop.rows("SELECT trx_state, trx_query FROM information_schema.innodb_trx")
+
+
+def until_a_lock_waits(shop: Shop, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not any(state == "LOCK WAIT" for state, _ in transactions(shop)):
+        assert time.monotonic() < end, "no session waits for a lock"
 
 
 def lowered(options: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from spark_channel.connectors.mysql.task_writer import MysqlDirectWriter
 from spark_channel.connectors.sql.rights import Right
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.mysql.conftest import Shop, run_task
+from tests.connectors.mysql.conftest import Shop, run_task, until_a_lock_waits
 from tests.servers.mariadb import MariadbServer
 
 ROWS = pa.table({"id": range(1000), "name": [str(number) for number in range(1000)]})
@@ -533,7 +533,7 @@ def test_a_deadlocked_task_whose_rows_are_not_kept_is_told(
         other.rows("START TRANSACTION")
         other.rows("INSERT INTO t SELECT seq, 'x' FROM seq_900_to_20000")  # the heavier one wins
         waiting = pool.submit(other.rows, "INSERT INTO t VALUES (1, 'x')")
-        _until_a_lock_waits(heap)
+        until_a_lock_waits(heap)
         with pytest.raises(
             TargetError,
             match=r"Deadlock.*are not kept to be sent again .*Spark runs the task again",
@@ -544,14 +544,6 @@ def test_a_deadlocked_task_whose_rows_are_not_kept_is_told(
         other.rows("ROLLBACK")
     finish(writer, plan, attempt=1)
     assert counted(heap) == (1000, 1000)
-
-
-def _until_a_lock_waits(shop: Shop) -> None:
-    """The server refreshes this table of locks only when no session has read it for 0.1 s."""
-    end = time.monotonic() + SECONDS
-    while shop.sql("SELECT COUNT(*) FROM information_schema.innodb_lock_waits") == "0":
-        assert time.monotonic() < end
-        time.sleep(0.25)
 
 
 def test_an_overwrite_and_the_tasks_of_an_append(keyed: Shop) -> None:
@@ -566,7 +558,7 @@ def test_an_overwrite_and_the_tasks_of_an_append(keyed: Shop) -> None:
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(other.commit, replan, [receipt])
         try:
-            _until_a_lock_waits(keyed)
+            until_a_lock_waits(keyed)
             with contextlib.suppress(SupersededError):  # the server chooses whom it ends
                 task.close()
         finally:

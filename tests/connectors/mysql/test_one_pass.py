@@ -15,7 +15,7 @@ from spark_channel.connectors import WritePlan
 from spark_channel.connectors.mysql import MysqlWriter
 from spark_channel.connectors.mysql.session import MysqlSession, MysqlWriteSession
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
-from tests.connectors.mysql.conftest import Shop, run_task
+from tests.connectors.mysql.conftest import Shop, run_task, until_a_lock_waits
 from tests.connectors.mysql.test_faults import PROCESSES, SECONDS
 
 pytestmark = pytest.mark.real_server("MariaDB", "mysql")
@@ -399,7 +399,7 @@ def test_what_empties_the_table_meanwhile_waits_for_all_rows(
     task.flush()
     with ThreadPoolExecutor(1) as pool:
         emptied = pool.submit(shop.write, _rows(5_000, 10), overwrite=overwrite, **options)
-        _wait_for_a_lock(shop)
+        until_a_lock_waits(shop)
         task.write(_batch(0, 100))
         task.flush()
         assert not emptied.done()
@@ -407,16 +407,6 @@ def test_what_empties_the_table_meanwhile_waits_for_all_rows(
         emptied.result(SECONDS)
     writer.commit(plan, [receipt])
     assert shop.rows("SELECT MIN(id), COUNT(*) FROM t") == [("5000", "10")]
-
-
-def _wait_for_a_lock(shop: Shop) -> None:
-    """Until another session waits for a row."""
-    waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-    for _ in range(600):
-        if shop.rows(waiting) != [("0",)]:
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("no session waits for a row")
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -16,6 +16,7 @@ from spark_channel.progress import DirtyLimit
 from spark_channel.transform import prepare
 from tests.connectors.mysql.conftest import (
     Shop,
+    transactions,
 )
 from tests.connectors.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
 from tests.connectors.postgresql.conftest import (
@@ -63,7 +64,7 @@ def test_on_mariadb(shop: Shop, pause: float, commit: CommitMode) -> None:
     def held() -> str:
         return str(
             (
-                shop.rows("SELECT trx_state, trx_query FROM information_schema.innodb_trx"),
+                transactions(shop),
                 shop.rows(
                     "SELECT command FROM information_schema.processlist WHERE user = 'tester' AND command <> 'Sleep'"
                 ),
