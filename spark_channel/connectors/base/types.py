@@ -32,6 +32,7 @@ __all__ = [
     "merge_numbers",
     "number_type",
     "plain_kind",
+    "plain_numbers",
     "sql_columns",
     "sqlglot",
     "tokens",
@@ -87,6 +88,23 @@ def changed_by(texts: pa.Array, kind: pa.DataType) -> pa.BooleanArray:
     if pa.types.is_timestamp(kind):
         return pc.invert(pc.match_substring_regex(texts, _TIME if kind.tz is None else _ZONED_TIME))
     return pc.and_(pc.is_null(texts), False)
+
+
+def plain_numbers(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    """The numbers of type `kind`; None = one of them does not give back its text, or has blanks around it."""
+    types = pa.types
+    try:
+        found = pc.cast(texts, kind)
+        found.validate(full=types.is_decimal(kind))  # of which Arrow makes some with more digits
+    except pa.ArrowInvalid:
+        return None
+    if types.is_integer(kind):
+        return found if pc.cast(found, pa.string()).equals(texts) else None
+    pattern = _NUMBER if types.is_decimal(kind) else _FLOAT
+    if pc.all(pc.match_substring_regex(texts, pattern)).as_py() is False:
+        return None
+    rounds = types.is_floating(kind) and pc.any(_rounded(texts.combine_chunks())).as_py()
+    return None if rounds else found
 
 
 def is_plain(text: str, kind: pa.DataType) -> bool:

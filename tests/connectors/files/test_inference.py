@@ -92,6 +92,16 @@ def test_nor_rounded(tmp_path: Path, text: str) -> None:
         column_of(tmp_path, *["1.5"] * 50, text, sampleBytes="50")
 
 
+def test_blanks_around_numbers_are_no_part_of_them(tmp_path: Path) -> None:
+    """Beside texts that look like exponents, for which each number's text is looked at."""
+    lines = ["1,1.50,8e29", " 2 , 2.5,8e29", "9223372036854775807,-0.5,8e29", ",,8e29"] * 3
+    (tmp_path / "t.csv").write_text("a,b,c\n" + "\n".join(lines) + "\n")
+    found = read("csv", tmp_path / "t.csv").to_pydict()
+    assert found["a"] == [1, 2, 9223372036854775807, None] * 3
+    assert found["b"] == [1.5, 2.5, -0.5, None] * 3
+    assert found["c"] == ["8e29"] * 12
+
+
 @pytest.mark.parametrize(
     ("first", "later"),
     [

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from spark_channel.arrow_schema import is_number, match_names
-from spark_channel.connectors.base.types import changed_by, may_hold_changed
+from spark_channel.connectors.base.types import changed_by, may_hold_changed, plain_numbers
 from spark_channel.connectors.files.filesystem import not_text
 from spark_channel.connectors.files.formats.base import ReadRequest
 from spark_channel.connectors.files.formats.text import (
@@ -438,6 +438,7 @@ class CsvBlocks(TextBlocks):
         super().__init__(opened, path, params, wanted)
         self._syntax = CsvSyntax.of(self._options, bool(params.get("multi_line")))
         self._names: list[str] = []
+        self._numbers_are_plain = self._wanted.inferred
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         boundary = self._syntax.boundary(self._file)
@@ -533,7 +534,16 @@ class CsvBlocks(TextBlocks):
         # Without a column a row could not be counted.
         columns = columns or list(wanted) or self._names[:1]
         text = {name: needs_text(wanted[name], self._options) for name in columns if name in wanted}
-        types = {name: pa.string() if text.get(name, True) else wanted[name] for name in columns}
+        suspect = self._wanted.inferred and may_hold_changed(data)
+        numbers = {
+            name
+            for name, is_text in text.items()
+            if suspect and self._numbers_are_plain and is_number(wanted[name]) and not is_text
+        }
+        types = {
+            name: pa.string() if text.get(name, True) or name in numbers else wanted[name]
+            for name in columns
+        }
         table = pacsv.read_csv(
             csv_buffer(data),
             read_options=pacsv.ReadOptions(
@@ -545,6 +555,11 @@ class CsvBlocks(TextBlocks):
             ),
         )
         self._syntax.cleaned.check(data, table.num_rows)
+        found = {name: plain_numbers(table.column(name), wanted[name]) for name in numbers}
+        if any(column is None for column in found.values()):
+            # Blanks around a number, or one that does not fit: Arrow's parser decides, for the other blocks too.
+            self._numbers_are_plain = False
+            return self._parse(data, columns)
         for column in table.columns:
             if pa.types.is_decimal(column.type):
                 # Arrow's parser makes decimals of more digits than their type has.
@@ -554,14 +569,17 @@ class CsvBlocks(TextBlocks):
                 column = table.column(number)
                 if text[name]:
                     column = from_text(column.combine_chunks(), wanted[name], self._options)
+                elif name in found:
+                    column = found[name]
                 table = table.set_column(number, pa.field(name, wanted[name]), column)
         if self._wanted.inferred:
-            self._refuse_changed(data, table)
+            self._refuse_changed(data, table, suspect=suspect and not numbers)
         return table
 
-    def _refuse_changed(self, data: bytes, table: pa.Table) -> None:
-        """Raises pa.ArrowInvalid for a number or time that its column's inferred type would change, such as 007."""
-        suspect = may_hold_changed(data)
+    def _refuse_changed(self, data: bytes, table: pa.Table, *, suspect: bool) -> None:
+        """Raises pa.ArrowInvalid for a time that its column's inferred type would change, and if `suspect` for a
+        number, such as 007.
+        """
         names = [
             field.name
             for field, column in zip(table.schema, table.columns, strict=True)
