@@ -133,7 +133,12 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
             stream = (channel, int(sequence))
         job = f"stream-{stream[0]}-{stream[1]}"
         context = WriteContext(
-            job, commit="job", overwrite=overwrite, stream=stream, text_lengths=self._lengths
+            job,
+            commit="job",
+            overwrite=overwrite,
+            stream=stream,
+            text_lengths=self._lengths,
+            gathers=True,
         )
         misses = batch > 0 and not origins and not overwrite and self._knows_nothing_of(query)
         plan = self._writer.prepare(context, self._schema)

@@ -111,6 +111,7 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
             text_lengths=spark_text_lengths(schema),
             reads=planned_reads(),
             reads_surely=False,
+            gathers=True,
         )
         limits = JobLimits.of(self._options).watching(self._writer)
         self._shared_limit = limits.address

@@ -23,6 +23,7 @@ from spark_channel.connectors import (
     load_reader,
     load_writer,
 )
+from spark_channel.connectors.base.compaction import FEW_BYTES, FEW_ROWS
 from spark_channel.connectors.base.contract import NativeRows
 from spark_channel.connectors.base.definition import Defines
 from spark_channel.connectors.base.registry import (
@@ -127,8 +128,6 @@ def first_reachable(urls: Sequence[str]) -> str:
 
 _log = log_of(__name__)
 
-_FEW_ROWS, _FEW_BYTES = 1_000_000, 64 << 20
-"""Rows and bytes of a job that become one file for each partition value."""
 _ROW_BYTES = 50
 """Of a text file whose rows were not counted."""
 _MOST_SPLITS = 2_000
@@ -508,7 +507,7 @@ def is_one_file(spec: TransferSpec, writer: Writer, splits: Sequence[Split]) -> 
     rows, nbytes = [split.rows for split in splits], [split.nbytes for split in splits]
     known = (
         (most, sum(amount or 0 for amount in amounts))
-        for most, amounts in ((_FEW_ROWS, rows), (_FEW_BYTES, nbytes))
+        for most, amounts in ((FEW_ROWS, rows), (FEW_BYTES, nbytes))
         if None not in amounts
     )
     return bool(sums := list(known)) and all(0 < amount <= most for most, amount in sums)

@@ -206,6 +206,7 @@ class Transfer:
                 alone=len(opened.plan.tasks) == 1,
                 one_pass=opened.one_pass and len(opened.plan.tasks) == 1,
                 definition=opened.definition,
+                gathers=(opened.spec.channels or 1) == 1,
             )
             replaced = writer.foreign_content(opened.schema) if context.overwrite else ""
             plan = writer.prepare(context, opened.schema)

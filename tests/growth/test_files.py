@@ -62,5 +62,5 @@ def test_channels_that_the_user_asks_for_are_opened(tmp_path: Path) -> None:
 
 
 def test_more_rows_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "_FEW_ROWS", 999)
+    monkeypatch.setattr(plans, "FEW_ROWS", 999)
     assert _copied(tmp_path, "parquet", 1000) > 1

@@ -4,7 +4,10 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["Compaction", "small_groups"]
+__all__ = ["FEW_BYTES", "FEW_ROWS", "Compaction", "are_few", "small_groups"]
+
+FEW_ROWS, FEW_BYTES = 1_000_000, 64 << 20
+"""Rows and Arrow bytes of a job that become one file for each partition value."""
 
 _File = TypeVar("_File")
 _TIMES = 4
@@ -33,6 +36,11 @@ class Compaction:
     @property
     def after(self) -> int:
         return self.before - self.merged + self.made
+
+
+def are_few(rows: int, nbytes: int) -> bool:
+    """Whether the rows of a job become one file for each partition value: more cost each later reader too much."""
+    return rows <= FEW_ROWS and nbytes <= FEW_BYTES
 
 
 def small_groups(

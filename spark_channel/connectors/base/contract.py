@@ -348,6 +348,7 @@ class WriteContext:
     rows' columns. `reads`: where the rows come from, as far as that is known; `reads_surely`: they do, and not only
     perhaps. `follows`: the stream's batch is published only after that one. `alone`: one task brings all rows.
     `one_pass`: that task may also publish them, see `Writer.one_pass_rows`.
+    `gathers`: few rows of several tasks become one file, of a writer that makes files.
     `definition`: how the one table is defined whose rows come unchanged; None = they come from elsewhere.
     """
 
@@ -364,6 +365,7 @@ class WriteContext:
     follows: Follows | None = None
     alone: bool = False
     one_pass: bool = False
+    gathers: bool = False
     definition: Defines | None = field(default=None, hash=False)
 
 
@@ -374,7 +376,7 @@ class WritePlan:
     `published_at`: the time the same job, or the same `txn`, was published before; then nothing is written.
     `native`: the tasks receive the context's native rows, and nothing else. `held` is the claim under which the
     rows are written, of a writer that keeps claims. `stored`: a task must not commit rows that it read from there.
-    `one_pass`: the only task publishes its rows, in the transaction that writes them.
+    `one_pass`: the only task publishes its rows, in the transaction that writes them. `gathers` as the context has it.
     """
 
     job: str
@@ -387,6 +389,7 @@ class WritePlan:
     held: HeldClaim | None = None
     stored: Stored | None = None
     one_pass: bool = False
+    gathers: bool = False
 
     @property
     def at_least_once(self) -> bool:

@@ -1,6 +1,6 @@
 """Merges the small files of a directory: the same rows in the same order, in one entry of the log.
 
-It is a write of its own, with a claim and staging. A reader that has the old list finds the old files until option
+A merge is a write of its own, with a claim and staging. A reader that has the old list finds the old files until option
 `retention` is over; then the next write removes them. A merge whose sources another job has taken out meanwhile (an
 overwrite, another merge) is dropped.
 """
@@ -16,7 +16,7 @@ from pyarrow import fs as pafs
 
 from spark_channel.connectors.base.claims import Identity
 from spark_channel.connectors.base.compaction import Compaction, small_groups
-from spark_channel.connectors.base.contract import WriteContext
+from spark_channel.connectors.base.contract import TaskWriter, WriteContext
 from spark_channel.connectors.base.registry import load_reader
 from spark_channel.connectors.files.claims import MergedFile, check_format
 from spark_channel.connectors.files.filesystem import Location, locate, login_of, writing
@@ -34,12 +34,15 @@ from spark_channel.connectors.files.publish import (
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.store import store_of
 from spark_channel.connectors.remote import is_remote
-from spark_channel.errors import SourceError, TargetError, UnsupportedError
+from spark_channel.errors import CommitError, SourceError, TargetError, UnsupportedError
+from spark_channel.plain_text import log_of
 
 if TYPE_CHECKING:
     from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
 
-__all__ = ["compact_folder", "format_of_folder"]
+__all__ = ["compact_folder", "format_of_folder", "gather"]
+
+_log = log_of(__name__)
 
 
 def format_of_folder(path: str, options: Mapping[str, Any]) -> str | None:
@@ -216,22 +219,13 @@ class _Run:
             for file, time in zip(group, times, strict=True)
         ]
         task = self._writer_of(first, dialect).merged(plan, schema, number)
-        reader = self._reader(schema)
         try:
-            for source in sources:
-                for split in reader.split_files([source], 1):
-                    for batch in reader.read(split):
-                        task.write(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
-            (staged,) = staged_files(task.close())
+            (staged,) = _copied(self.writer, sources, task, schema)
         except SourceError as error:
-            task.rollback()
             if set(group) <= set(self.directory.manifest().files):
                 self.left_files += len(group)
                 self.left.append(f"{len(group)} files from {first.path} on: {error}")
             return None
-        except BaseException:
-            task.rollback()
-            raise
         rows = sum(file.rows or 0 for file in group)
         if staged.rows != rows:
             raise TargetError(
@@ -250,11 +244,72 @@ class _Run:
         whole = {"compression": codec, "max_rows_per_file": None, "max_bytes_per_file": None}
         return type(self.writer)(options.model_copy(update={**known, **whole}))
 
-    def _reader(self, schema: pa.Schema) -> FilesReader:
-        options = self.writer.options
-        asked = {"reader": self.writer.form.name, "path": options.path}
-        if options.storage_options is not None:
-            asked["storageOptions"] = options.storage_options.get_secret_value()
-        reader, _ = load_reader(asked)
-        assert isinstance(reader, FilesReader)
-        return reader.with_columns(schema)
+
+def _copied(
+    writer: "FilesWriter", sources: Sequence[SourceFile], task: TaskWriter, schema: pa.Schema
+) -> list[StagedFile]:
+    """The files of `task` with the rows of `sources`, in their order; it is ended in any case."""
+    reader = _reader(writer, schema)
+    try:
+        for source in sources:
+            for split in reader.split_files([source], 1):
+                for batch in reader.read(split):
+                    task.write(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+        return staged_files(task.close())
+    except BaseException:
+        task.rollback()
+        raise
+
+
+def _reader(writer: "FilesWriter", schema: pa.Schema) -> FilesReader:
+    options = writer.options
+    asked = {"reader": writer.form.name, "path": options.path}
+    if options.storage_options is not None:
+        asked["storageOptions"] = options.storage_options.get_secret_value()
+    reader, _ = load_reader(asked)
+    assert isinstance(reader, FilesReader)
+    return reader.with_columns(schema)
+
+
+def gather(
+    writer: "FilesWriter",
+    plan: "FilesPlan",
+    directory: TargetDirectory,
+    output: Output,
+    files: Sequence[StagedFile],
+) -> list[StagedFile]:
+    """The rows of staged files, in their order, in as few as the options allow; the files themselves where a text
+    cannot be read back. What is not published goes with the run's staging.
+    """
+    if not _is_read_back(writer):
+        return list(files)
+    added = output.added(plan.job, files)
+    manifest = Manifest(added.format, schemas=added.schemas, dialects=added.dialects)
+    sources = []
+    for file, listed in zip(files, added.files, strict=True):
+        path = directory.inside(file.folder, file.name)
+        time = directory.store.info(path).mtime_ns or 0
+        place = directory.store.place
+        sources.append(
+            SourceFile(place.root, path, file.nbytes, time, listed=listed, manifest=manifest)
+        )
+    try:
+        made = _copied(writer, sources, writer.merged(plan, plan.schema, 0), plan.schema)
+    except SourceError as error:
+        if not writer.form.text:
+            raise
+        _log.debug("job %s: the files of its tasks stay apart: %s", plan.job, error)
+        return list(files)
+    lost = sum(file.rows for file in files) - sum(file.rows for file in made)
+    if lost:
+        raise CommitError(
+            f"{directory.shown}: the files of job {plan.job} lack {lost} rows that its tasks have written: the disk is "
+            "damaged, or another program changes them. The target is unchanged; run the job again"
+        )
+    return made
+
+
+def _is_read_back(writer: "FilesWriter") -> bool:
+    """Whether the reader can parse what the writer's options make."""
+    options = writer.options
+    return len(getattr(options, "sep", ",")) == 1 and not getattr(options, "raw", False)

@@ -411,18 +411,21 @@ class TargetDirectory:
         raise self._unchanged(error) from error
 
     def _check_staged(self, files: Iterable[StagedFile], held: HeldClaim) -> None:
+        if lost := self.lacks(files):
+            self.fence(held)
+            raise CommitError(
+                f"the staged file {lost} is missing or incomplete: the job's folder was removed, "
+                "or the directory is not shared by all executors and the driver. The target is unchanged; "
+                "run the job again"
+            )
+
+    def lacks(self, files: Iterable[StagedFile]) -> str:
+        """The name of a file that is missing or incomplete; "" = all are there."""
         for file in files:
-            for path in (self.inside(file.folder, file.name), self.inside(file.name)):
-                info = self.store.info(path)
-                if info.size == file.nbytes:
-                    break
-            else:
-                self.fence(held)
-                raise CommitError(
-                    f"the staged file {file.name} is missing or incomplete: the job's folder was removed, "
-                    "or the directory is not shared by all executors and the driver. The target is unchanged; "
-                    "run the job again"
-                )
+            paths = self.inside(file.folder, file.name), self.inside(file.name)
+            if all(self.store.info(path).size != file.nbytes for path in paths):
+                return file.name
+        return ""
 
     def _show(self, files: Iterable[StagedFile], moved: list[StagedFile]) -> None:
         """Rename staged files to where they will be visible."""

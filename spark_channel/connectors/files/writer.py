@@ -24,7 +24,7 @@ from spark_channel.connectors.base.claims import (
     StreamProgress,
     progress_of,
 )
-from spark_channel.connectors.base.compaction import Compaction
+from spark_channel.connectors.base.compaction import Compaction, are_few
 from spark_channel.connectors.base.contract import PartialWrite
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.files.claims import JobFolder, OwnedFileNames, new_attempt
@@ -183,6 +183,7 @@ class FilesWriter(Writer):
             commit=context.commit or "job",
             overwrite=context.overwrite,
             txn=context.txn,
+            gathers=context.gathers,
             root=place.root,
             path=place.path,
         )
@@ -348,7 +349,7 @@ class FilesWriter(Writer):
                         f"tasks {lost} of job {plan.job} are not in the log of {plan.path}"
                     )
             else:
-                files = [file for receipt in receipts for file in staged_files(receipt)]
+                files = self._gathered(plan, target, receipts)
             keeps = bool(manifest.files) and (not plan.overwrite or plan.commit == "task")
             if not files and not keeps:
                 target.fence(plan.claim)
@@ -365,6 +366,22 @@ class FilesWriter(Writer):
             shown = plan.claim.identity.shown
             _log.warning("%s was published before: nothing is added by job %s", shown, plan.job)
         return added, by_another or not added
+
+    def _gathered(
+        self, plan: FilesPlan, target: TargetDirectory, receipts: Sequence[Receipt]
+    ) -> list[StagedFile]:
+        """The files of all tasks, or one with the rows of all where these are few."""
+        from spark_channel.connectors.files.compact import gather
+
+        files = [
+            file
+            for receipt in sorted(receipts, key=lambda each: each.task)
+            for file in staged_files(receipt)
+        ]
+        few = are_few(sum(file.rows for file in files), sum(each.nbytes for each in receipts))
+        if not plan.gathers or not few or len(files) < 2 or target.lacks(files):
+            return files
+        return gather(self, plan, target, self._output(plan), files)
 
     def clear(self, plan: FilesPlan, target: TargetDirectory, *, ended_well: bool = False) -> None:
         """After the write has ended, one way or the other."""

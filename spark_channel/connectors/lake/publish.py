@@ -7,7 +7,7 @@ there has no log: the first driver that creates it publishes, and the others fin
 
 import dataclasses
 import posixpath
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from pyarrow import fs as pafs
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base import claims as protocol
 from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity
+from spark_channel.connectors.base.compaction import are_few
 from spark_channel.connectors.base.contract import (
     Receipt,
     WritePlan,
@@ -33,6 +34,7 @@ from spark_channel.connectors.lake.table import (
     LakeTable,
     LakeWriteOptions,
     NewFile,
+    Partition,
     TableFile,
     TableNotes,
     TableState,
@@ -143,6 +145,10 @@ class LakePublisher(Writer):
         if self._was_published(lake, plan, added):
             return self._warn_published(lake, plan)
         run = self.run_of(lake, plan)
+        if plan.gathers and are_few(
+            sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
+        ):
+            added = self._gathered(lake, plan, run, added)
         replaced = self._replaced(lake, plan, added)
         done: list[bool] = []
 
@@ -187,6 +193,36 @@ class LakePublisher(Writer):
         except (TargetError, OSError, pa.ArrowException) as error:
             self.settle(lake, plan, error)
         return self._warn_published(lake, plan) if done == [False] else True
+
+    def _gathered(
+        self, lake: LakeTable, plan: LakePlan, run: Run, added: list[NewFile]
+    ) -> list[NewFile]:
+        """The same rows in one file for each partition value, as far as the options allow. The tasks' files go with
+        what the run leaves.
+        """
+        by_partition: dict[Partition, list[NewFile]] = {}
+        for file in added:
+            by_partition.setdefault(file.partition, []).append(file)
+        groups = {part: files for part, files in by_partition.items() if len(files) > 1}
+        schema = plan.rows.in_files
+        if not groups or not schema.names or not run.is_live():
+            return added  # of a run that has ended, the commit says why
+        made = FileSet(run, plan.rows, self.options, "few", lake.shown)
+        try:
+            for partition, files in groups.items():
+                for file in files:
+                    for batch in _rows_of(lake, file, schema):
+                        made.write_into(partition, batch)
+                made.finish()
+                run.heartbeat()
+            if not run.is_live():
+                made.drop()
+                return added
+        except BaseException:
+            made.drop()
+            raise
+        alone = [file for file in added if file.partition not in groups]
+        return [*alone, *made.files]
 
     def _evolve(self, lake: LakeTable, plan: LakePlan) -> None:
         """Add the new columns and widen others, in a separate commit that is fenced as the publish is."""
@@ -529,6 +565,23 @@ class _Replacement:
     def _read(self, file: TableFile) -> Any:
         assert self._state is not None
         return self.writer.read_file(self.lake, self._state, file)
+
+
+def _rows_of(lake: LakeTable, file: NewFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """
+    Raises:
+        CommitError: other rows than a task has written.
+    """
+    rows = 0
+    with lake.store.place.fs.open_input_file(f"{lake.base}/{file.path}") as opened:
+        for batch in pq.ParquetFile(opened).iter_batches(use_threads=False):
+            rows += batch.num_rows
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    if rows != file.rows:
+        raise CommitError(
+            f"{file.path} has {rows} rows, and its task has written {file.rows}: the disk is damaged, or another "
+            f"program changes files of {lake.shown}. The table has the rows that it had before; run the job again"
+        )
 
 
 def lost_files(lake: LakeTable, added: Sequence[NewFile]) -> list[str]:

@@ -345,15 +345,19 @@ class FileSet:
     def write(self, batch: pa.RecordBatch) -> None:
         """Rows in the layout's columns."""
         for partition, rows in _parts(batch, self._layout, self._shown):
-            found = self._open.get(partition) or self._begin(partition)
-            found.encoder.write(rows)
-            if found.stream.tell() + found.encoder.held_bytes >= self._options.max_bytes_per_file:
-                self._finish(partition)
+            self.write_into(partition, rows)
         while (
             sum(each.encoder.held_bytes for each in self._open.values()) > _MOST_HELD
             and len(self._open) > 1
         ):
             self._finish(max(self._open, key=lambda each: self._open[each].encoder.held_bytes))
+
+    def write_into(self, partition: Partition, rows: pa.RecordBatch) -> None:
+        """Rows of one partition, in the columns of its files."""
+        found = self._open.get(partition) or self._begin(partition)
+        found.encoder.write(rows)
+        if found.stream.tell() + found.encoder.held_bytes >= self._options.max_bytes_per_file:
+            self._finish(partition)
 
     def _begin(self, partition: Partition) -> _Open:
         if len(self._open) >= _MOST_OPEN:

@@ -259,6 +259,7 @@ class LakeWriter(LakeMerger):
             within=within,
             key=key,
             notes=notes,
+            gathers=context.gathers,
         )
 
     def _defined(
