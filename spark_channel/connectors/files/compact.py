@@ -281,8 +281,8 @@ def gather(
     """The rows of staged files, in their order, in as few as the options allow; the files themselves where a text
     cannot be read back. What is not published goes with the run's staging.
     """
-    if not _is_read_back(writer):
-        return list(files)
+    if getattr(writer.options, "raw", False):
+        return list(files)  # which no reader parses
     added = output.added(plan.job, files)
     manifest = Manifest(added.format, schemas=added.schemas, dialects=added.dialects)
     sources = []
@@ -297,7 +297,7 @@ def gather(
         made = _copied(writer, sources, writer.merged(plan, plan.schema, 0), plan.schema)
     except SourceError as error:
         if not writer.form.text:
-            raise
+            raise CommitError(f"{error}. The target is unchanged; run the job again") from error
         _log.debug("job %s: the files of its tasks stay apart: %s", plan.job, error)
         return list(files)
     lost = sum(file.rows for file in files) - sum(file.rows for file in made)
@@ -307,9 +307,3 @@ def gather(
             "damaged, or another program changes them. The target is unchanged; run the job again"
         )
     return made
-
-
-def _is_read_back(writer: "FilesWriter") -> bool:
-    """Whether the reader can parse what the writer's options make."""
-    options = writer.options
-    return len(getattr(options, "sep", ",")) == 1 and not getattr(options, "raw", False)

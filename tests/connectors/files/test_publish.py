@@ -489,6 +489,7 @@ def disk_full() -> OSError:
     kills=st.booleans(),
     objects=st.booleans(),
     overwrite=st.booleans(),
+    gathers=st.booleans(),
     before=st.sampled_from(["nothing", "ours", "foreign"]),
 )
 def test_a_fault_at_any_point_shows_the_old_rows_or_the_new(
@@ -497,6 +498,7 @@ def test_a_fault_at_any_point_shows_the_old_rows_or_the_new(
     kills: bool,
     objects: bool,
     overwrite: bool,
+    gathers: bool,
     before: str,
 ) -> None:
     target = tmp_path_factory.mktemp("fault") / "out"
@@ -516,7 +518,7 @@ def test_a_fault_at_any_point_shows_the_old_rows_or_the_new(
         published = False
         out = writer_of("csv", target, retention="0")
         try:
-            plan = prepare(out, numbers().schema, "new", overwrite=overwrite)
+            plan = prepare(out, numbers().schema, "new", overwrite=overwrite, gathers=gathers)
             try:
                 receipts = stage(out, plan, [numbers(7), numbers(8), numbers(9)])
                 out.commit(plan, receipts)
