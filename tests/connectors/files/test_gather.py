@@ -125,7 +125,7 @@ def test_a_staged_file_that_is_gone_is_named(kind: str, target: Path) -> None:
     plan = prepare(out, numbers().schema, gathers=True)
     receipts = stage(out, plan, [numbers(1), numbers(2)])
     next(target.rglob("part-00001*")).unlink()
-    with pytest.raises(CommitError, match="part-00001.*missing or incomplete"):
+    with pytest.raises(CommitError, match=r"part-00001.*missing or incomplete"):
         out.commit(plan, receipts)
 
 
@@ -137,7 +137,7 @@ def test_a_staged_file_with_other_rows_is_not_published(target: Path) -> None:
     for path in target.rglob("part-00001*"):
         data = path.read_bytes()
         path.write_bytes(data[:-40] + b"\x00" * 40)
-    with pytest.raises(CommitError, match="cannot be read.*run the job again"):
+    with pytest.raises(CommitError, match=r"cannot be read.*run the job again"):
         out.commit(plan, receipts)
     out.abort(plan, receipts)
     assert visible("parquet", target) == [0]
