@@ -23,8 +23,8 @@ from spark_channel.connectors.base import claims
 from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity, is_alive
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.files.filesystem import LOG, PREFIXES
-from spark_channel.connectors.files.log import Dialect, Manifest, Replaced, claim_key
-from spark_channel.connectors.files.parts import DataFile, FileList, Merge
+from spark_channel.connectors.files.log import Dialect, Manifest, claim_key
+from spark_channel.connectors.files.parts import DataFile, FileList, Merge, RemovedFiles
 from spark_channel.connectors.files.store import Store
 from spark_channel.errors import SupersededError, TargetError
 
@@ -239,7 +239,7 @@ def merge(
     made = replace(
         manifest,
         files=manifest.files.merging({each.sources[0].path: each.file for each in merged}, gone),
-        removed=(*manifest.removed, *(Replaced(each, number, until, True) for each in sources)),
+        removed=(*manifest.removed, RemovedFiles(number, until, True, tuple(sources))),
         merges={
             **manifest.merges,
             **{
@@ -258,16 +258,15 @@ def merge(
     return made.with_claim(done).with_job(held.owner, at)
 
 
-def put_back(
-    manifest: Manifest, number: int, files: Sequence[Replaced], form: str, *, until: str
-) -> Manifest:
-    """The manifest in which `files`, which an overwrite replaced, are visible again, and no others."""
+def put_back(manifest: Manifest, number: int, of: int, form: str, *, until: str) -> Manifest:
+    """The manifest in which the files that an overwrite replaced in entry `of` are visible again, and no others."""
     made = _emptied(manifest, number, until, "a command put replaced files back")
+    gone = [each for each in manifest.removed if each.number == of and not each.merged]
     back = tuple(
-        each.file if each.file.schema in made.schemas else replace(each.file, schema=None)
-        for each in files
+        file if file.schema in made.schemas else replace(file, schema=None)
+        for each in gone
+        for file in each.files
     )
-    gone = set(files)
     return replace(
         made,
         format=form,
@@ -329,11 +328,9 @@ def _emptied(
     """Every visible file is replaced. `commit=task` runs whose rows go with them lose their claims, and so do streams
     whose batches follow each other.
     """
-    made = replace(
-        manifest,
-        files=FileList(),
-        removed=(*manifest.removed, *(Replaced(file, number, until) for file in manifest.files)),
-    )
+    files = tuple(manifest.files)
+    gone = (RemovedFiles(number, until, False, files),) if files else ()
+    made = replace(manifest, files=FileList(), removed=(*manifest.removed, *gone))
     for claim in manifest.claims.values():
         receipts = manifest.receipts(claim.identity)
         if but is not None and claim_key(claim.identity) == claim_key(but):

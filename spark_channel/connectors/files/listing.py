@@ -125,7 +125,7 @@ def combined(place: Location, directory: str, entry: Entry | None, success: str)
 def with_files_of_others(made: Manifest, there: Mapping[str, pafs.FileInfo]) -> Manifest:
     """The manifest with the files that another writer has put there, without those that it has removed."""
     listed = {file.path for file in made.files}
-    gone = {each.file.path for each in made.removed}
+    gone = {each.file.path for each in made.replaced()}
     kept = [file for file in made.files if file.path in there]
     more = [
         DataFile(path, info.size, mtime_ns=info.mtime_ns)
@@ -157,7 +157,7 @@ def with_present_files(
     made: Manifest, there: Mapping[str, pafs.FileInfo], names: OwnedFileNames
 ) -> Manifest:
     """The manifest of a prefix with the files that are there now: other programs take and replace files freely."""
-    replaced = {(each.file.path, each.file.nbytes, each.file.mtime_ns) for each in made.removed}
+    replaced = {(each.file.path, each.file.nbytes, each.file.mtime_ns) for each in made.replaced()}
     ours = [
         file for file in made.files if names.run_of(file.path) is not None and file.path in there
     ]
@@ -258,7 +258,10 @@ def unmerged(files: Iterable[SourceFile]) -> Iterator[SourceFile]:
             continue
         if id(file.manifest) not in kept:
             kept[id(file.manifest)] = {
-                each.file.path: each.file for each in file.manifest.removed if each.merged
+                each.path: each
+                for files in file.manifest.removed
+                if files.merged
+                for each in files.files
             }
         there = kept[id(file.manifest)]
         if not there:  # then what it was merged from is not read

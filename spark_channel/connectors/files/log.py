@@ -14,10 +14,11 @@ import json
 import posixpath
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -34,10 +35,13 @@ from spark_channel.connectors.files.parts import (
     OlderJobs,
     Part,
     PartFiles,
+    RemovedFiles,
+    Replaced,
     is_below,
     merges_of,
     older_jobs_of,
     parts_of,
+    removed_of,
 )
 from spark_channel.connectors.files.store import Store
 from spark_channel.errors import CommitError, TargetError
@@ -51,7 +55,6 @@ __all__ = [
     "Log",
     "Manifest",
     "PublishedVersions",
-    "Replaced",
     "claim_key",
     "entry_path",
     "newest_entry",
@@ -108,6 +111,10 @@ _WITH_PARTS = "spark-channel/3"
 """The format of an entry that names parts: earlier versions would miss their files, and refuse it."""
 _WITH_MERGES = "spark-channel/4"
 """The format of an entry that names merged files: the streams of earlier versions would take their rows twice."""
+_WITH_REMOVED = "spark-channel/5"
+"""The format of an entry that names parts of replaced files, or with several merges: earlier versions would never
+remove those files, or take rows twice.
+"""
 
 _JOBS_KEPT = 1000
 _JOBS_IN_ENTRY = 50
@@ -115,22 +122,6 @@ _ENDED_KEPT = 200
 
 Dialect = Mapping[str, Any]
 """The options that a reader needs to read a text file back as it was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """A file that was replaced in entry `number`: by an overwrite, or `merged` into one that has its rows.
-
-    It may be read until the time `until` (ISO, UTC).
-    """
-
-    file: DataFile
-    number: int
-    until: str
-    merged: bool = False
-
-    def to_json(self) -> list[Any]:
-        return [self.file.to_json(), self.number, self.until, *([True] if self.merged else [])]
 
 
 def claim_key(identity: Identity) -> str:
@@ -162,7 +153,7 @@ class Manifest:
     jobs: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, PublishedVersions] = field(default_factory=dict)
     ended: Mapping[str, str] = field(default_factory=dict)
-    removed: tuple[Replaced, ...] = ()
+    removed: tuple[RemovedFiles, ...] = ()
     success: str = ""
     older_jobs: OlderJobs | None = None
     merges: Mapping[str, Merge] = field(default_factory=dict)
@@ -194,8 +185,13 @@ class Manifest:
     def missing(self, paths: Sequence[str]) -> list[str]:
         """Those of `paths` that are not visible, nor replaced since: an overwrite or a merge may have been quick."""
         missing = self.files.missing(paths)
-        replaced = {each.file.path for each in self.removed} if missing else set()
+        replaced = {each.file.path for each in self.replaced()} if missing else set()
         return [path for path in missing if path not in replaced]
+
+    def replaced(self) -> Iterator[Replaced]:
+        """Each of the `removed` files. This reads their parts."""
+        for files in self.removed:
+            yield from files
 
     def receipts(self, identity: Identity) -> tuple[Receipt, ...]:
         """The tasks that committed under the claim (`commit=task`)."""
@@ -250,16 +246,16 @@ class Manifest:
         self,
         write_files: Callable[[Sequence[DataFile]], Part],
         write_jobs: Callable[[Mapping[str, str]], OlderJobs],
-        write_merge: Callable[[Merge], Merge],
+        write_merges: Callable[[Sequence[Merge]], Sequence[Merge]],
     ) -> "Manifest":
         """The same, with lists in parts that are too long for an entry."""
+        new = [path for path, merge in self.merges.items() if not merge.name]
+        written = write_merges([self.merges[path] for path in new]) if new else ()
         made = replace(
             self,
             files=self.files.folded(write_files),
-            merges={
-                path: merge if merge.name else write_merge(merge)
-                for path, merge in self.merges.items()
-            },
+            removed=tuple(each for files in self.removed for each in files.folded(write_files)),
+            merges={**self.merges, **dict(zip(new, written, strict=True))},
         )
         if len(self.jobs) <= _JOBS_IN_ENTRY:
             return made
@@ -272,7 +268,12 @@ class Manifest:
     def part_names(self) -> set[str]:
         older = () if self.older_jobs is None else (self.older_jobs.name,)
         merges = (merge.name for merge in self.merges.values())
-        return {*(part.name for part in self.files.parts), *older, *merges}
+        removed = (each.files.name for each in self.removed if isinstance(each.files, Part))
+        return {*(part.name for part in self.files.parts), *older, *merges, *removed}
+
+    @property
+    def has_removed_parts(self) -> bool:
+        return any(isinstance(each.files, Part) for each in self.removed)
 
     def retiring(self, before: "Manifest", now: str, until: str) -> "Manifest":
         """The manifest that follows `before`: parts that it names no more are kept until `until`."""
@@ -281,8 +282,9 @@ class Manifest:
         return replace(self, retired=(*kept, *((name, until) for name in sorted(gone))))
 
     def to_json(self) -> dict[str, Any]:
-        replaced = {each.file.schema for each in self.removed if each.file.schema}
-        used = self.files.schemas | replaced  # what was replaced can be put back
+        used = self.files.schemas.union(
+            *(each.schemas for each in self.removed)
+        )  # what was replaced can be put back
         return {
             "format": self.format,
             "files": [file.to_json() for file in self.files.newest],
@@ -305,7 +307,12 @@ class Manifest:
             "jobs": dict(self.jobs),
             "versions": {app: known.to_json() for app, known in self.versions.items()},
             "ended": dict(self.ended),
-            "removed": [each.to_json() for each in self.removed],
+            "removed": [
+                each.to_json()
+                for files in self.removed
+                if not isinstance(files.files, Part)
+                for each in files
+            ],
             "success": self.success,
         }
 
@@ -318,8 +325,24 @@ class Manifest:
             ),
             **({"olderJobs": older.name} if older is not None else {}),
             **(
-                {"merges": {path: merge.name for path, merge in self.merges.items()}}
+                {
+                    "merges": {
+                        path: merge.name if merge.place is None else [merge.name, merge.place]
+                        for path, merge in self.merges.items()
+                    }
+                }
                 if self.merges
+                else {}
+            ),
+            **(
+                {
+                    "removedParts": [
+                        [each.number, each.until, each.merged, each.files.to_json()]
+                        for each in self.removed
+                        if isinstance(each.files, Part)
+                    ]
+                }
+                if self.has_removed_parts
                 else {}
             ),
             **({"retired": [list(each) for each in self.retired]} if self.retired else {}),
@@ -354,10 +377,7 @@ class Manifest:
                     for app, known in data["versions"].items()
                 },
                 ended=data["ended"],
-                removed=tuple(
-                    Replaced(DataFile(**file), number, until, bool(merged))
-                    for file, number, until, *merged in data["removed"]
-                ),
+                removed=removed_of(data, read),
                 success=data["success"],
                 older_jobs=older_jobs_of(data, read),
                 merges=merges_of(data, read),
@@ -378,12 +398,10 @@ def _check_places(made: Manifest) -> None:
     Raises:
         ValueError: it does.
     """
-    files = [*made.files.newest, *(each.file for each in made.removed)]
+    named = (each.files for each in made.removed if not isinstance(each.files, Part))
+    files = [*made.files.newest, *chain.from_iterable(named)]
     if strange := next((file.path for file in files if not is_below(file.path)), None):
         raise ValueError(f"{strange!r} is not a file below the directory")
-    for each in made.removed:
-        if type(each.number) is not int:
-            raise ValueError(f"{each.number!r} is not the number of an entry")
     for claim in made.claims.values():
         if "/" in claim.owner or type(claim.epoch) is not int:
             raise ValueError(f"{claim.owner!r} is not the name of a job")
@@ -465,10 +483,10 @@ def _parse(raw: bytes, number: int, shown: str, parts: PartFiles) -> Entry:
     try:
         data = json.loads(raw)
         form = data["log"]
-        if form not in (FORMAT, _WITH_PARTS, _WITH_MERGES):
+        if form not in (FORMAT, _WITH_PARTS, _WITH_MERGES, _WITH_REMOVED):
             raise TargetError(
                 f"{shown} is a log entry of version {form!r}; this spark-channel knows {FORMAT!r} to "
-                f"{_WITH_MERGES!r}: use the version that wrote it, or a newer one"
+                f"{_WITH_REMOVED!r}: use the version that wrote it, or a newer one"
             )
         entry_id, ancestors = str(data["id"]), tuple(data["ancestors"])
         state = data["state"]
@@ -568,10 +586,17 @@ class Log:
             written.append(name)
             return name
 
+        def write_merges(merges: Sequence[Merge]) -> list[Merge]:
+            name = write({"merges": [merge.to_json() for merge in merges]})
+            return [
+                Merge(name, self._parts.read, merge.files, place)
+                for place, merge in enumerate(merges)
+            ]
+
         folded = made.folded(
             lambda files: Part.of(write({"files": [file.to_json() for file in files]}), files),
             lambda jobs: OlderJobs(write({"jobs": dict(jobs)}), self._parts.read),
-            lambda merge: Merge(write(merge.to_json()), self._parts.read, merge.files),
+            write_merges,
         )
         now = utc_now()
         before = Manifest(made.format) if newest is None else newest.manifest
@@ -606,9 +631,12 @@ def _ancestors(newest: Entry | None) -> tuple[str, ...]:
 
 def _dumps(entry: Entry, what: str) -> bytes:
     made = entry.manifest
-    has_merges = made.merges or any(each.merged for each in made.removed)
+    form = _WITH_PARTS if made.part_names else FORMAT
+    has_places = any(merge.place is not None for merge in made.merges.values())
+    if made.merges or any(each.merged for each in made.removed):
+        form = _WITH_MERGES
     data = {
-        "log": _WITH_MERGES if has_merges else _WITH_PARTS if made.part_names else FORMAT,
+        "log": _WITH_REMOVED if made.has_removed_parts or has_places else form,
         "number": entry.number,
         "id": entry.id,
         "ancestors": list(entry.ancestors),

@@ -14,7 +14,8 @@ import re
 import uuid
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import groupby
 from typing import Any
 
 from spark_channel.connectors.files.filesystem import LOG, Location, read_file
@@ -27,15 +28,20 @@ __all__ = [
     "OlderJobs",
     "Part",
     "PartFiles",
+    "RemovedFiles",
+    "Replaced",
     "is_below",
     "merges_of",
     "older_jobs_of",
     "parts_of",
+    "removed_of",
 ]
 
 _NEWEST = 32
 """An entry names at most so many files itself."""
 _MERGED = 10
+_REMOVED = 1000
+"""Removed files of one part: a job that only adds files tidies up so many."""
 _NAME = re.compile(r"(\d{20})-[0-9a-f]{12}\.json")
 
 
@@ -147,8 +153,70 @@ class Part:
         made.__dict__["files"] = tuple(files)
         return made
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Part) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[DataFile]:
+        return iter(self.files)
+
     def to_json(self) -> list[Any]:
         return [self.name, self.count, list(self.schemas)]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A file that was replaced in entry `number`: by an overwrite, or `merged` into one that has its rows.
+
+    It may be read until the time `until` (ISO, UTC).
+    """
+
+    file: DataFile
+    number: int
+    until: str
+    merged: bool = False
+
+    def to_json(self) -> list[Any]:
+        return [self.file.to_json(), self.number, self.until, *([True] if self.merged else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFiles:
+    """Files that were replaced together, see `Replaced`. To iterate reads their part."""
+
+    number: int
+    until: str
+    merged: bool
+    files: tuple[DataFile, ...] | Part
+    """Those that the entry names itself, or a part of them."""
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[Replaced]:
+        for file in self.files:
+            yield Replaced(file, self.number, self.until, self.merged)
+
+    @property
+    def schemas(self) -> set[str]:
+        """The keys of the schemas of all files."""
+        if isinstance(self.files, Part):
+            return set(self.files.schemas)
+        return {file.schema for file in self.files if file.schema}
+
+    def folded(self, write: Callable[[Sequence[DataFile]], Part]) -> list["RemovedFiles"]:
+        """The same files, of which an entry has to name few itself. `write` keeps files as a part."""
+        if isinstance(self.files, Part) or len(self.files) <= _NEWEST:
+            return [self]
+        starts = range(0, len(self.files), _REMOVED)
+        return [
+            replace(self, files=write(self.files[start : start + _REMOVED])) for start in starts
+        ]
 
 
 class OlderJobs:
@@ -185,16 +253,20 @@ class Merged:
 
 
 class Merge:
-    """The files from which one was merged, in a separate part: streams that took them do not take their rows again."""
+    """The files from which one was merged, in a separate part: streams that took them do not take their rows again.
+
+    All merges of an entry are in one part, each in its `place`; None: the part has this one alone.
+    """
 
     def __init__(
         self,
         name: str,
         read: Callable[[str], Any],
         files: Sequence[Merged] | None = None,
+        place: int | None = None,
     ) -> None:
-        self.name = name
-        """Of the part; "" until it is written."""
+        self.name, self.place = name, place
+        """`name` is the part's; "" until it is written."""
         self._read = read
         if files is not None:
             self.__dict__["files"] = tuple(files)
@@ -210,11 +282,13 @@ class Merge:
         try:
             files = tuple(
                 Merged(str(path), int(nbytes), int(mtime_ns), tuple(of))
-                for path, nbytes, mtime_ns, of in data["merged"]
+                for path, nbytes, mtime_ns, of in (
+                    data["merged"] if self.place is None else data["merges"][self.place]
+                )
             )
             if any(not 0 <= each < place for place, file in enumerate(files) for each in file.of):
                 raise ValueError("a file comes before those that it was merged from")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             raise TargetError(
                 f"{self.name} is a damaged part of a log of spark-channel: {error!r}. Restore it, or move the folder "
                 f"{LOG} away to read every file of the directory"
@@ -243,12 +317,8 @@ class Merge:
             files.append(Merged(source.path, source.nbytes, mtime_ns, of))
         return cls("", _never_read, files)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "merged": [
-                [file.path, file.nbytes, file.mtime_ns, list(file.of)] for file in self.files
-            ]
-        }
+    def to_json(self) -> list[Any]:
+        return [[file.path, file.nbytes, file.mtime_ns, list(file.of)] for file in self.files]
 
 
 def _never_read(name: str) -> Any:
@@ -352,7 +422,46 @@ def merges_of(data: Mapping[str, Any], read: Callable[[str], Any]) -> dict[str, 
     Raises:
         ValueError, TypeError: the entry is damaged.
     """
-    return {str(path): Merge(_checked(name), read) for path, name in data.get("merges", {}).items()}
+    read_once = cache(read)
+
+    def merge(where: str | Sequence[Any]) -> Merge:
+        if isinstance(where, str):
+            return Merge(_checked(where), read_once)
+        name, place = where
+        return Merge(_checked(name), read_once, place=int(place))
+
+    return {str(path): merge(where) for path, where in data.get("merges", {}).items()}
+
+
+def removed_of(data: Mapping[str, Any], read: Callable[[str], Any]) -> tuple[RemovedFiles, ...]:
+    """The replaced files that an entry names itself, and the parts of others.
+
+    Raises:
+        KeyError, ValueError, TypeError: the entry is damaged.
+    """
+    named = [
+        Replaced(DataFile(**file), _number(number), until, bool(merged))
+        for file, number, until, *merged in data["removed"]
+    ]
+    groups = groupby(named, lambda each: (each.number, each.until, each.merged))
+    return (
+        *(RemovedFiles(*of, tuple(each.file for each in files)) for of, files in groups),
+        *(
+            RemovedFiles(
+                _number(number),
+                str(until),
+                bool(merged),
+                Part(_checked(name), int(count), schemas, read),
+            )
+            for number, until, merged, (name, count, schemas) in data.get("removedParts", ())
+        ),
+    )
+
+
+def _number(number: object) -> int:
+    if type(number) is not int:
+        raise ValueError(f"{number!r} is not the number of an entry")
+    return number
 
 
 def _checked(name: str) -> str:

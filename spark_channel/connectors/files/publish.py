@@ -48,10 +48,15 @@ from spark_channel.connectors.files.log import (
     Entry,
     Log,
     Manifest,
-    Replaced,
     newest_entry,
 )
-from spark_channel.connectors.files.parts import DataFile, FileList, is_below
+from spark_channel.connectors.files.parts import (
+    DataFile,
+    FileList,
+    RemovedFiles,
+    Replaced,
+    is_below,
+)
 from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
 from spark_channel.errors import ChannelError, CommitError, TargetError
 from spark_channel.plain_text import log_of
@@ -469,8 +474,8 @@ class TargetDirectory:
 
     def replaced(self) -> list[Replaced]:
         """The files that overwrites replaced and that are still there, in the order of the overwrites."""
-        removed = self.manifest().removed
-        return [each for each in removed if not each.merged and self._kept(each) is not None]
+        replaced = self.manifest().replaced()
+        return [each for each in replaced if not each.merged and self._kept(each) is not None]
 
     def _kept(self, each: Replaced) -> str | None:
         """Where a replaced file is; None = it was removed."""
@@ -489,8 +494,8 @@ class TargetDirectory:
             TargetError: they are not all there, or another file has a name of theirs. CommitError: another job has
             removed some at the same time.
         """
-        removed = self.manifest().removed
-        files = [each for each in removed if each.number == number and not each.merged]
+        replaced = self.manifest().replaced()
+        files = [each for each in replaced if each.number == number and not each.merged]
         self._check_kept(number, files)
         form = format_by_name(files[0].file.path) or self.manifest().format
         self._replaces = True
@@ -547,8 +552,8 @@ class TargetDirectory:
     def _with_back(
         self, found: Manifest, entry: int, files: Sequence[Replaced], form: str
     ) -> Manifest | None:
-        if set(files) <= set(found.removed):
-            return claims.put_back(found, entry, files, form, until=self._until())
+        if set(files) <= set(found.replaced()):
+            return claims.put_back(found, entry, files[0].number, form, until=self._until())
         if not found.files.missing([each.file.path for each in files]):
             return None
         raise TargetError(
@@ -570,18 +575,13 @@ class TargetDirectory:
 
     def tidy(self, manifest: Manifest) -> None:
         """Remove what no reader needs: only files that the log has listed, and its own."""
-        listed = {file.path for file in manifest.files} if manifest.removed else set()
         now = _now()
-        due = self._share([each for each in manifest.removed if each.until <= now])
         if self.store.staged:
-            kept = [
-                each
-                for each in manifest.removed
-                if each.until > now and each.file.path not in listed
-            ]
-            for each in self._share(kept):
-                self._set_aside(each)
-        self._remove_all(due, listed)
+            for files in self._share([each for each in manifest.removed if each.until > now]):
+                self._set_together_aside(files, manifest)
+        self._remove_all(
+            self._share([each for each in manifest.removed if each.until <= now]), manifest
+        )
         self._entries.prune()
         self.store.remove_unfinished(self.inside(LOG))
 
@@ -589,30 +589,47 @@ class TargetDirectory:
         """Remove all replaced files whose time is over, whoever replaced them."""
         manifest, now = self.manifest(), _now()
         due = [each for each in manifest.removed if each.until <= now]
-        if due:
-            self._remove_all(due, {file.path for file in manifest.files})
+        self._remove_all(due, manifest)
 
-    def _remove_all(self, due: Sequence[Replaced], listed: set[str]) -> None:
-        gone = self._remove(due, listed)
+    def _remove_all(self, due: Sequence[RemovedFiles], manifest: Manifest) -> None:
+        gone = set(due)
+        for files in due:
+            self._remove(files, self._listed_too(files, manifest))
         if gone:
             self._change(
                 lambda found, _: _without(found, gone) if gone & set(found.removed) else None,
-                f"{len(gone)} replaced files removed",
+                f"{sum(map(len, gone))} replaced files removed",
             )
 
-    def _share(self, replaced: list[Replaced]) -> list[Replaced]:
+    def _listed_too(self, files: RemovedFiles, manifest: Manifest) -> set[str]:
+        """Those of replaced files whose names are visible again: other programs use a name again."""
+        foreign = {each.path for each in files.files if self.names.run_of(each.path) is None}
+        return foreign & {file.path for file in manifest.files} if foreign else set()
+
+    def _share(self, replaced: list[RemovedFiles]) -> list[RemovedFiles]:
         """What this job tidies up. It waits for nothing that another job has replaced, which does so itself.
 
         A few files are no matter. Of many, that were replaced many entries ago, that job has died, or their retention
         has passed since: a job that replaces files removes them all, another one a part.
         """
         others = [each for each in replaced if each.number not in self._tried]
-        if len(others) <= _FEW:
+        if sum(map(len, others)) <= _FEW:
             return replaced
         newest = max(self._tried, default=0)
         left = [each for each in others if each.number < newest - _LEFT]
         mine = [each for each in replaced if each.number in self._tried]
-        return mine + (left if self._replaces else left[:_MOST])
+        return mine + (left if self._replaces else _some(left, newest))
+
+    def _set_together_aside(self, files: RemovedFiles, manifest: Manifest) -> None:
+        """In their order, so the last one tells whether it is done."""
+        replaced = list(files)
+        is_done = not self._is_same(self.inside(replaced[-1].file.path), replaced[-1].file)
+        if is_done and files.number not in self._tried:
+            return
+        listed = self._listed_too(files, manifest)
+        for each in replaced:
+            if each.file.path not in listed:
+                self._set_aside(each)
 
     def _set_aside(self, each: Replaced) -> None:
         """A local disk: other readers do not see it, and readers of spark-channel find it."""
@@ -630,7 +647,7 @@ class TargetDirectory:
             return
         self._remove_traces(each.file.path)
 
-    def _remove(self, due: Sequence[Replaced], listed: set[str]) -> set[Replaced]:
+    def _remove(self, due: RemovedFiles, listed: set[str]) -> None:
         there = []
         for each in due:
             if each.file.path in listed or not is_below(each.file.path):
@@ -642,7 +659,6 @@ class TargetDirectory:
                 there.append(path)  # each generated name is used once
         if there:
             self.store.remove_many(there)
-        return set(due)
 
     def _remove_replaced(self, each: Replaced, path: str) -> None:
         """On a local disk. A file that is not below the directory, but behind a link there, stays."""
@@ -708,8 +724,7 @@ class TargetDirectory:
     def _remove_unlisted(self, folder: JobFolder, manifest: Manifest) -> None:
         """A listing of the directory, which takes as long as it has files."""
         unlisted = [path for path in self._there() if self.names.run_of(path) == folder.run]
-        known = {each.file.path for each in manifest.removed}
-        gone = [path for path in manifest.files.missing(unlisted) if path not in known]
+        gone = manifest.missing(unlisted)
         if gone:
             self.store.remove_many([self.inside(path) for path in gone])
 
@@ -730,11 +745,22 @@ def _listed(there: Mapping[str, pafs.FileInfo]) -> FileList:
     )
 
 
-def _without(manifest: Manifest, gone: set[Replaced]) -> Manifest:
+def _some(files: Sequence[RemovedFiles], turn: int) -> list[RemovedFiles]:
+    """About a thousand of the files, others in each turn."""
+    found, count = list[RemovedFiles](), 0
+    for place in range(len(files)):
+        if count >= _MOST:
+            break
+        found.append(files[(turn + place) % len(files)])
+        count += len(found[-1])
+    return found
+
+
+def _without(manifest: Manifest, gone: set[RemovedFiles]) -> Manifest:
     made = replace(manifest, removed=tuple(each for each in manifest.removed if each not in gone))
     if not made.merges:
         return made
-    known = {file.path for file in made.files} | {each.file.path for each in made.removed}
+    known = {file.path for file in made.files} | {each.file.path for each in made.replaced()}
     return replace(
         made, merges={path: merge for path, merge in made.merges.items() if path in known}
     )

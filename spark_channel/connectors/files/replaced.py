@@ -7,7 +7,8 @@ from itertools import groupby
 from spark_channel.clock import utc_now
 from spark_channel.connectors.files.claims import OwnedFileNames
 from spark_channel.connectors.files.filesystem import locate, writing
-from spark_channel.connectors.files.log import Replaced, newest_entry
+from spark_channel.connectors.files.log import newest_entry
+from spark_channel.connectors.files.parts import Replaced
 from spark_channel.connectors.files.publish import TargetDirectory
 from spark_channel.connectors.files.store import store_of
 from spark_channel.connectors.remote import is_remote

@@ -95,7 +95,8 @@ def parts_named(path: Path) -> set[str]:
     return {
         *older,
         *(name for name, *_ in found.get("parts", [])),
-        *found.get("merges", {}).values(),
+        *(each if isinstance(each, str) else each[0] for each in found.get("merges", {}).values()),
+        *(part[0] for *_, part in found.get("removedParts", [])),
         *(name for name, _ in found.get("retired", [])),
     }
 

@@ -1,5 +1,6 @@
 """Small files of a folder are merged: the same rows, for every reader, whatever happens meanwhile."""
 
+import json
 import os
 import signal
 import subprocess
@@ -18,8 +19,9 @@ import pytest
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.compaction import small_groups
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
-from spark_channel.connectors.files import compact, publish, writer
+from spark_channel.connectors.files import compact, parts, publish, writer
 from spark_channel.connectors.files.parts import PartFiles
+from spark_channel.connectors.files.publish import TargetDirectory
 from spark_channel.connectors.files.replaced import put_back, replaced_files
 from spark_channel.errors import SourceError, TargetError, UnsupportedError
 from tests.connectors.files.helpers import (
@@ -240,7 +242,50 @@ def test_due_files_are_removed_by_a_merge_with_nothing_to_do(
     assert merge("parquet", target).merged == 0
     assert not list((target / "_spark_channel" / "replaced").rglob("*.parquet"))
     assert state(target)["removed"] == []
+    assert "removedParts" not in state(target)
     assert visible("parquet", target) == list(range(150))
+
+
+def test_later_jobs_neither_write_nor_read_the_names_of_old_files(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until these are due: then each job removes some of them."""
+    monkeypatch.setattr(parts, "_REMOVED", 10)
+    for name, value in {"_FEW": 0, "_LEFT": 0, "_MOST": 1}.items():
+        monkeypatch.setattr(publish, name, value)
+    fill("parquet", target, 60)
+    merge("parquet", target)
+    found, names = state(target), [part[0] for *_, part in state(target)["removedParts"]]
+    assert (found["removed"], len(names)) == ([], 6)
+    assert len(json.dumps(found)) < 6_000
+    asked: list[str] = []
+    read_part = PartFiles.read
+    monkeypatch.setattr(
+        PartFiles, "read", lambda files, name: asked.append(name) or read_part(files, name)
+    )
+    monkeypatch.setattr(TargetDirectory, "_share", lambda *_: [])  # a local disk looks at one
+    write("parquet", target, numbers(90), job="later")
+    assert not set(asked) & set(names)
+    monkeypatch.undo()
+    for name, value in {"_FEW": 0, "_LEFT": 0, "_MOST": 1}.items():
+        monkeypatch.setattr(publish, name, value)
+    later = utc_now() + timedelta(hours=2)
+    monkeypatch.setattr(publish, "utc_now", lambda: later)
+    kept = target / "_spark_channel" / "replaced"
+    for number in range(6):
+        assert len(list(kept.rglob("*.parquet"))) == 60 - 10 * number
+        write("parquet", target, numbers(number), job=f"more{number}")
+    assert not list(kept.rglob("*.parquet"))
+    assert "removedParts" not in state(target)
+    assert visible("parquet", target) == sorted([*range(60), 90, *range(6)])
+
+
+def test_a_merge_of_many_groups_writes_one_list_of_what_it_merged(target: Path) -> None:
+    fill("csv", target, 20)
+    assert merge("csv", target, 16).made == 5
+    merges = state(target)["merges"]
+    assert len({name for name, _ in merges.values()}) == 1
+    assert sorted(place for _, place in merges.values()) == list(range(5))
 
 
 def test_merged_files_are_not_offered_to_be_put_back(target: Path) -> None:
@@ -580,7 +625,7 @@ def test_a_new_stream_takes_a_merged_file_and_a_late_one_says_that_it_cannot(tar
 def test_the_log_of_merged_files_is_of_a_version_that_earlier_programs_refuse(target: Path) -> None:
     fill("parquet", target, 2)
     merge("parquet", target)
-    assert newest(target)["log"] == "spark-channel/4"
+    assert newest(target)["log"] == "spark-channel/5"
 
 
 def test_a_list_in_parts(target: Path) -> None:

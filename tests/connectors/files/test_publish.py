@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.connectors import TaskWriter
-from spark_channel.connectors.files import claims, publish, store, writer
+from spark_channel.connectors.files import claims, parts, publish, store, writer
 from spark_channel.connectors.files.log import PublishedVersions
 from spark_channel.connectors.files.store import LocalStore, Store
 from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
@@ -726,6 +726,7 @@ def test_a_job_does_not_wait_for_the_files_that_another_one_replaced(
     """Many of them: the job that replaced them removes them. When it has died, later jobs do, part by part."""
     monkeypatch.setattr(publish, "_FEW", 5)
     monkeypatch.setattr(publish, "_MOST", 10)
+    monkeypatch.setattr(parts, "_REMOVED", 10)
     rows = numbers(*range(40))
     write("parquet", target, rows, job="many", maxRecordsPerFile="1", retention="0")
     there = len(list(target.glob("part-*")))
