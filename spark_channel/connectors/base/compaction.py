@@ -1,10 +1,10 @@
 """Merging small files: which ones, and what became of them. No I/O."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["FEW_BYTES", "FEW_ROWS", "Compaction", "are_few", "small_groups"]
+__all__ = ["FEW_BYTES", "FEW_ROWS", "Compaction", "are_few", "in_steps", "small_groups"]
 
 FEW_ROWS, FEW_BYTES = 1_000_000, 64 << 20
 """Rows and Arrow bytes of a job that become one file for each partition value."""
@@ -68,6 +68,25 @@ def small_groups(
         open_groups[of] = (group, held + size) if held + size < target else ([], 0)
     found = [_alike(group, nbytes) for group in groups]
     return [group for group in found if len(group) > 1]
+
+
+_STEP_BYTES, _STEP_FILES = 1 << 30, 20_000
+"""Of the files that one step merges, about."""
+
+
+def in_steps(
+    groups: Iterable[list[_File]], nbytes: Callable[[_File], int]
+) -> Iterator[list[list[_File]]]:
+    """The groups that are merged under one claim, and published together: a kill, or another job, undoes one step."""
+    step, held, files = list[list[_File]](), 0, 0
+    for group in groups:
+        step.append(group)
+        held, files = held + sum(map(nbytes, group)), files + len(group)
+        if held >= _STEP_BYTES or files >= _STEP_FILES:
+            yield step
+            step, held, files = [], 0, 0
+    if step:
+        yield step
 
 
 def _alike(group: list[_File], nbytes: Callable[[_File], int]) -> list[_File]:

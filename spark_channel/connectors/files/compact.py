@@ -1,8 +1,8 @@
-"""Merges the small files of a directory: the same rows in the same order, in one entry of the log.
+"""Merges the small files of a directory: the same rows in the same order, about a GiB in one entry of the log.
 
-A merge is a write of its own, with a claim and staging. A reader that has the old list finds the old files until option
-`retention` is over; then the next write removes them. A merge whose sources another job has taken out meanwhile (an
-overwrite, another merge) is dropped.
+Each such step is a write of its own, with a claim and staging. A reader that has the old list finds the old files until
+option `retention` is over; then the next write removes them. A merge whose sources another job has taken out meanwhile
+(an overwrite, another merge) is dropped.
 """
 
 import posixpath
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.connectors.base.claims import Identity
-from spark_channel.connectors.base.compaction import Compaction, small_groups
+from spark_channel.connectors.base.compaction import Compaction, in_steps, small_groups
 from spark_channel.connectors.base.contract import TaskWriter, WriteContext
 from spark_channel.connectors.base.registry import load_reader
 from spark_channel.connectors.files.claims import MergedFile, check_format
@@ -106,7 +106,9 @@ def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Comp
         if dry_run:
             return found
         run = _Run(writer, directory, place, shown)
-        made = run.merge(groups) if groups else []
+        made = [
+            each for step in in_steps(groups, lambda file: file.nbytes) for each in run.merge(step)
+        ]
         directory.remove_due()
     done = [source for _, each in made for source in each.sources]
     return replace(

@@ -1,4 +1,4 @@
-"""Merges the small data files of a lake table: a write that changes no row, in one commit of the table's log.
+"""Merges the small data files of a lake table: writes that change no row, each of about a GiB, in commits of its log.
 
 Neither library does this under the promises of a write here: pyiceberg has no such operation, and deltalake's
 `optimize.compact` removes files by paths that it spells in its own way, so that rows of partitions such as `ü` would
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_channel.clock import utc_text
 from spark_channel.connectors.base import claims as protocol
-from spark_channel.connectors.base.compaction import Compaction, small_groups
+from spark_channel.connectors.base.compaction import Compaction, in_steps, small_groups
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.files.filesystem import writing
 from spark_channel.connectors.lake.publish import LakePlan, LakePublisher, check_same, lost_files
@@ -55,7 +55,8 @@ class LakeMerger(LakePublisher):
             if dry_run or not groups:
                 return found
             run = _Run(self, lake, table.columns)
-            made = run.merge(groups)
+            steps = in_steps(groups, lambda file: file.size)
+            made = [each for step in steps for each in run.merge(step)]
         files_made = [each.file for each in made if each.file is not None]
         done = [source for each in made for source in each.sources]
         return replace(

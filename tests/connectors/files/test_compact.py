@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.clock import utc_now
+from spark_channel.connectors.base import compaction
 from spark_channel.connectors.base.compaction import small_groups
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.files import compact, parts, publish, writer
@@ -286,6 +287,31 @@ def test_a_merge_of_many_groups_writes_one_list_of_what_it_merged(target: Path) 
     merges = state(target)["merges"]
     assert len({name for name, _ in merges.values()}) == 1
     assert sorted(place for _, place in merges.values()) == list(range(5))
+
+
+def test_a_merge_of_many_files_is_done_in_steps_that_stay(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_STEP_FILES", 8)
+    fill("csv", target, 20)
+    publish_step, left = compact._Run._publish, [2]
+
+    def once(run: Any, plan: Any, made: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError("the machine goes down")
+        return publish_step(run, plan, made)
+
+    monkeypatch.setattr(compact._Run, "_publish", once)
+    with pytest.raises(TargetError, match="the machine goes down"):
+        merge("csv", target, 16)
+    assert len(data_files(target)) == 12 + 2
+    assert visible("csv", target) == list(range(20))
+    assert leftovers(target) == []
+    left[0] = 0
+    done = merge("csv", target, 16)
+    assert (done.merged, done.made, len(data_files(target))) == (12, 3, 5)
+    assert visible("csv", target) == list(range(20))
 
 
 def test_merged_files_are_not_offered_to_be_put_back(target: Path) -> None:
