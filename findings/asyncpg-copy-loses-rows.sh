@@ -3,7 +3,7 @@
 # Happens: rows in front of another message in the same packet are dropped, such as of a function that says RAISE INFO:
 #   the status is COPY 20, and one row arrives.
 # Version: asyncpg 0.32.0, PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/copy_session.py
+# Copes: spark_channel/connectors/postgresql/read/copy_session.py
 . "$(dirname "$0")/common.bash"
 pip_install asyncpg==0.32.0
 postgresql 18.4.0

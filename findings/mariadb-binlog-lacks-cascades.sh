@@ -2,7 +2,7 @@
 # Guess: with binlog_format=ROW the binary log has every row that changes.
 # Happens: rows that a foreign key deletes by ON DELETE CASCADE are not in it: the child table is named, without a row event.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: spark_channel/connectors/mysql/binlog_schema.py
+# Copes: spark_channel/connectors/mysql/log/schema.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --skip-grant-tables

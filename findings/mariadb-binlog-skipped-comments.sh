@@ -3,7 +3,7 @@
 #   follows from its version.
 # Happens: MariaDB logs words that it skipped as a plain comment, without the `!`: what is still behind `/*!` was executed.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
-# Copes: spark_channel/connectors/mysql/binlog_statements.py
+# Copes: spark_channel/connectors/mysql/log/statements.py
 . "$(dirname "$0")/common.bash"
 pip_install PyMySQL==1.2.4
 mariadb 11.4.5 --skip-grant-tables

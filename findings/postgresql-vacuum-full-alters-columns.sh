@@ -3,7 +3,7 @@
 # Happens: VACUUM FULL changes it, too, of a column that was added with a default: it stores the values that were missing.
 #   So a new `xmin` does not show that the table's definition has changed.
 # Version: PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/reader.py
+# Copes: spark_channel/connectors/postgresql/read/reader.py
 . "$(dirname "$0")/common.bash"
 pip_install psycopg==3.3.9 psycopg-binary==3.3.9
 postgresql 18.4.0

@@ -10,7 +10,7 @@ import pytest
 
 from spark_channel.arrow_schema import InexactError, cast_exactly, numpy_name
 from spark_channel.connectors.sql.catalog import Column, WriteColumn
-from spark_channel.connectors.sql.encode import BadValueError, convert
+from spark_channel.connectors.sql.write.encode import BadValueError, convert
 from spark_channel.errors import SchemaError
 from spark_channel.pipeline.dirty import row_text
 

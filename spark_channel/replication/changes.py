@@ -14,7 +14,7 @@ from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.contract import ColumnFact
 from spark_channel.connectors.base.registry import describe
-from spark_channel.connectors.sql.log_tables import OWN_COLUMNS
+from spark_channel.connectors.sql.feed.log_tables import OWN_COLUMNS
 from spark_channel.errors import (
     BatchRefusedError,
     ChannelError,

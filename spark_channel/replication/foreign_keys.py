@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_channel.connectors.base.definition import ForeignKeyDefinition, TableDefinition
 from spark_channel.connectors.sql.definition import DEFINING
-from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.plain_text import log_of
 from spark_channel.replication.report import TableOutcome

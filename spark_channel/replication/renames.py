@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_channel.connectors.base.contract import ColumnFact
-from spark_channel.connectors.sql.log_tables import OWN_COLUMNS
+from spark_channel.connectors.sql.feed.log_tables import OWN_COLUMNS
 from spark_channel.errors import OptionError, SchemaError
 from spark_channel.replication.masks import mask_of, state_of_masks
 from spark_channel.replication.table_run import reader_of

@@ -16,7 +16,7 @@ from spark_channel.connectors.base.registry import Connector
 from spark_channel.connectors.base.stored import Overlap, most_overlap
 from spark_channel.connectors.sql.definition import DEFINING, lacking
 from spark_channel.connectors.sql.session_pool import keeping_sessions
-from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import ChannelError, JobFileError, OptionError, SourceError
 from spark_channel.option_types import resolve_references
 from spark_channel.plain_text import log_of

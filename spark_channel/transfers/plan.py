@@ -627,7 +627,7 @@ def _first_open(end: Endpoint, urls: Sequence[str]) -> str:
     Raises:
         SourceError: there is none; names each url with its reason.
     """
-    from spark_channel.connectors.sql.reader import SqlReader
+    from spark_channel.connectors.sql.read.reader import SqlReader
 
     reasons = []
     part = end.parts[0].options if end.parts else {}

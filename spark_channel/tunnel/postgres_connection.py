@@ -10,7 +10,7 @@ import adbc_driver_manager
 
 from spark_channel.connectors.postgresql.shared_database import SharedDatabase
 from spark_channel.connectors.sql.dialect import marked
-from spark_channel.connectors.sql.postgresql import verified
+from spark_channel.connectors.sql.postgresql_family import verified
 from spark_channel.connectors.sql.session_pool import sessions
 
 __all__ = ["transaction"]

@@ -19,10 +19,10 @@ import pyarrow as pa
 from spark_channel.clock import FixedSeconds
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.sql.catalog import ReadColumn
-from spark_channel.connectors.sql.keyset import SessionHolder
-from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.connectors.sql.splits import conditions_of
+from spark_channel.connectors.sql.read.keyset import SessionHolder
+from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.source import ReadSource
+from spark_channel.connectors.sql.read.splits import conditions_of
 from spark_channel.errors import ChannelError
 from spark_channel.pipeline.read import BatchRateLimiter, ReadCancelledError
 from spark_channel.planning import Split

@@ -13,8 +13,8 @@ from spark_channel.arrow_schema import without_notes
 from spark_channel.connectors import Reader
 from spark_channel.connectors.base.registry import Connector, describe, find_connector
 from spark_channel.connectors.sql.catalog import Table
-from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.connectors.sql.splits import split_conditions
+from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.splits import split_conditions
 from spark_channel.errors import OptionError, SchemaError, SourceError, UnsupportedError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, Split

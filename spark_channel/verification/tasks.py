@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_channel.connectors import Read, Reader, SplitReader
-from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.errors import SchemaError
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline.read import GroupRead

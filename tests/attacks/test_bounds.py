@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.sql import claim_tables
+from spark_channel.connectors.sql.write import claim_tables
 from spark_channel.datax import document, load_job
 from spark_channel.datax.document import parse_text
 from spark_channel.errors import JobFileError, OptionError, ServiceUnavailableError, TargetError

@@ -18,7 +18,7 @@ from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.base.network import is_of_this_machine
 from spark_channel.connectors.mysql import session as mysql_session
 from spark_channel.connectors.postgresql.options import PostgresReadOptions, asyncpg_arguments
-from spark_channel.connectors.sql import postgresql as libpq
+from spark_channel.connectors.sql import postgresql_family as libpq
 from spark_channel.errors import ChannelError, OptionError
 from tests.attacks.traps import KINDS, PASSWORD, Authority, trap
 

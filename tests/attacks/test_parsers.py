@@ -17,8 +17,8 @@ from pymysql.protocol import MysqlPacket
 
 from spark_channel.connectors.base.feed import change_schema
 from spark_channel.connectors.mysql.protocol import field_batches
-from spark_channel.connectors.postgresql.copy import row_bounds
-from spark_channel.connectors.postgresql.pgoutput import (
+from spark_channel.connectors.postgresql.copy_format import row_bounds
+from spark_channel.connectors.postgresql.log.pgoutput import (
     ChangeDecoder,
     LogColumn,
     TableChanges,

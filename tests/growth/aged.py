@@ -15,10 +15,10 @@ from spark_channel.connectors import load_writer
 from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.delta.claims import PER_ACTION, bits_app_id
 from spark_channel.connectors.redis import writer as redis_writer
-from spark_channel.connectors.sql.claim_tables import CLAIMS, COLUMNS
-from spark_channel.connectors.sql.claim_upkeep import PER_ROW, with_versions
-from spark_channel.connectors.sql.claims import Claims
-from spark_channel.connectors.sql.write_protocol import WriteProtocol
+from spark_channel.connectors.sql.write.claim_tables import CLAIMS, COLUMNS
+from spark_channel.connectors.sql.write.claim_upkeep import PER_ROW, with_versions
+from spark_channel.connectors.sql.write.claims import Claims
+from spark_channel.connectors.sql.write.protocol import WriteProtocol
 from spark_channel.errors import TargetError
 
 __all__ = ["JOBS", "VERSIONS", "age_delta", "age_folder", "age_redis", "age_sql"]

@@ -15,7 +15,7 @@ from spark_channel.connectors import load_reader
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.postgresql.catalog import _FIND
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
-from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.replication.config import Replication
 from spark_channel.replication.tables import find_tables
 from tests.servers.mariadb import MariadbServer

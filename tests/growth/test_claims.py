@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext, WritePlan
-from spark_channel.connectors.sql.claim_upkeep import PER_ROW
-from spark_channel.connectors.sql.claims import Claims
+from spark_channel.connectors.sql.write.claim_upkeep import PER_ROW
+from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sqlite.session import SqliteSession
 from tests.connectors.protocol.targets import KINDS, Target, open_target
 

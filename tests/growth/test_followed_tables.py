@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.postgresql.pgoutput import LogColumn, TableColumns
-from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
-from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, Key
+from spark_channel.connectors.postgresql.log.pgoutput import LogColumn, TableColumns
+from spark_channel.connectors.postgresql.log.tokens import TablePlace, TablesToken
+from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, Key
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.tunnel.records import Channel, Client, TunnelRecord, TunnelType
 from spark_channel.tunnel.state_machine import checkpoint, hand_out

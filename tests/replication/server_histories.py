@@ -15,7 +15,7 @@ import psycopg
 import pymysql
 
 from spark_channel.connectors.mysql.session import MysqlSession
-from spark_channel.connectors.postgresql.copy_session import PgCopySession
+from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
 from tests.replication.histories import (
     Held,

@@ -9,10 +9,10 @@ import yaml
 
 import spark_channel
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.mysql.binlog_dump import OpenLog
-from spark_channel.connectors.mysql.binlog_events import Event, Kind
-from spark_channel.connectors.mysql.binlog_snapshot import BinlogWatermarks
-from spark_channel.connectors.postgresql.watermarks import PgWatermarks
+from spark_channel.connectors.mysql.log.dump import OpenLog
+from spark_channel.connectors.mysql.log.events import Event, Kind
+from spark_channel.connectors.mysql.log.snapshot import BinlogWatermarks
+from spark_channel.connectors.postgresql.log.watermarks import PgWatermarks
 from spark_channel.errors import SourceError, SupersededError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import Follower

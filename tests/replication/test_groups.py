@@ -17,9 +17,9 @@ import pytest
 import spark_channel
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.together import SmallTable, Together
-from spark_channel.connectors.postgresql import together as publishing
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
-from spark_channel.connectors.postgresql.together import PostgresTogether
+from spark_channel.connectors.postgresql.write import small_tables as publishing
+from spark_channel.connectors.postgresql.write.small_tables import PostgresTogether
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import JobCancelledError, TargetError
 from spark_channel.local import LocalMove
@@ -348,7 +348,7 @@ def test_a_commit_without_an_answer_loses_and_doubles_nothing(
 _KILLED = """
 import os, signal, sys
 import spark_channel
-from spark_channel.connectors.postgresql import together
+from spark_channel.connectors.postgresql.write import small_tables as together
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 
 def dies(cls, name, when, after=0):

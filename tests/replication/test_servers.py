@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import spark_channel
-from spark_channel.connectors.postgresql.copy_session import PgCopySession
+from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
 from spark_channel.errors import OptionError
 from spark_channel.replication import ReplicationReport

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_channel.connectors.sql.incremental_snapshot import (
+from spark_channel.connectors.sql.feed.incremental_snapshot import (
     BaseProgress,
     ChunkWindow,
     Key,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, ChunkWindow
+from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, ChunkWindow
 from tests.tunnel.table_model import Client, Table, play
 
 

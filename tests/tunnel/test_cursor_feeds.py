@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.connectors.sql import SqlReader
-from spark_channel.connectors.sql.cursor_feed import CursorFeed
+from spark_channel.connectors.sql.feed.cursor_feed import CursorFeed
 from spark_channel.errors import OptionError, SchemaError, SourceError, UnsupportedError
 from spark_channel.testing import VirtualClock
 from spark_channel.tunnel import Delivery, Tunnel

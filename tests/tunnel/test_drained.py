@@ -16,7 +16,7 @@ import pytest
 
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit
-from spark_channel.connectors.sql.cursor_feed import CursorFeed
+from spark_channel.connectors.sql.feed.cursor_feed import CursorFeed
 from spark_channel.errors import TunnelError
 from spark_channel.planning import Split
 from spark_channel.testing import VirtualClock

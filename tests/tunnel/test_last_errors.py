@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_channel.connectors.postgresql import feed
+from spark_channel.connectors.postgresql.log import feed
 from spark_channel.errors import SchemaError, SourceError, TunnelError
 from spark_channel.tunnel import Delivery, Tunnel, worker
 from spark_channel.tunnel.records import ChannelState

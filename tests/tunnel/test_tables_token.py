@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.postgresql.pgoutput import LogColumn, TableColumns
-from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken, differ
-from spark_channel.connectors.sql.incremental_snapshot import (
+from spark_channel.connectors.postgresql.log.pgoutput import LogColumn, TableColumns
+from spark_channel.connectors.postgresql.log.tokens import TablePlace, TablesToken, differ
+from spark_channel.connectors.sql.feed.incremental_snapshot import (
     BaseProgress,
     ChunkWindow,
     Key,

@@ -12,13 +12,13 @@ import sqlglot
 from sqlglot import exp
 
 from spark_channel.connectors.adbc.session import AdbcSession
-from spark_channel.connectors.sql import postgresql
+from spark_channel.connectors.sql import postgresql_family as postgresql
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table, TargetTable
-from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
-from spark_channel.connectors.sql.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import identifier, only_name, parsed_name
+from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.errors import TargetError
 
 __all__ = [

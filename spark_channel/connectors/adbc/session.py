@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 
 from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
-from spark_channel.connectors.sql.postgresql import (
+from spark_channel.connectors.sql.postgresql_family import (
     QUOTES,
     SETTINGS,
     for_transaction,

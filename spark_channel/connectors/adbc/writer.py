@@ -32,15 +32,15 @@ from spark_channel.connectors.adbc.session import (
 from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
-from spark_channel.connectors.sql.claim_tables import TASKS, ClaimDialect
-from spark_channel.connectors.sql.publish import PLACE, check_stored
-from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
-from spark_channel.connectors.sql.target_columns import merge_key
-from spark_channel.connectors.sql.task_writer import SqlTaskWriter
-from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
-from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.connectors.sql.write.claim_tables import TASKS, ClaimDialect
+from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.publish import PLACE, check_stored
+from spark_channel.connectors.sql.write.target_columns import merge_key
+from spark_channel.connectors.sql.write.task_writer import SqlTaskWriter
+from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import (
     BatchRefusedError,
     OptionError,

@@ -300,7 +300,7 @@ _BUILT_IN = (
         maturity="stable",
         tested="PostgreSQL 15; the main tests also on 13 and 18",
         delivery=_ONCE,
-        together="spark_channel.connectors.postgresql.together:joined",
+        together="spark_channel.connectors.postgresql.write.small_tables:joined",
     ),
     Connector(
         "mysql",

@@ -19,9 +19,9 @@ from spark_channel.connectors.clickhouse.session import (
 )
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.splits import Quantiles, Splitter, distinct
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.splits import Quantiles, Splitter, distinct
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions

@@ -21,13 +21,13 @@ from spark_channel.connectors.sql.catalog import (
     WriteColumn,
 )
 from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, misfit
-from spark_channel.connectors.sql.encode import (
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import identifier, name_readings
+from spark_channel.connectors.sql.write.encode import (
     convert,
     first_outside,
     refuse_where,
 )
-from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.statements import identifier, name_readings
 from spark_channel.errors import SchemaError
 from spark_channel.lazy import compute as pc
 

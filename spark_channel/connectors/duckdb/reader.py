@@ -12,9 +12,9 @@ from spark_channel.connectors.duckdb.definition import read_definition
 from spark_channel.connectors.duckdb.dialect import DuckdbDialect, DuckdbTable
 from spark_channel.connectors.duckdb.session import DuckdbReadOptions, DuckdbSession, check_file
 from spark_channel.connectors.sql.catalog import Table
-from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.splits import Quantiles, Splitter, distinct
 from spark_channel.connectors.sql.session import Session, session_script
-from spark_channel.connectors.sql.splits import Quantiles, Splitter, distinct
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split

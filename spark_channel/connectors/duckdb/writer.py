@@ -22,15 +22,15 @@ from spark_channel.connectors.duckdb.dialect import (
 )
 from spark_channel.connectors.duckdb.session import DuckdbSession, DuckdbWriteOptions, check_file
 from spark_channel.connectors.sql.catalog import Table, TargetTable, WriteColumn
-from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
-from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter, file_plan
-from spark_channel.connectors.sql.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import name_readings
-from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.encode import BadValueError
+from spark_channel.connectors.sql.write.file_database import FileTaskWriter, FileWriter, file_plan
+from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_stored
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions

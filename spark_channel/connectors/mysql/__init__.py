@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.mysql.reader import MysqlReader
-    from spark_channel.connectors.mysql.writer import MysqlWriter
+    from spark_channel.connectors.mysql.read.reader import MysqlReader
+    from spark_channel.connectors.mysql.write.writer import MysqlWriter
 else:
     __getattr__, __dir__ = lazy.exports(
-        __name__, {"reader": ["MysqlReader"], "writer": ["MysqlWriter"]}
+        __name__, {"read.reader": ["MysqlReader"], "write.writer": ["MysqlWriter"]}
     )
 
 __all__ = ["MysqlReader", "MysqlWriter"]

@@ -9,7 +9,7 @@ import pyarrow.csv
 
 from spark_channel.arrow_schema import is_text
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, WriteColumn
-from spark_channel.connectors.sql.encode import (
+from spark_channel.connectors.sql.write.encode import (
     convert,
     dates,
     decimal_text,

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.postgresql.reader import PostgresReader
-    from spark_channel.connectors.postgresql.writer import PostgresWriter
+    from spark_channel.connectors.postgresql.read.reader import PostgresReader
+    from spark_channel.connectors.postgresql.write.writer import PostgresWriter
 else:
     __getattr__, __dir__ = lazy.exports(
-        __name__, {"reader": ["PostgresReader"], "writer": ["PostgresWriter"]}
+        __name__, {"read.reader": ["PostgresReader"], "write.writer": ["PostgresWriter"]}
     )
 
 __all__ = ["PostgresReader", "PostgresWriter"]

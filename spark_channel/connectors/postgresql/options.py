@@ -27,7 +27,7 @@ from spark_channel.connectors.sql.options import (
     SqlReadOptions,
     SqlWriteOptions,
 )
-from spark_channel.connectors.sql.postgresql import sslmode_of
+from spark_channel.connectors.sql.postgresql_family import sslmode_of
 from spark_channel.errors import OptionError
 from spark_channel.options import Secret, Trait, certificate_file
 

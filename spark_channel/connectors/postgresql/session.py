@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.stored import FreeConnections
-from spark_channel.connectors.postgresql.copy import (
+from spark_channel.connectors.postgresql.copy_format import (
     HEADER,
     TRAILER,
     CopyRows,
@@ -38,16 +38,16 @@ from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.settings import Settings
 from spark_channel.connectors.postgresql.shared_database import BY_COPY, shared_database
 from spark_channel.connectors.sql.dialect import marked
-from spark_channel.connectors.sql.postgresql import (
+from spark_channel.connectors.sql.postgresql_family import (
     connected,
     escaped_text,
     joined,
     refused_by_pooler,
 )
-from spark_channel.connectors.sql.publish import check_stored
 from spark_channel.connectors.sql.session import BatchSize, BoundSession, DriverSession, committed
 from spark_channel.connectors.sql.session_pool import AnswerCache, sessions
 from spark_channel.connectors.sql.statements import quoted_name
+from spark_channel.connectors.sql.write.publish import check_stored
 from spark_channel.errors import ChannelError
 from spark_channel.final_errors import final, of_input
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from spark_channel.connectors.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql import SETTINGS, for_transaction, set_config
+from spark_channel.connectors.sql.postgresql_family import SETTINGS, for_transaction, set_config
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import quoted_name
 

@@ -9,7 +9,7 @@ import adbc_driver_manager.dbapi
 import adbc_driver_postgresql
 
 from spark_channel.connectors.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql import QUOTES, is_pooler, refused_by_quotes
+from spark_channel.connectors.sql.postgresql_family import QUOTES, is_pooler, refused_by_quotes
 from spark_channel.errors import ChannelError
 
 __all__ = ["BY_COPY", "SharedConnection", "SharedDatabase", "shared_database"]

@@ -11,20 +11,20 @@ from spark_channel.arrow_schema import first_failure, is_list, is_text
 from spark_channel.connectors.base.contract import NativeRows
 from spark_channel.connectors.base.types import fits, integer_digits, plain_kind
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
-from spark_channel.connectors.postgresql.copy import ELEMENT
+from spark_channel.connectors.postgresql.copy_format import ELEMENT
 from spark_channel.connectors.postgresql.failures import CANNOT_CARRY
 from spark_channel.connectors.postgresql.session import literal_sql
 from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, WriteColumn
 from spark_channel.connectors.sql.dialect import misfit
-from spark_channel.connectors.sql.encode import (
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import only_name
+from spark_channel.connectors.sql.write.encode import (
     BadValueError,
     convert,
     first_outside,
     refuse_where,
     storage,
 )
-from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.statements import only_name
 from spark_channel.lazy import compute as pc
 
 __all__ = [

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
         TargetTable,
         WriteColumn,
     )
-    from spark_channel.connectors.sql.claim_tables import ClaimDialect
-    from spark_channel.connectors.sql.claims import Claims
     from spark_channel.connectors.sql.dialect import Dialect, WriteDialect
     from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
-    from spark_channel.connectors.sql.publish import Merge, StandardMerge
-    from spark_channel.connectors.sql.reader import SqlReader
+    from spark_channel.connectors.sql.read.reader import SqlReader
+    from spark_channel.connectors.sql.read.source import ReadSource
+    from spark_channel.connectors.sql.read.splits import Quantiles, Splitter
     from spark_channel.connectors.sql.session import (
         BatchSize,
         Session,
         WriteSession,
         session_script,
     )
-    from spark_channel.connectors.sql.source import ReadSource
-    from spark_channel.connectors.sql.splits import Quantiles, Splitter
-    from spark_channel.connectors.sql.task_writer import DirectTaskWriter, StagedTaskWriter
-    from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
-    from spark_channel.connectors.sql.writer import SqlWriter
+    from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+    from spark_channel.connectors.sql.write.claims import Claims
+    from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+    from spark_channel.connectors.sql.write.publish import Merge, StandardMerge
+    from spark_channel.connectors.sql.write.task_writer import DirectTaskWriter, StagedTaskWriter
+    from spark_channel.connectors.sql.write.writer import SqlWriter
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
@@ -48,18 +48,18 @@ else:
                 "TargetTable",
                 "WriteColumn",
             ],
-            "claim_tables": ["ClaimDialect"],
-            "claims": ["Claims"],
+            "write.claim_tables": ["ClaimDialect"],
+            "write.claims": ["Claims"],
             "dialect": ["Dialect", "WriteDialect"],
             "options": ["Credentials", "SqlReadOptions", "SqlWriteOptions"],
-            "publish": ["Merge", "StandardMerge"],
-            "reader": ["SqlReader"],
+            "write.publish": ["Merge", "StandardMerge"],
+            "read.reader": ["SqlReader"],
             "session": ["BatchSize", "Session", "WriteSession", "session_script"],
-            "source": ["ReadSource"],
-            "splits": ["Quantiles", "Splitter"],
-            "task_writer": ["DirectTaskWriter", "StagedTaskWriter"],
-            "write_protocol": ["SqlPlan", "WriteTarget"],
-            "writer": ["SqlWriter"],
+            "read.source": ["ReadSource"],
+            "read.splits": ["Quantiles", "Splitter"],
+            "write.task_writer": ["DirectTaskWriter", "StagedTaskWriter"],
+            "write.protocol": ["SqlPlan", "WriteTarget"],
+            "write.writer": ["SqlWriter"],
         },
     )
 

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_channel.connectors.sql.claim_tables import CLAIMS
 from spark_channel.connectors.sql.session import S
+from spark_channel.connectors.sql.write.claim_tables import CLAIMS
 from spark_channel.errors import TargetError
 from spark_channel.final_errors import of_input
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.dialect import WriteDialect
-    from spark_channel.connectors.sql.reader import SqlReader
-    from spark_channel.connectors.sql.write_protocol import WriteTarget
-    from spark_channel.connectors.sql.writer import SqlWriter
+    from spark_channel.connectors.sql.read.reader import SqlReader
+    from spark_channel.connectors.sql.write.protocol import WriteTarget
+    from spark_channel.connectors.sql.write.writer import SqlWriter
 
 __all__ = [
     "OWNER",

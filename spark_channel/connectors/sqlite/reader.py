@@ -9,10 +9,10 @@ import pyarrow as pa
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
-from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.source import ReadSource
+from spark_channel.connectors.sql.read.splits import split_conditions
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.connectors.sql.splits import split_conditions
 from spark_channel.connectors.sqlite.definition import read_definition
 from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteTable, misfit_condition
 from spark_channel.connectors.sqlite.session import (

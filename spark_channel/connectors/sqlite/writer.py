@@ -11,14 +11,14 @@ from spark_channel.connectors.base.contract import Receipt, TaskWriter, bisect_r
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.sql.catalog import Column, Table, TargetTable
-from spark_channel.connectors.sql.claim_tables import CLAIMS, PUBLISHED, ClaimDialect
 from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
-from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter, file_plan
-from spark_channel.connectors.sql.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
-from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.claim_tables import CLAIMS, PUBLISHED, ClaimDialect
+from spark_channel.connectors.sql.write.encode import BadValueError
+from spark_channel.connectors.sql.write.file_database import FileTaskWriter, FileWriter, file_plan
+from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sqlite.definition import read_definition, tried
 from spark_channel.connectors.sqlite.dialect import SqliteTable, SqliteWriteDialect
 from spark_channel.connectors.sqlite.session import (

@@ -14,7 +14,7 @@ import pytest
 
 from spark_channel.connectors import Receipt, WritePlan
 from spark_channel.connectors.duckdb import DuckdbWriter
-from spark_channel.connectors.sql.claim_tables import CLAIMS
+from spark_channel.connectors.sql.write.claim_tables import CLAIMS
 from spark_channel.errors import CommitError, OptionError, SourceError, TargetError
 from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.duckdb.conftest import Duck, run_task

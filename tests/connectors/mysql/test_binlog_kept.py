@@ -3,8 +3,8 @@
 import pytest
 
 from spark_channel.connectors.base.feed import FeedLimit
-from spark_channel.connectors.mysql import binlog_dump
-from spark_channel.connectors.mysql.binlog_position import GtidSet
+from spark_channel.connectors.mysql.log import dump as binlog_dump
+from spark_channel.connectors.mysql.log.position import GtidSet
 from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.test_binlog_tables import follow, made, of, tables_of
 

@@ -13,8 +13,8 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
-from spark_channel.connectors.mysql.binlog_events import (
+from spark_channel.connectors.mysql.log.decoder import ChangeDecoder
+from spark_channel.connectors.mysql.log.events import (
     DAMAGE,
     Event,
     Kind,
@@ -24,10 +24,10 @@ from spark_channel.connectors.mysql.binlog_events import (
     statement_of,
     table_map,
 )
-from spark_channel.connectors.mysql.binlog_position import MysqlGtids
-from spark_channel.connectors.mysql.binlog_rows import RowCutter, field_of
-from spark_channel.connectors.mysql.binlog_table import FollowedTable
-from spark_channel.connectors.mysql.binlog_values import LogColumn
+from spark_channel.connectors.mysql.log.fields import LogColumn
+from spark_channel.connectors.mysql.log.position import MysqlGtids
+from spark_channel.connectors.mysql.log.rows import RowCutter, field_of
+from spark_channel.connectors.mysql.log.table import FollowedTable
 from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.errors import SourceError
 from tests.servers.installed import installed

@@ -15,22 +15,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
-from spark_channel.connectors.mysql.binlog_events import events, inflated
-from spark_channel.connectors.mysql.binlog_position import MariadbGtids, MysqlGtids
-from spark_channel.connectors.mysql.binlog_rows import Field, json_text
-from spark_channel.connectors.mysql.binlog_statements import (
+from spark_channel.connectors.mysql.log.decoder import ChangeDecoder
+from spark_channel.connectors.mysql.log.events import events, inflated
+from spark_channel.connectors.mysql.log.fields import LogColumn
+from spark_channel.connectors.mysql.log.position import MariadbGtids, MysqlGtids
+from spark_channel.connectors.mysql.log.rows import Field, json_text
+from spark_channel.connectors.mysql.log.statements import (
     TRUNCATES,
     ColumnEffect,
     Effect,
     LoggedStatement,
     effects_of,
 )
-from spark_channel.connectors.mysql.binlog_table import FollowedTable, WindowReporter, becomes
-from spark_channel.connectors.mysql.binlog_tables import OneTableFeed
-from spark_channel.connectors.mysql.binlog_values import LogColumn
+from spark_channel.connectors.mysql.log.table import FollowedTable, WindowReporter, becomes
+from spark_channel.connectors.mysql.log.tables import OneTableFeed
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
-from spark_channel.connectors.sql.incremental_snapshot import ChunkWindow
+from spark_channel.connectors.sql.feed.incremental_snapshot import ChunkWindow
 from spark_channel.errors import ChannelError, SourceError
 from tests.service.fuzz import mutated
 
@@ -594,7 +594,7 @@ def test_a_window_of_mysql_is_told_what_a_snapshot_may_not_have_seen() -> None:
 
 def test_a_window_is_told_as_the_log_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that changes a million times is held once."""
-    monkeypatch.setattr("spark_channel.connectors.mysql.binlog_decoder._BATCH_ROWS", 8)
+    monkeypatch.setattr("spark_channel.connectors.mysql.log.decoder._BATCH_ROWS", 8)
     nothing = MysqlGtids.parse("")
     window = ChunkWindow(lambda _: False)
     key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.connectors import FetchSize
-from spark_channel.connectors.mysql import reader as splits
-from spark_channel.connectors.mysql.reader import even_ranges
+from spark_channel.connectors.mysql.read import reader as splits
+from spark_channel.connectors.mysql.read.reader import even_ranges
 from tests.connectors.mysql.conftest import Shop
 
 KEYS = st.sets(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=300)

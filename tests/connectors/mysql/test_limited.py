@@ -11,9 +11,9 @@ import pytest
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.mysql.publish import in_turn
 from spark_channel.connectors.mysql.session import MysqlWriteSession
-from spark_channel.connectors.mysql.task_writer import Loader
+from spark_channel.connectors.mysql.write.publish import in_turn
+from spark_channel.connectors.mysql.write.task_writer import Loader
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.options import CommitMode
@@ -77,7 +77,7 @@ def test_the_rows_of_a_small_task_wait_in_memory_and_go_into_the_table_itself(
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
     inserts, staged = _inserts(monkeypatch), list[object]()
     monkeypatch.setattr(
-        "spark_channel.connectors.mysql.task_writer.create_stage",
+        "spark_channel.connectors.mysql.write.task_writer.create_stage",
         lambda *given, **named: staged.append(given),
     )
     _written(shop, "task", rowsPerSecond="1M")
@@ -239,7 +239,7 @@ def test_tasks_of_a_near_server_add_their_pieces_in_turns(
 ) -> None:
     """Sessions that add rows to one index at once cost it more; far away, it would rest between turns."""
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
-    module = "spark_channel.connectors.mysql.task_writer"
+    module = "spark_channel.connectors.mysql.write.task_writer"
     monkeypatch.setattr(f"{module}.way_seconds", lambda _ask: way)
     monkeypatch.setattr(f"{module}.adding_seconds", lambda *_given, **_named: 2.0)
     run, running, seen = MysqlWriteSession.affected, list[str](), list[int]()

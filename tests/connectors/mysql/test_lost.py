@@ -12,8 +12,8 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.contract import FetchSize
-from spark_channel.connectors.mysql.binlog_dump import dumped
-from spark_channel.connectors.mysql.binlog_position import MariadbGtids
+from spark_channel.connectors.mysql.log.dump import dumped
+from spark_channel.connectors.mysql.log.position import MariadbGtids
 from spark_channel.connectors.mysql.options import MysqlReadOptions, MysqlWriteOptions
 from spark_channel.connectors.mysql.protocol import GuardedConnection
 from spark_channel.connectors.mysql.session import (
@@ -22,7 +22,7 @@ from spark_channel.connectors.mysql.session import (
     MysqlWriteSession,
     is_away,
 )
-from spark_channel.connectors.mysql.task_writer import Loader
+from spark_channel.connectors.mysql.write.task_writer import Loader
 from spark_channel.connectors.sql.catalog import Column, WriteColumn
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import BatchRefusedError, ChannelError, SourceError, TargetError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.mysql import new_table
 from spark_channel.connectors.mysql.dialect import MysqlDialect
+from spark_channel.connectors.mysql.write import new_table
 from spark_channel.errors import OptionError, SchemaError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint

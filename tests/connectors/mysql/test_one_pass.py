@@ -116,7 +116,7 @@ def test_of_two_attempts_at_once_one_adds_its_rows(shop: Shop, keyed: bool) -> N
 def test_a_newer_attempt_ends_an_older_one_that_hangs(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_channel.connectors.mysql.publish._OLDER_SECONDS", 0)
+    monkeypatch.setattr("spark_channel.connectors.mysql.write.publish._OLDER_SECONDS", 0)
     _table(shop)
     writer, plan = _plan(shop)
     older = writer.open(plan, 0, 1)
@@ -281,7 +281,7 @@ def test_a_new_table_and_one_that_is_emptied_are_staged(shop: Shop) -> None:
 @pytest.mark.not_on("mysql", reason="MySQL keeps them for its own wait_timeout")
 def test_the_locks_of_a_silent_client_end(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host may be lost, and the server waits for eight hours."""
-    monkeypatch.setattr("spark_channel.connectors.mysql.task_writer.LOCKED_SECONDS", 2)
+    monkeypatch.setattr("spark_channel.connectors.mysql.write.task_writer.LOCKED_SECONDS", 2)
     _table(shop, ", PRIMARY KEY (id)")
     writer, plan = _plan(shop)
     task = writer.open(plan, 0, 0)

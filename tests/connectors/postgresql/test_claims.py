@@ -14,7 +14,7 @@ from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.dialect import PostgresPlan
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
-from spark_channel.connectors.sql.claims import Claims
+from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg, run_task

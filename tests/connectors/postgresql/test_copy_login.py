@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.postgresql import copy_login
+from spark_channel.connectors.postgresql.read import copy_login
 from spark_channel.errors import SourceError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, TransferSpec

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WritePlan
-from spark_channel.connectors.postgresql import PostgresWriter, load
+from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
+from spark_channel.connectors.postgresql.write import load
 from spark_channel.errors import ChannelError, CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg, own_schema, run_task

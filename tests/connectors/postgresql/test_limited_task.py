@@ -10,9 +10,9 @@ import pytest
 
 from spark_channel.connectors import TaskWriter, WritePlan
 from spark_channel.connectors.postgresql import PostgresWriter
-from spark_channel.connectors.postgresql.load import LimitedTaskWriter, PostgresStagedWriter
-from spark_channel.connectors.postgresql.publish import bring_staged
 from spark_channel.connectors.postgresql.session import PgWriteSession
+from spark_channel.connectors.postgresql.write.load import LimitedTaskWriter, PostgresStagedWriter
+from spark_channel.connectors.postgresql.write.publish import bring_staged
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.testing import VirtualClock
 from spark_channel.transfers.limits import JobLimits
@@ -102,7 +102,7 @@ def test_a_connection_lost_while_rows_are_added_is_made_again(
             pg.kill_sessions("spark-channel write%")
         brought.append(1)
 
-    monkeypatch.setattr("spark_channel.connectors.postgresql.load.bring_staged", lost_once)
+    monkeypatch.setattr("spark_channel.connectors.postgresql.write.load.bring_staged", lost_once)
     task = _staged(writer, plan, _rows(0, 10))
     writer.commit(plan, [task.close()])
     assert len(brought) == 2
@@ -314,7 +314,7 @@ def test_a_task_that_stands_still_between_two_pieces_frees_its_rows_and_adds_the
     pg: Pg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soon = "SET LOCAL idle_in_transaction_session_timeout = '200ms'"
-    monkeypatch.setattr("spark_channel.connectors.postgresql.load.END_WHEN_SILENT", soon)
+    monkeypatch.setattr("spark_channel.connectors.postgresql.write.load.END_WHEN_SILENT", soon)
     copy, held = PgWriteSession.copy, list[str]()
 
     def stand_still(session: PgWriteSession, *given: Any, **named: Any) -> None:

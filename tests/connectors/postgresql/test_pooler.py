@@ -17,8 +17,8 @@ import pytest
 from spark_channel.connectors import Receipt, load_reader, load_writer
 from spark_channel.connectors.base.contract import FetchSize
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
-from spark_channel.connectors.postgresql.copy_session import PgCopySession
-from spark_channel.connectors.sql.postgresql import SETTINGS
+from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
+from spark_channel.connectors.sql.postgresql_family import SETTINGS
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.service import signal_value, sql_value
 from spark_channel.tunnel import Tunnel

@@ -11,9 +11,9 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
-from spark_channel.connectors.postgresql import feed as postgresql_feed
-from spark_channel.connectors.postgresql import replication
-from spark_channel.connectors.postgresql.feed import ReplicationFeed
+from spark_channel.connectors.postgresql.log import feed as postgresql_feed
+from spark_channel.connectors.postgresql.log import slot as replication
+from spark_channel.connectors.postgresql.log.feed import ReplicationFeed
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
@@ -683,7 +683,7 @@ def test_lag_is_told(table: Table) -> None:
 def test_the_lag_of_a_slot_that_is_read_is_not_waited_for(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_channel.connectors.postgresql.feed._LAG_BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("spark_channel.connectors.postgresql.log.feed._LAG_BUSY_SECONDS", 0.1)
     feed = table.feed()
     (token,) = feed.now()
     table.run("INSERT INTO $t SELECT i, repeat('x', 100), 0 FROM generate_series(1, 200000) i")

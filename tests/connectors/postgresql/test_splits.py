@@ -9,7 +9,7 @@ import pytest
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.postgresql.catalog import PgTable
-from spark_channel.connectors.postgresql.reader import PostgresSplitter
+from spark_channel.connectors.postgresql.read.reader import PostgresSplitter
 from spark_channel.connectors.postgresql.session import PgSession
 from spark_channel.errors import OptionError
 from tests.connectors.postgresql.conftest import Pg

@@ -11,7 +11,7 @@ import pytest
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.connectors.base.registry import load_reader
 from spark_channel.connectors.postgresql import PostgresReader
-from spark_channel.connectors.sql.log_tables import listed
+from spark_channel.connectors.sql.feed.log_tables import listed
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, TunnelError
 from tests.servers.postgres import PostgresServer
 
@@ -259,8 +259,8 @@ def test_the_changes_of_a_table_that_joined_are_counted_from_there(shop: Shop) -
 def test_more_changes_than_one_look_counts_are_not_known(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("replication", "feed"):
-        monkeypatch.setattr(f"spark_channel.connectors.postgresql.{module}.MOST_COUNTED", 20)
+    for module in ("slot", "feed"):
+        monkeypatch.setattr(f"spark_channel.connectors.postgresql.log.{module}.MOST_COUNTED", 20)
     feed = shop.feed(has_base=False)
     (at,) = feed.now()
     shop.run(

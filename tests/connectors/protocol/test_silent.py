@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.sql import postgresql
-from spark_channel.connectors.sql.claims import Claims
+from spark_channel.connectors.sql import postgresql_family as postgresql
+from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.protocol.targets import Target, open_target

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize
-from spark_channel.connectors.sql.keyset import ShortStatements
-from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.read.keyset import ShortStatements
+from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.errors import SourceError
 
 Act = Callable[[], object]
@@ -37,7 +37,7 @@ def acting(before: int, act: Act) -> Iterator[list[str]]:
     more = {"before": before, "act": staticmethod(act), "sent": sent}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "spark_channel.connectors.sql.reader.ShortStatements",
+            "spark_channel.connectors.sql.read.reader.ShortStatements",
             type("Acting", (ActingStatements,), more),
         )
         yield sent

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.sql.task_writer import DirectTaskWriter
-from spark_channel.connectors.sql.write_protocol import HeartbeatThread
+from spark_channel.connectors.sql.write.protocol import HeartbeatThread
+from spark_channel.connectors.sql.write.task_writer import DirectTaskWriter
 from spark_channel.errors import TargetError
 from spark_channel.testing import VirtualClock
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.sql import Column, Dialect, ReadColumn, ReadSource, Session, Table
 from spark_channel.connectors.sql.catalog import KeyColumn
-from spark_channel.connectors.sql.keyset import Keyset, keyset_of
+from spark_channel.connectors.sql.read.keyset import Keyset, keyset_of
 from spark_channel.planning import Split
 from tests.connectors.mysql.conftest import (
     Shop,

@@ -10,7 +10,7 @@ import pytest
 from spark_channel.connectors.duckdb.dialect import DuckdbTable, DuckdbWriteDialect
 from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect
+from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.postgresql.dialect import DIALECT as POSTGRESQL
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
@@ -18,7 +18,7 @@ from spark_channel.connectors.sql.catalog import Column, Table, TargetTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.target_columns import new_target, old_target
+from spark_channel.connectors.sql.write.target_columns import new_target, old_target
 from spark_channel.connectors.sqlite.dialect import SqliteColumn, SqliteTable, SqliteWriteDialect
 from spark_channel.errors import OptionError, SchemaError, TargetError
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext, Writer, load_writer
-from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from tests.connectors.sql.places import Place, open_place
 

@@ -14,7 +14,7 @@ import pytest
 from spark_channel.cli.outcome import JobOutcome
 from spark_channel.connectors import Receipt
 from spark_channel.connectors.files.writer import FilesTaskWriter
-from spark_channel.connectors.sql.task_writer import SqlTaskWriter
+from spark_channel.connectors.sql.write.task_writer import SqlTaskWriter
 from spark_channel.errors import ChannelError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, TransferSpec

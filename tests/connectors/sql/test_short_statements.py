@@ -14,7 +14,7 @@ import pytest
 
 from spark_channel.connectors import FetchSize, Reader
 from spark_channel.connectors.base.feed import FeedOptions
-from spark_channel.connectors.sql.keyset import keyset_of
+from spark_channel.connectors.sql.read.keyset import keyset_of
 from spark_channel.errors import SourceError
 from spark_channel.limits import RateLimiter
 from spark_channel.pipeline import GroupRead

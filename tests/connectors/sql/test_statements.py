@@ -16,7 +16,7 @@ from spark_channel.connectors.postgresql.catalog import name_parts
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.statements import name_readings, parsed_name, quoted_parts
 from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteWriteDialect
 from spark_channel.connectors.sqlite.session import statements_of

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_channel.connectors.base.types import fits, is_longer, widened
 from spark_channel.connectors.duckdb.dialect import DuckdbWriteDialect
 from spark_channel.connectors.mysql.dialect import MysqlColumn
-from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect
+from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.postgresql.catalog import PgColumn
 from spark_channel.connectors.postgresql.dialect import DIALECT as POSTGRES
 from spark_channel.connectors.sql.catalog import Column

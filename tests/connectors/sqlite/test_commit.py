@@ -9,8 +9,8 @@ import pytest
 
 from spark_channel.cli.outcome import exit_code
 from spark_channel.connectors import Receipt, load_writer
-from spark_channel.connectors.sql.claim_tables import CLAIMS, TASKS
-from spark_channel.connectors.sql.file_database import FilePlan
+from spark_channel.connectors.sql.write.claim_tables import CLAIMS, TASKS
+from spark_channel.connectors.sql.write.file_database import FilePlan
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.errors import CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode

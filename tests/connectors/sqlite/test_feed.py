@@ -10,7 +10,7 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
-from spark_channel.connectors.sql.cursor_feed import CursorFeed, CursorQuery
+from spark_channel.connectors.sql.feed.cursor_feed import CursorFeed, CursorQuery
 from spark_channel.connectors.sqlite.reader import SqliteReader
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.testing import VirtualClock

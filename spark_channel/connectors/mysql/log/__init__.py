@@ -1,0 +1,1 @@
+"""Follows a MySQL or MariaDB server by its binary log."""

@@ -1,0 +1,1 @@
+"""Reads a MySQL or MariaDB server."""

@@ -1,0 +1,1 @@
+"""Writes a MySQL or MariaDB server."""

@@ -1,0 +1,67 @@
+"""What a new MySQL or MariaDB table gets of the definition of its source: the source's own CREATE TABLE.
+
+The statement is tried under another name before a row moves, and that table is dropped: what this server refuses is
+found then. Its foreign keys are left out, since the tables to which they refer may not have their rows yet.
+"""
+
+import re
+import secrets
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.definition import TableDefinition, with_not_null
+from spark_channel.connectors.mysql.dialect import MysqlDialect
+from spark_channel.connectors.mysql.session import MysqlWriteSession
+from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
+from spark_channel.connectors.mysql.write.publish import drop_tables, table_in
+from spark_channel.connectors.sql.catalog import TABLE
+from spark_channel.connectors.sql.definition import NewTable
+from spark_channel.connectors.sql.write.protocol import WriteTarget
+from spark_channel.errors import TargetError
+
+__all__ = ["tried"]
+
+_TRIALS = 3
+"""Another job may remove the first, which no claim names."""
+_ENGINE = re.compile(r"(?<=\n\) ENGINE=)\w+")
+
+
+def tried(
+    session: MysqlWriteSession, place: WriteTarget, definition: TableDefinition, rows: pa.Schema
+) -> NewTable | str:
+    """The table as its source is defined; a text: why this server does not take it, in its words."""
+    lacks = [column.name for column in definition.columns if column.name not in rows.names]
+    if lacks:
+        return f"the rows lack column {lacks[0]}"
+    create = definition.statement
+    left, writes = [], MysqlWriteDialect()
+    for key in definition.foreign_keys:
+        other = writes.place(key.schema or place.schema, key.table)
+        statement = writes.added_key(writes.place(place.schema, place.name), key, other)
+        left.append(f"{key.label}: when {key.table} has its rows, run {statement}")
+    engine = _ENGINE.search(create)
+    if engine is not None and engine[0] != "InnoDB":
+        create = _ENGINE.sub("InnoDB", create, count=1)
+        left.append(f"engine {engine[0]}: its tables have no transactions")
+    table = None
+    for _ in range(_TRIALS):
+        # As staging, which the next job removes if this one is killed here.
+        trial = table_in(place.staging, f"{place.stage}trial_{secrets.token_hex(8)}")
+        try:
+            session.rows(create.replace(TABLE, trial))
+        except TargetError as error:
+            return " ".join(str(error).split())
+        try:
+            table = MysqlDialect().find_table(session, trial)
+        finally:
+            drop_tables(session, [trial])
+        if table is not None:
+            break
+    if table is None:
+        raise TargetError(
+            f"other jobs removed the table in {place.staging!r} on which the definition was tried: run it again"
+        )
+    left += [f"{other}: no copy carries it" for other in definition.others]
+    return NewTable(
+        with_not_null(rows, definition), create=create, table=table, left_out=tuple(left)
+    )

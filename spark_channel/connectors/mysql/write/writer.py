@@ -1,0 +1,433 @@
+"""Writes a table of a MySQL server: atomically (`commit=job`), or task by task (`commit=task`)."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import ClassVar, TypeVar, cast
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.contract import Receipt, WriteContext
+from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.health import Health
+from spark_channel.connectors.mysql.definition import read_definition
+from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable, name_places
+from spark_channel.connectors.mysql.options import MysqlWriteOptions, address_of
+from spark_channel.connectors.mysql.session import (
+    LostConnectionError,
+    MysqlWriteSession,
+    code_of,
+    is_conflict,
+    passes,
+)
+from spark_channel.connectors.mysql.types import parts
+from spark_channel.connectors.mysql.write.dialect import (
+    MysqlWriteDialect,
+    check_one_zone,
+    check_transactional,
+)
+from spark_channel.connectors.mysql.write.new_table import tried
+from spark_channel.connectors.mysql.write.publish import (
+    COMMITTING_WORDS,
+    claims_of,
+    drop_if_empty,
+    drop_tables,
+    hold,
+    insert_staged,
+    stage_names,
+    table_in,
+    table_lock,
+)
+from spark_channel.connectors.mysql.write.task_writer import (
+    TASK_SECONDS,
+    MysqlDirectWriter,
+    MysqlOnePassWriter,
+    MysqlStagedWriter,
+    is_of_rows,
+)
+from spark_channel.connectors.sql.catalog import Table, TargetTable
+from spark_channel.connectors.sql.definition import NewTable
+from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.rights import lacking_to_stage
+from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
+from spark_channel.connectors.sql.write.claim_tables import ClaimDialect, Ledger
+from spark_channel.connectors.sql.write.protocol import STAGING_WAYS, SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.writer import SqlWriter
+from spark_channel.errors import OptionError, TargetError
+from spark_channel.final_errors import of_input
+from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.plain_text import log_of
+
+__all__ = ["MysqlWriter"]
+
+
+_log = log_of(__name__)
+_T = TypeVar("_T")
+
+
+_DENIED = frozenset({1044, 1142, 1143, 1227})
+_ALTER_SECONDS = 30
+_SCRIPTS = ("preSql", "postSql")
+_ASSIGNS = re.compile(r"\bSET\b(?:[^;]*,)?\s*NEW\s*\.", re.IGNORECASE)
+
+
+class MysqlWriter(SqlWriter[MysqlWriteSession]):
+    """Rows are loaded where a warning is an error: by `commit=job` into staging tables without keys.
+
+    `commit=job`: one transaction on the driver's host inserts all of them. `commit=task`: each task inserts its own.
+    DDL commits by itself here, so tables are made outside these transactions, under a lock of the server (GET_LOCK)
+    that is always taken before the claim.
+    """
+
+    Options: ClassVar[type[WriteOptions]] = MysqlWriteOptions
+    options: MysqlWriteOptions
+    dialect: WriteDialect = MysqlWriteDialect()
+    overwrite_drops = False
+    Staged = MysqlStagedWriter
+    Direct = MysqlDirectWriter
+    OnePass = MysqlOnePassWriter
+
+    def __init__(self, options: MysqlWriteOptions) -> None:
+        super().__init__(options)
+        address_of(options)
+
+    @property
+    def one_pass_rows(self) -> int | None:
+        return super().one_pass_rows if self.options.duplicates == "error" else None
+
+    @property
+    def task_seconds(self) -> float | None:
+        options = self.options
+        holds = options.write_mode == "insert" and options.duplicates == "error"
+        by_task = options.commit == "task" and not options.tolerates_dirty_rows
+        return TASK_SECONDS if holds and by_task else None
+
+    def resource_mark(self) -> str | None:
+        return address_of(self.options).host
+
+    @property
+    def shown(self) -> str:
+        address = address_of(self.options)
+        return f"{address.host}:{address.port}"
+
+    def health(self) -> Health:
+        from spark_channel.connectors.mysql.read.reader import MysqlHealth
+
+        return MysqlHealth(self.options, TargetError, self.row_cost)
+
+    def check(self, context: WriteContext) -> None:
+        self._check_scripts(TRANSACTION_WORDS)
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return isinstance(error, TargetError) and is_of_rows(error)
+
+    def session(
+        self, failure: type[TargetError], purpose: str, *, patient: bool
+    ) -> MysqlWriteSession:
+        return MysqlWriteSession(self.options, failure, patient=patient)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, LostConnectionError) or (
+            isinstance(error, TargetError) and passes(error)
+        )
+
+    def run(
+        self,
+        failure: type[TargetError],
+        purpose: str,
+        work: Callable[[MysqlWriteSession], _T],
+        *,
+        begins: bool = False,
+    ) -> _T:
+        try:
+            return super().run(failure, purpose, work, begins=begins)
+        except LostConnectionError as error:
+            raise failure(error.text) from error
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return is_conflict(error)
+
+    def claim_dialect(self, session: MysqlWriteSession, place: WriteTarget) -> ClaimDialect:
+        return claims_of(session, place.ledger or Ledger(place.schema, place.schema))
+
+    def is_denied(self, error: TargetError) -> bool:
+        return code_of(error) in _DENIED
+
+    def new_place(self, session: MysqlWriteSession) -> tuple[str, str]:
+        names = name_places(session, self.options.dbtable)
+        if not names:
+            raise OptionError(
+                f"option 'url' names no database, and 'dbtable' got {self.options.dbtable!r}: "
+                "add the database to the url, or write database.table",
+                option="url",
+            )
+        database, name = names[-1]
+        if session.value("SELECT @@lower_case_table_names") == 1:
+            # The name under which it will be found.
+            database, name = database.lower(), name.lower()
+        return database, name
+
+    def new_table(
+        self,
+        session: MysqlWriteSession | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        assert session is not None
+        if is_full and definition.statement and definition.system == self.dialect.sql:
+            found = tried(session, place, definition, rows)
+            if isinstance(found, NewTable):
+                return found
+            plain = super().new_table(session, place, definition, rows, is_full=True)
+            return replace(
+                plain, left_out=(f"what only CREATE TABLE says: {found}", *plain.left_out)
+            )
+        return super().new_table(session, place, definition, rows, is_full=is_full)
+
+    def definition_of(self, session: MysqlWriteSession, table: Table) -> TableDefinition:
+        assert isinstance(table, MysqlTable)
+        return read_definition(session, table)
+
+    def plan(
+        self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        if plan.commit == "job":
+            self._check_scripts(COMMITTING_WORDS)
+        has_triggers = False
+        if isinstance(place.table, MysqlTable) and not place.table.is_view:
+            check_transactional(session, place.table)
+            has_triggers = _find_triggers(session, place.table)
+        target = self.target(plan, place)
+        if target.create is not None and not target.key:
+            _check_key_not_required(session, target)
+        is_one_pass = not has_triggers and self.is_one_pass(plan, place.table, context)
+        target = _with_late_instants(session, target)
+        return replace(plan, target=target, one_pass=is_one_pass)
+
+    def is_one_pass(self, plan: SqlPlan, table: Table | None, context: WriteContext) -> bool:
+        """Not where the server computes values: its warnings of them are not of the rows, and LOAD DATA only warns."""
+        is_plain = table is not None and not any(each.generated for each in table.columns)
+        return is_plain and super().is_one_pass(plan, table, context)
+
+    def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
+        """A table that is there stays also with `overwrite`: to drop it would commit."""
+        made = super().target(replace(plan, overwrite=False), place)
+        check_one_zone(made)
+        return made
+
+    def alter(self, session: MysqlWriteSession, statement: str) -> None:
+        session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
+        try:
+            session.rows(statement)
+        finally:
+            session.rows("SET SESSION lock_wait_timeout = DEFAULT")
+
+    @contextmanager
+    def altering(self, session: MysqlWriteSession, place: WriteTarget) -> Iterator[None]:
+        """DDL commits, so the lock of publishes is what keeps other writes out."""
+        hold(session, table_lock(place.label))
+        session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
+        try:
+            yield
+        finally:
+            session.rows("SET SESSION lock_wait_timeout = DEFAULT")
+
+    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
+        """`task` also for an append whose scripts hold DDL: it commits, so nothing else is in its transaction."""
+        commits = next((name for name in _SCRIPTS if self._script_commits(name)), None)
+        if commits is None or context.overwrite or context.stream is not None:
+            return super().default_commit(place, context)
+        _log.warning(
+            "job %s: option %r holds a statement that commits in MySQL, so each task's rows stay when the job fails "
+            "(commit=task). For all rows or none, write it without DDL: DELETE instead of TRUNCATE",
+            context.job,
+            commits,
+        )
+        return "task"
+
+    def make_staging(
+        self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        """Each attempt makes its own table, so that a right which lacks would end each of them."""
+        said = lacking_to_stage(self.dialect, session, place)
+        if said:
+            ways = "" if context.stream is not None else f". {STAGING_WAYS}"
+            raise of_input(TargetError(f"{self.shown}: {said}{ways}"))
+        return plan
+
+    @contextmanager
+    def preparing(self, session: MysqlWriteSession, plan: SqlPlan) -> Iterator[None]:
+        with self._alone(session, plan, create=True):
+            if (
+                self._pre_sql_commits
+                and self.claims(session, plan.place).fence(plan.claim).state == "open"
+            ):
+                for statement in self.dialect.script(self.options.pre_sql, "preSql"):
+                    with self.transaction(session):
+                        self.hold_table(session, plan)
+                        session.rows(statement)
+            yield
+
+    @contextmanager
+    def publishing(self, session: MysqlWriteSession, plan: SqlPlan) -> Iterator[None]:
+        with self._alone(session, plan, create=plan.commit == "job"):
+            yield
+
+    def hold_table(self, session: MysqlWriteSession, plan: SqlPlan) -> None:
+        """A DELETE waits for the first row of an append in one pass, and then misses those that came before it."""
+        options = self.options
+        if options.pre_sql or options.post_sql or options.write_mode == "apply":
+            self.claims(session, plan.place).hold_table(plan.claim)
+
+    def staged(
+        self, session: MysqlWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
+    ) -> list[tuple[str, int]]:
+        return self.staged_tables(
+            session, receipts, lambda name: table_in(plan.place.staging, name)
+        )
+
+    def publish_staged(
+        self, session: MysqlWriteSession, plan: SqlPlan, staged: list[tuple[str, int]]
+    ) -> None:
+        self.ready(session, plan, empty=plan.overwrite)
+        # Which has locked the rows that it deleted.
+        paced = self.options.is_limited and not plan.overwrite
+        insert_staged(session, plan.target, self.options, staged, paced=paced)
+
+    def stages(self, session: MysqlWriteSession, place: WriteTarget, beginning: str) -> list[str]:
+        return stage_names(session, place.staging, beginning)
+
+    def drop_staging(self, session: MysqlWriteSession, plan: SqlPlan) -> None:
+        if names := self.stages(session, plan.place, plan.stage):
+            self._drop(session, plan.place, names)
+
+    def drop_stage(self, session: MysqlWriteSession, place: WriteTarget, name: str) -> None:
+        self._drop(session, place, [name])
+
+    def _drop(self, session: MysqlWriteSession, place: WriteTarget, names: Sequence[str]) -> None:
+        for table in drop_tables(session, [table_in(place.staging, name) for name in names]):
+            _log.warning(
+                "staging %s stays until a later job removes it: a transaction still uses it", table
+            )
+
+    @contextmanager
+    def _alone(self, session: MysqlWriteSession, plan: SqlPlan, *, create: bool) -> Iterator[None]:
+        """No other job prepares or publishes the table meanwhile. With `create` it is there, when that can be.
+
+        The lock is the session's: DDL does not end it, and neither does what ends a transaction.
+        """
+        target = plan.target
+        hold(session, table_lock(target.label))
+        session.end_when_silent()
+        made = create and self.make_table(session, target)
+        try:
+            if made:
+                self.complete(session, target)
+            yield
+        except TargetError:
+            if made:
+                drop_if_empty(session, target)
+            raise
+
+    def script(
+        self,
+        session: MysqlWriteSession,
+        texts: Sequence[str],
+        option: str,
+        *,
+        written: bool = False,
+    ) -> None:
+        """DDL, which only `commit=task` accepts, commits: in `preSql` it ran before the transaction (`preparing`), in
+        `postSql` that is complete.
+        """
+        if option == "preSql" and self._pre_sql_commits:
+            return
+        if not (written and _commits(texts, option)):
+            super().script(session, texts, option, written=written)
+            return
+        for statement in self.dialect.script(texts, option):
+            session.rows(statement)
+
+    @property
+    def _pre_sql_commits(self) -> bool:
+        """It holds DDL, which would commit the transaction that makes the table ready before it is complete."""
+        return self._script_commits("preSql")
+
+    def _script_commits(self, option: str) -> bool:
+        pre = option == "preSql"
+        return _commits(self.options.pre_sql if pre else self.options.post_sql, option)
+
+    def _check_scripts(self, forbidden: frozenset[str]) -> None:
+        split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
+        split_script(self.options.post_sql, "postSql", "mysql", forbidden)
+
+
+def _with_late_instants(session: MysqlWriteSession, target: TargetTable) -> TargetTable:
+    """With the range of the server's TIMESTAMPs: MariaDB's go on until 2106 from 11.5 on."""
+    has_instants = any(parts(column.declared)[0] == "timestamp" for column in target.columns)
+    if not (has_instants and session.is_mariadb):
+        return target
+    if not session.value("SELECT UNIX_TIMESTAMP('2100-01-01 00:00:00')"):
+        return target
+    columns = (
+        replace(each, column=replace(cast(MysqlColumn, each.column), holds_2106=True))
+        for each in target.columns
+    )
+    return replace(target, columns=tuple(columns))
+
+
+def _check_key_not_required(session: MysqlWriteSession, target: TargetTable) -> None:
+    """Check that the server makes tables without a key, or adds one.
+
+    Raises:
+        OptionError: it does neither.
+    """
+    shown = session.rows(
+        "SHOW SESSION VARIABLES WHERE Variable_name IN "
+        "('sql_require_primary_key', 'sql_generate_invisible_primary_key')"
+    )
+    settings = {str(name).lower(): str(value) for name, value in shown}
+    if settings.get("sql_require_primary_key") != "ON":
+        return
+    if settings.get("sql_generate_invisible_primary_key") != "ON":
+        raise OptionError(
+            f"table {target.label!r} does not exist, and {session.place} creates no table without a primary key "
+            "(sql_require_primary_key = ON): write with "
+            "writeMode=upsert and 'keyColumns', which become its primary key, or create the table first",
+            option="keyColumns",
+        )
+
+
+def _find_triggers(session: MysqlWriteSession, table: MysqlTable) -> bool:
+    """Whether the table has triggers; a role without TRIGGER sees none. Log which may store other values than are
+    written.
+    """
+    found = session.rows(
+        "SELECT trigger_name, action_statement, action_timing FROM information_schema.triggers "
+        "WHERE event_object_schema = %s AND event_object_table = %s",
+        (table.schema, table.name),
+    )
+    names = [
+        str(name)
+        for name, body, timing in found
+        if str(timing) == "BEFORE" and _ASSIGNS.search(str(body))
+    ]
+    if names:
+        _log.warning(
+            "table %s has the trigger %s, which assigns columns: other values may be stored than are written",
+            table.label,
+            ", ".join(names),
+        )
+    return bool(found)
+
+
+def _commits(texts: Sequence[str], option: str) -> bool:
+    try:
+        split_script(texts, option, "mysql", COMMITTING_WORDS)
+    except OptionError:
+        return True
+    return False

@@ -1,0 +1,1 @@
+"""Follows a PostgreSQL database by a replication slot."""

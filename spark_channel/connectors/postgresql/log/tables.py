@@ -1,0 +1,453 @@
+"""A feed of several tables by one slot, which are held to what the catalog says of them now.
+
+Each batch has rows of one table, with that table's columns, and its name in the last column, `_table`.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.feed import (
+    FeedLag,
+    FeedLimit,
+    FeedOptions,
+    Token,
+    change_schema,
+)
+from spark_channel.connectors.postgresql.catalog import Part, PgTable, find_table, oldest_of
+from spark_channel.connectors.postgresql.log.feed import FollowedTable, ReplicationFeed
+from spark_channel.connectors.postgresql.log.pgoutput import (
+    ChangeDecoder,
+    TableColumns,
+    TableShape,
+    becomes,
+)
+from spark_channel.connectors.postgresql.log.publication import (
+    CatalogTable,
+    Followed,
+    LogTypes,
+    Published,
+    check_decodable,
+    check_published,
+    find_listed,
+    find_one,
+    left_out,
+    look_up,
+    named,
+    row_columns,
+    row_key,
+)
+from spark_channel.connectors.postgresql.log.slot import flushed_lsn
+from spark_channel.connectors.postgresql.log.tokens import TablePlace, TablesToken
+from spark_channel.connectors.postgresql.log.watermarks import PgWatermarks, obstacle
+from spark_channel.connectors.postgresql.session import PgReadSession
+from spark_channel.connectors.sql.feed.incremental_snapshot import WatermarkLog
+from spark_channel.connectors.sql.feed.log_tables import (
+    RANGE_SECONDS,
+    READ_AGAIN,
+    REMOVE,
+    NamedLog,
+    base_refused,
+    check_base,
+    check_names,
+    check_options,
+    is_pattern,
+    listed,
+    no_column,
+    not_followed,
+    of_table,
+    renamed,
+    rows_schema,
+    rules_of,
+    warn_of_dropped,
+    warn_of_gone_rows,
+    with_name,
+)
+from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.source import ReadSource
+from spark_channel.errors import SchemaError, SourceError
+from spark_channel.plain_text import log_of
+from spark_channel.planning import Split
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.postgresql.read.reader import PostgresReader
+
+__all__ = ["TablesFeed"]
+
+_log = log_of(__name__)
+
+_INSTEAD = "'dbtable' and its own slot"
+"""How one table is followed."""
+_LEFT = (
+    "Run `spark-channel tunnel resnapshot` for each, which does not report rows deleted meanwhile, "
+    f"and `spark-channel tunnel resume`; or {REMOVE}"
+)
+"""What to do with tables that left the publication."""
+_MADE_AGAIN = f"Add it to the publication, run {READ_AGAIN}, and `spark-channel tunnel resume`; or run {REMOVE}"
+
+
+@dataclass(frozen=True)
+class _CatalogState:
+    """What the catalog said of the tables. `digests` of their columns by number, `changed` those that a table continues
+    with. `dropped`: the tables that no longer exist.
+    """
+
+    published: Published
+    digests: Mapping[int, str]
+    changed: Mapping[str, tuple[str, TableColumns]]
+    dropped: Collection[str]
+
+    def noted(self, token: TablesToken) -> Token:
+        return token.reshaped(self.changed).held_by(self.published.entries).token()
+
+
+class TablesFeed(ReplicationFeed):
+    """One partition, as of one table. `schema` has only the columns that all batches have.
+
+    The options name the tables that a new tunnel begins with; later, its tokens have them.
+    """
+
+    has_tables = True
+    range_seconds = RANGE_SECONDS
+
+    def __init__(self, reader: SqlReader, options: FeedOptions) -> None:
+        assert options.tables is not None
+        check_options(reader.options, _INSTEAD)
+        self._items = listed(options.tables)
+        self._has_base = options.has_base
+        self._unchecked = [item for item in self._items if not is_pattern(item)]
+        self._readers: dict[int, PostgresReader] = {}
+        self._types = LogTypes(self._session)
+        self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
+        self._told_dropped: set[str] = set()
+        super().__init__(reader, options)
+        self._rule, self._range_rule = rules_of(options)
+
+    def _follow(self) -> None:
+        """Its positions have the tables."""
+
+    def schema(self) -> pa.Schema:
+        return rows_schema()
+
+    def _read_token(self, token: Token) -> TablesToken:
+        return TablesToken.read(token)
+
+    def earliest(self) -> list[Token]:
+        with self._session() as session:
+            tables = self._begin(session)
+            published = self._published(session, [each.oid for each, _ in tables])
+            made = self._made(session)
+            return [
+                self._token(self._confirmed(session) if made is None else made, tables, published)
+            ]
+
+    def now(self) -> list[Token]:
+        with self._session() as session:
+            tables = self._begin(session)
+            for each, _ in tables if self._has_base else ():
+                with of_table(each.name):
+                    self._check_base(session, each)
+            published = self._published(session, [each.oid for each, _ in tables])
+            # The slot is made last: an error leaves none behind.
+            return [self._token(self._place_now(session), tables, published)]
+
+    def end_of(self, token: Token) -> Token:
+        with self._session() as session:
+            return replace(TablesToken.read(token), lsn=flushed_lsn(session)).token()
+
+    def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
+        (token,) = map(TablesToken.read, tokens)
+        bases = {}
+        with self._session() as session:
+            for name, place in token.tables.items():
+                table = self._table(name, place.oid, place.shape)
+                base = self._start(session, table, token.lsn)
+                bases[name] = replace(place, base=base, since=None if base is None else token.lsn)
+        made = replace(token, tables=bases, safe=token.lsn, doubt_at=token.lsn)
+        return [made.token()]
+
+    def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
+        with self._session() as session:
+            oid = find_one(session, table).oid
+            found = look_up(session, [oid])[oid]
+            self._check_base(
+                session, found, "whose existing rows are read whatever 'tunnelType' is"
+            )
+            shape = self._look_at(session, found).columns
+            entries = self._published(session, [oid]).entries.get(oid, ())
+            at = flushed_lsn(session)
+
+        def changed(token: Token) -> Token:
+            old = TablesToken.read(token)
+            what = (found.name, found.oid, found.columns, shape, at, entries)
+            return (old.restarted(*what, self._takes) if again else old.joined(*what)).token()
+
+        return changed
+
+    def leaving(self, table: str) -> Callable[[Token], Token]:
+        def changed(token: Token) -> Token:
+            old = TablesToken.read(token)
+            meant = named(table, old.tables)
+            return old.left(meant[0] if len(meant) == 1 else table).token()
+
+        return changed
+
+    def _takes(self, was: TableColumns, now: TableColumns) -> bool:
+        """Whether a table continues with other columns, so that the log may have rows of both."""
+        return (self._rule.evolves or self._rule.ignores) and becomes(was, now) is None
+
+    def tables(self, token: Token) -> Collection[str]:
+        found = token.get("tables")
+        return tuple(found) if isinstance(found, dict) else ()
+
+    def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        token = TablesToken.read(after)
+        with self._session() as session:
+            while True:
+                look = self._check_tables(session, token)
+                made = self._planned(session, token, limit, upto, look.dropped)
+                if made is None:
+                    return after
+                # A table that has changed meanwhile is checked again, so that no refused change is handed out.
+                if _digests(look_up(session, list(look.digests))) == look.digests:
+                    return look.noted(made)
+
+    def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
+        raise base_refused(_INSTEAD)
+
+    def backfill_blocked_by(self, token: Token) -> str:
+        found = TablesToken.read(token)
+        if not found.awaited():
+            return ""
+        with self._session() as session:
+            return self._held_up(session, found)
+
+    def _held_up(self, session: PgReadSession, token: TablesToken) -> str:
+        waiting = token.awaited()
+        what = oldest_of(session, token.doubt) if waiting else ""
+        return f"existing rows of {', '.join(waiting)} wait for {what}" if what else ""
+
+    def lag(self, token: Token) -> FeedLag:
+        found = TablesToken.read(token)
+        with self._session() as session:
+            there = look_up(session, [each.oid for each in found.tables.values()])
+            present = [name for name, each in found.tables.items() if each.oid in there]
+            return self._lag(session, found, present, self._held_up(session, found))
+
+    def _decoder_of(self, table: FollowedTable, after: int, upto: int) -> ChangeDecoder:
+        made = ChangeDecoder(
+            TableShape(table.oid, table.label, table.columns.columns),
+            change_schema(table.schema),
+            after,
+            upto,
+            has=self._rule.has(no_column),
+            kinds=self._types.schema if self._rule.evolves else None,
+            advice=self._rule.advice,
+        )
+        made.follow_key(table.columns.key, table.columns.apart)
+        return made
+
+    def _chunk_columns(self, table: FollowedTable) -> pa.Schema | None:
+        return None if self._rule.evolves else table.schema
+
+    def _given(self, batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
+        return with_name(batch, table)
+
+    def _given_log(self, log: PgWatermarks, table: str) -> WatermarkLog[int, pa.RecordBatch]:
+        return NamedLog(log, table)
+
+    def _begin(self, session: PgReadSession) -> list[tuple[CatalogTable, TableColumns]]:
+        """The tables that a new tunnel begins with."""
+        found = find_listed(session, self._publication, self._items)
+        without = list(left_out(session, self._publication, self._items))
+        if without:
+            _log.warning(
+                "publication %r does not have %s: tunnel and slot do not follow them. ALTER PUBLICATION %s ADD TABLE "
+                "..., then `spark-channel tunnel add-table`",
+                self._publication,
+                ", ".join(without),
+                self._publication,
+            )
+        present = look_up(session, [each.oid for each in found])
+        made = []
+        for each in found:
+            with of_table(each.name):
+                made.append((present[each.oid], self._look_at(session, present[each.oid]).columns))
+        return made
+
+    @staticmethod
+    def _token(
+        lsn: int, tables: Sequence[tuple[CatalogTable, TableColumns]], published: Published
+    ) -> Token:
+        places = {
+            each.name: TablePlace(
+                each.oid, each.columns, entries=published.entries.get(each.oid, ()), shape=shape
+            )
+            for each, shape in tables
+        }
+        return TablesToken(lsn, places).token()
+
+    def _check_base(self, session: PgReadSession, found: CatalogTable, joins: str = "") -> None:
+        """`joins`: the message's words for a table that a tunnel did not begin with."""
+        self._look_at(session, found)
+        why = obstacle(session, self._reader_of(session, found.name, found.oid).resolve(session))
+        check_base(found.name, why, _INSTEAD, joins)
+
+    def _reader_of(self, session: PgReadSession, name: str, oid: int) -> SqlReader:
+        """Of its existing rows."""
+        known = self._readers.get(oid)
+        if known is not None:
+            return known
+        found = look_up(session, [oid]).get(oid)
+        if found is None:
+            raise SourceError(f"table {name!r} was dropped. Run {REMOVE}")
+        options = self._reader.options.model_copy(update={"dbtable": found.sql})
+        reader: PostgresReader = cast(Any, type(self._reader))(options)
+        reader.fetch_size = self._reader.fetch_size
+        reader.part = self._published(session, [oid]).parts.get(oid, Part())
+        self._readers[oid] = reader
+        return reader
+
+    def _rows_of(self, session: PgReadSession, table: FollowedTable) -> SqlReader | None:
+        """A reader of the existing rows of a range that was handed out; None: the table was dropped with its rows, and
+        the range has changes only.
+        """
+        found = look_up(session, [table.oid]).get(table.oid)
+        if found is not None:
+            known = self._readers.get(table.oid)
+            if known is not None and known.options.dbtable != found.sql:
+                # Its old name may be another table's.
+                del self._readers[table.oid]
+            self._forget(self._published(session, [table.oid]))
+            return self._reader_of(session, table.name, table.oid)
+        warn_of_gone_rows(table.name)
+        return None
+
+    def _forget(self, now: Published) -> None:
+        """Drop readers of other rows and columns than the publication has now."""
+        for oid, part in now.parts.items():
+            if oid in self._readers and self._readers[oid].part != part:
+                del self._readers[oid]
+
+    def _table(self, name: str, oid: int, columns: TableColumns) -> FollowedTable:
+        """As a token has it."""
+        return FollowedTable(name, oid, columns, self._types.schema(columns.columns))
+
+    def _look_at(
+        self, session: PgReadSession, found: CatalogTable, only: Collection[str] | None = None
+    ) -> FollowedTable:
+        """A table as the catalog has it. `only`: others of its columns are left out, whatever they are."""
+        source = self._reader_of(session, found.name, found.oid).resolve(session)
+        shape = self._checked(session, source, only)
+        columns = TableColumns(shape.columns, row_key(source), row_columns(source))
+        return FollowedTable(found.name, found.oid, columns, source.schema)
+
+    def _checked(
+        self, session: PgReadSession, source: ReadSource, only: Collection[str] | None
+    ) -> TableShape:
+        check_names(source, only)
+        if only is not None:
+            oid = cast(PgTable, source.table).oid
+            part = self._published(session, [oid]).parts.get(oid, Part())
+            check_decodable(source, part, lambda name: name not in only)
+            return self._shape_of(session, source)
+        try:
+            return self._check(session, source)
+        except SchemaError as error:
+            raise SchemaError(
+                f"{error}. 'columns' does not go with 'tables': follow this table by 'dbtable' and its own slot"
+            ) from None
+
+    def _check_tables(self, session: PgReadSession, token: TablesToken) -> _CatalogState:
+        """
+        Raises:
+            SourceError: one was renamed or made again, or left the publication. SchemaError: one has columns that it
+                cannot continue with.
+            OptionError: the options name one that the tunnel does not follow.
+        """
+        oids = [each.oid for each in token.tables.values()]
+        present, now = look_up(session, oids), self._published(session, oids)
+        self._forget(now)
+        changed, dropped = {}, []
+        for name, place in token.tables.items():
+            found = present.get(place.oid)
+            with of_table(name):
+                if found is None:
+                    self._check_dropped(session, name)
+                    dropped.append(name)
+                    continue
+                if found.name != name:
+                    raise renamed(name, found.name)
+                shape = self._continued(session, name, place, found)
+            if shape is not None:
+                changed[name] = (found.columns, shape)
+        known = [
+            Followed(name, place.oid, place.entries)
+            for name, place in token.tables.items()
+            if name not in dropped
+        ]
+        check_published(self._publication, known, now, _LEFT)
+        for item in self._unchecked:
+            if (
+                not named(item, (*dropped, *token.removed))
+                and find_one(session, item).name not in token.tables
+            ):
+                raise not_followed(item)
+        self._unchecked = []
+        return _CatalogState(now, _digests(present), changed, dropped)
+
+    def _check_dropped(self, session: PgReadSession, name: str) -> None:
+        """A table that is not there cannot change: all that the log has of it is delivered, and nothing follows.
+
+        Raises:
+            SourceError: another one has its name, whose changes would be lost.
+        """
+        if find_table(session, name) is not None:
+            raise SourceError(
+                f"table {name!r} of the tunnel was dropped, and made again. {_MADE_AGAIN}"
+            )
+        if name not in self._told_dropped:
+            self._told_dropped.add(name)
+            warn_of_dropped(name)
+
+    def _continued(
+        self, session: PgReadSession, name: str, place: TablePlace, found: CatalogTable
+    ) -> TableColumns | None:
+        """The other columns that a table continues with; None: those that it has."""
+        if found.columns == place.columns:
+            return None
+        key = place.oid, place.columns, found.columns
+        if key not in self._accepted:
+            self._accepted[key] = self._judged(session, name, place, found)
+        return self._accepted[key]
+
+    def _judged(
+        self, session: PgReadSession, name: str, place: TablePlace, found: CatalogTable
+    ) -> TableColumns | None:
+        was, label, rule = place.shape, f"table {name!r}", self._rule
+        kept = None if rule.evolves else {each.name for each in was.columns}
+        try:
+            table = self._look_at(session, found, kept)
+        except SchemaError as error:
+            if kept is not None:
+                raise
+            raise SchemaError(
+                f"{error}; or start the tunnel again with onSchemaChange=ignore, which leaves new columns out"
+            ) from None
+        if not rule.evolves:
+            rule.check(self._types.schema(was.columns), table.schema, label, was.key)
+        what = becomes(was, table.columns, has=rule.has(no_column), is_kept=not rule.evolves)
+        if what is not None:
+            raise SchemaError(f"{label} {what} since its stream began. {rule.advice}")
+        if rule.ignores:
+            return None
+        if rule.evolves:
+            names = ", ".join(table.schema.names)
+            _log.info("%s continues with columns %s (onSchemaChange=evolve)", label, names)
+        return table.columns
+
+
+def _digests(tables: Mapping[int, CatalogTable]) -> dict[int, str]:
+    return {oid: each.columns for oid, each in tables.items()}

@@ -1,0 +1,1 @@
+"""Reads a PostgreSQL database."""

@@ -1,0 +1,513 @@
+"""Staging tables, claims and merge in one transaction."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.contract import Receipt
+from spark_channel.connectors.base.feed import CLOSES, OPERATION, TRUNCATES
+from spark_channel.connectors.postgresql.copy_format import CopyRows
+from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
+from spark_channel.connectors.postgresql.failures import is_locked, is_refused_data, sqlstate_of
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
+from spark_channel.connectors.postgresql.types import PgWriteColumn, value_sql
+from spark_channel.connectors.sql.catalog import TABLE, TargetTable
+from spark_channel.connectors.sql.pacing import WritePacer
+from spark_channel.connectors.sql.statements import quoted_name
+from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_gone, is_ready
+from spark_channel.errors import BatchRefusedError, CommitError, TargetError
+
+__all__ = [
+    "CHUNKS",
+    "HELD",
+    "PostgresMerge",
+    "bring_staged",
+    "check_staged",
+    "create_stage",
+    "drop_stage",
+    "is_there",
+    "keys_sql",
+    "new_table",
+    "of_pages",
+    "patient_lock",
+    "publish_stage",
+    "stage_columns",
+    "stages",
+    "table_sql",
+]
+
+
+# Merges rows of a staging or temporary table into the target by `writeMode`, with the necessary
+# casts.
+
+
+def of_pages(ctid: str, begin: int, end: int) -> str:
+    """The condition that a row lies on these pages."""
+    return f"{ctid} >= '({begin},0)'::tid AND {ctid} < '({end},0)'::tid"
+
+
+_SERVER_SECONDS = "; SELECT extract(epoch FROM clock_timestamp() - statement_timestamp())::float8"
+"""Behind a statement, sent with it: what both took, without the way there and back."""
+
+
+def keys_sql(target: TargetTable) -> str:
+    return ", ".join(map(DIALECT.quoted, target.key))
+
+
+class PostgresMerge(Merge):
+    """Also inserts. Rows keep their `xmin`, by which a publish counts them before it merges."""
+
+    def __init__(
+        self, session: PgWriteSession, target: TargetTable, rows: str, mode: str, *, count: int = 0
+    ) -> None:
+        """`count`: how many `rows` there are."""
+        super().__init__(session, DIALECT, target, rows, mode, count)
+        self._session: PgWriteSession = session
+        self._columns, self._place = written_columns(target), target
+        self.writers: int | None = None
+        """How many tasks wrote the rows; None = others may write to the same target."""
+
+    def bring_in_pieces(self, pages: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        """`bring` for `insert`, some of the rows' `pages` at a time: the server rests, and uses a quarter of a core.
+
+        A piece takes the server about 1 ms, however far away it is; all pieces are one transaction, which lasts four
+        times as long as one statement would.
+        """
+        assert self._mode == "insert"
+
+        with self._session.all_stored(self._target, self._label, self._count) as stored:
+
+            def insert(begin: int, end: int) -> float:
+                affected, said = self._insert(
+                    f" WHERE {of_pages('s.ctid', begin, end)}{_SERVER_SECONDS}"
+                )
+                stored(affected)
+                return float(said[-1][0])
+
+            WritePacer.moving(1, clock=clock).run(insert, 0, pages)
+
+    def bring(self) -> None:
+        if self._mode == "insert":
+            self._insert_all("", self._count)
+            return
+        if self._mode == "apply":
+            self._truncate()
+        super().bring()
+
+    def _truncate(self) -> None:
+        """Empty the target where a row says so; what came before that row goes with it.
+
+        By DELETE, for which a role that writes rows has the right, and which blocks no reader.
+        """
+        said = ", ".join(f"'{word}'" for word in TRUNCATES)
+        truncates = f"LOWER({self._operation}) IN ({said})"
+        ((last,),) = self._run(f"SELECT max({PLACE})::bigint FROM {self._rows} WHERE {truncates}")  # noqa: S608 - names are quoted
+        if last is None:
+            return
+        if self.writers != 1:
+            many = (
+                "tasks that commit by themselves"
+                if self.writers is None
+                else f"{self.writers} tasks"
+            )
+            raise BatchRefusedError(
+                f"a row has 'truncate' in {OPERATION}, and {many} write to {self._label}: whether the rows of another "
+                "task are older or newer is not known. Write with commit=job, and without a shuffle behind the stream "
+                "(repartition, join), so that one task has all changes in their order"
+            )
+        DIALECT.check_deletes(self._session, self._place.schema, self._place.name)
+        self._run(f"DELETE FROM {self._own_rows}")  # noqa: S608 - names are quoted
+        check_gone(self._label, int(self._run(f"SELECT count(*) FROM {self._own_rows}")[0][0]))  # noqa: S608 - names are quoted
+        self._run(f"DELETE FROM {self._rows} WHERE {PLACE} <= {last}")  # noqa: S608 - names are quoted
+
+    def _keep_last(self) -> None:
+        key = self.listed(self._key)
+        self._rows = (
+            f"(SELECT DISTINCT ON ({key}) * FROM {self._rows} ORDER BY {key}, {PLACE} DESC)"  # noqa: S608 - names are quoted
+        )
+
+    def _delete(self) -> None:
+        where = f"{self.gone('s.')} AND {self._same}"
+        self._run(f"DELETE FROM {self._own_rows} t USING {self._rows} s WHERE {where}")  # noqa: S608 - names are quoted
+
+    def _close(self, end: str) -> None:
+        where = f"{self.does(CLOSES, 's.')} AND {self._same_one} AND t.{self.quoted(end)} IS NULL"
+        self._run(
+            f"UPDATE {self._own_rows} t SET {self.quoted(end)} = {self._closed_at(end)} FROM {self._rows} s "  # noqa: S608 - names are quoted
+            f"WHERE {where}"
+        )
+
+    def _staged(self, name: str) -> str:
+        return next(self._value(each) for each in self._columns if each.target == name)
+
+    def _same_by(self, key: Sequence[str]) -> str:
+        return " AND ".join(
+            f"t.{self.quoted(each.target)} = {self._value(each)}"
+            for each in self._columns
+            if each.target in key
+        )
+
+    def _drop_deletes(self) -> None:
+        pass
+
+    def _write(self, *, update: bool) -> int | None:
+        action = "DO NOTHING"
+        if update and self.others:
+            sets = ", ".join(
+                f"{self.quoted(name)} = EXCLUDED.{self.quoted(name)}" for name in self.others
+            )
+            action = f"DO UPDATE SET {sets}"
+        kept, count = "", self._count
+        if self._mode == "apply":
+            kept = f" WHERE NOT {self.ended('s.')}"
+            ((count,),) = self._run(f"SELECT count(*) FROM {self._rows} s{kept}")  # noqa: S608 - names are quoted
+        conflict = f"{kept} ON CONFLICT ({self.listed(self._key)}) {action}"
+        if action == "DO NOTHING":
+            stored, _ = self._insert(conflict)
+            if stored != count:
+                self._check_keys()
+        else:
+            self._insert_all(conflict, count)
+        return None
+
+    def _check_written(self, stored: int | None) -> None:
+        pass  # `_write` has
+
+    def _insert_all(self, more: str, count: int) -> None:
+        with self._session.all_stored(self._target, self._label, count) as stored:
+            stored(self._insert(more)[0])
+
+    def _insert(self, more: str) -> tuple[int, Sequence[tuple[Any, ...]]]:
+        numbered = any(each.column.identity == "a" for each in self._columns)
+        override = " OVERRIDING SYSTEM VALUE" if numbered else ""
+        values = ", ".join(map(self._value, self._columns))
+        return self._session.affected(
+            f"INSERT INTO {self._target} ({self.listed(self._names)}){override} "  # noqa: S608 - names are quoted
+            f"SELECT {values} FROM {self._rows} s{more}"
+        )
+
+    def _value(self, column: PgWriteColumn) -> str:
+        name = f"s.{self.quoted(column.target)}"
+        return value_sql(name, column.column) if column.cast else name
+
+
+# The staging of `commit=job`: one table per run, beside its target or in `stagingSchema`.
+#
+# Each task adds its rows in chunks, a transaction each, whose number every row carries (`xmin`). A
+# receipt names the
+# numbers of its attempt, so that a publish takes exactly those rows, whatever other attempts have
+# left. The table
+# is unlogged, or, where the target is to be created, is the target under another name. Its name
+# begins with the run's
+# claim, which distinguishes the staging of a live run from that of a run that was overtaken or has
+# ended.
+
+
+_FIND = """
+SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND n.nspname = {schema} AND c.relname LIKE 'spark\\_channel\\_st%'
+  AND pg_has_role(c.relowner, 'USAGE') ORDER BY c.relname
+"""
+_NAME = re.compile(r"spark_channel_(?:stage|st_[0-9a-f]{6})_[0-9a-f]{16}_\d+_")
+"""A table of a user may have a name that begins with only the words."""
+
+
+def table_sql(schema: str, name: str) -> str:
+    """`schema.name`, quoted."""
+    return f"{quoted_name(schema)}.{quoted_name(name)}"
+
+
+def stage_columns(target: TargetTable) -> list[str]:
+    """The columns of a staging or temporary table for rows of `target`, as CREATE TABLE has them."""
+    columns = [f"{quoted_name(c.target)} {c.staged}" for c in written_columns(target)]
+    if target.operation is not None:
+        operation = quoted_name(target.operation)
+        columns += [f"{operation} text", f"{PLACE} bigint GENERATED ALWAYS AS IDENTITY"]
+    return columns
+
+
+def create_stage(session: PgSession, target: TargetTable, schema: str, name: str) -> None:
+    """Make the unlogged table that takes rows for a target that is there, unless it is there."""
+    columns = ", ".join(stage_columns(target))
+    session.rows(f"CREATE UNLOGGED TABLE IF NOT EXISTS {table_sql(schema, name)} ({columns})")
+
+
+def drop_stage(session: PgSession, schema: str, name: str) -> None:
+    session.rows(f"DROP TABLE IF EXISTS {table_sql(schema, name)}")
+
+
+def stages(session: PgSession, schema: str, beginning: str) -> list[str]:
+    """The staging tables in `schema` that this role may drop, and whose names begin so."""
+    found = [str(name) for (name,) in session.rows(_FIND.format(schema=literal_sql(schema)))]
+    return [name for name in found if name.startswith(beginning) and _NAME.match(name)]
+
+
+# Inserts staged rows into the table, inside the caller's transaction.
+
+
+_LOCK_MILLIS = 2_000
+_PATIENT = f"""
+SELECT own, millis, set_config('lock_timeout', millis::text, true)
+FROM (SELECT own, least(coalesce(nullif((extract(epoch FROM own::interval) * 1000)::int, 0), {_LOCK_MILLIS}),
+                        {_LOCK_MILLIS}) AS millis
+      FROM (SELECT current_setting('lock_timeout') AS own) AS asked) AS found
+"""  # noqa: S608 - constants
+"""`current_setting`, since the view of all settings takes the server a millisecond."""
+_FIRST_PAGES = 16
+_RANGES_OF_PAGES = 140_000
+"""The version from which on a range of pages is read alone."""
+
+CHUNKS = "chunks"
+"""In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
+HELD = "held"
+"""In a receipt's details: (columns, rows, their bytes) of each COPY that is left to the transaction that publishes."""
+_LOCK = """
+SELECT pg_terminate_backend(a.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.relation = {name}::regclass
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND a.pid <> pg_backend_pid() AND a.usename = session_user AND a.application_name LIKE 'spark-channel write %';
+LOCK TABLE {stage} IN ACCESS EXCLUSIVE MODE;
+SELECT pg_relation_size({name}::regclass)
+"""
+"""Attempts that are still staging have no receipt. One whose process hangs would hold its lock as long."""
+_NO_TABLE = "42P01"
+_THERE = ("42P07", "42710", "23505")
+"""A table or type of the name is there, or was made by a transaction that this one waited for."""
+_SENT_AT_ONCE = 64 << 10
+"""Sockets take so many bytes. A process that is stopped while it sends more would hold the claim's lock."""
+_XID = 1 << 32
+"""`xmin` holds the last 32 bits of a transaction's number."""
+
+
+def is_there(
+    session: PgWriteSession, target: TargetTable, options: PostgresWriteOptions, *, overwrite: bool
+) -> bool:
+    """Empty the table, or hold it to be as the plan found it. False: it is not there, and is to be made.
+
+    Raises:
+        TargetError: the table came, went or changed since the plan was made.
+    """
+    drops = overwrite and not options.truncate
+    if target.create is not None and not drops:
+        return False  # `new_table` finds one that was made since
+    with patient_lock(session, target) if overwrite else nullcontext():
+        return is_ready(session, DIALECT, target, options, overwrite=overwrite)
+
+
+@contextmanager
+def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
+    """Around a statement that locks the whole table: it waits for 2 s at most, in the transaction that is open.
+
+    Whatever the application does with the table queues behind a statement that waits for such a lock. A shorter
+    `lock_timeout` of the DBA's holds.
+
+    Raises:
+        TargetError: the lock was not had; its code is that of a lock, so that the caller tries again later.
+    """
+    ((own, millis, _),) = session.rows(_PATIENT)
+    try:
+        yield
+    except TargetError as error:
+        if is_locked(error):
+            raise TargetError(
+                f"table {target.label} could not be locked, which an overwrite needs: "
+                f"other sessions use it. The job waited for the lock for {int(millis) / 1000:g} s at a time, "
+                "so that no query queues behind it for longer, and retried for 'retryTimeout' seconds: "
+                "end these sessions, or run again with a longer 'retryTimeout'"
+            ) from error.__cause__
+        raise
+    session.rows(f"SELECT set_config('lock_timeout', '{own}', true)")
+
+
+def check_staged(
+    session: PgWriteSession,
+    plan: PostgresPlan,
+    options: PostgresWriteOptions,
+    receipts: Sequence[Receipt],
+) -> None:
+    """Leave exactly the rows of `receipts` in the staging table.
+
+    Raises:
+        CommitError: staged rows are gone.
+    """
+    stage = table_sql(plan.place.staging, plan.staging)
+    try:
+        size = session.value(_LOCK.format(stage=stage, name=literal_sql(stage)))
+    except TargetError as error:
+        if sqlstate_of(error) != _NO_TABLE:
+            raise
+        raise CommitError(
+            f"the staging table {stage} no longer exists: run the job again"
+        ) from error
+    if size or any(receipt.details.get(CHUNKS) for receipt in receipts):
+        pages = _pages_to_pace(session, stage, options, overwrite=False)
+        _keep_only(session, stage, receipts, pages)
+    for receipt in receipts:
+        for names, count, data in receipt.details.get(HELD, ()):
+            rows = CopyRows(names, count, [memoryview(data)])
+            between = None if len(data) <= _SENT_AT_ONCE else _no_pause
+            try:
+                session.copy(plan.place.staging, plan.staging, rows, between)
+            except TargetError as error:
+                if is_refused_data(error):
+                    raise TargetError(f"a row is refused. {error}") from error.__cause__
+                raise
+
+
+def _no_pause(_sent: int) -> None:
+    """COPY in parts: a session that sends nothing for long is ended."""
+
+
+def publish_stage(
+    session: PgWriteSession,
+    plan: PostgresPlan,
+    options: PostgresWriteOptions,
+    receipts: Sequence[Receipt],
+) -> bool:
+    """Bring the rows of `receipts`, which are all that the staging table has, into the table, and drop the staging.
+
+    Whether the table is new.
+    """
+    target, stage = plan.target, table_sql(plan.place.staging, plan.staging)
+    if is_there(session, target, options, overwrite=plan.overwrite):
+        writers = sum(bool(receipt.rows) for receipt in receipts)
+        rows = sum(receipt.rows for receipt in receipts)
+        bring_staged(session, plan, stage, options, rows, overwrite=plan.overwrite, writers=writers)
+        drop_stage(session, plan.place.staging, plan.staging)
+        return False
+    if options.write_mode != "insert":
+        PostgresMerge(session, target, stage, options.write_mode).refuse_bad_keys()
+    if plan.stages_apart:
+        _bring_into_new(session, plan, stage, options, receipts)
+        return True
+    with new_table(target):
+        if plan.place.staging != target.schema:
+            session.rows(f"ALTER TABLE {stage} SET SCHEMA {quoted_name(target.schema)}")
+            stage = table_sql(target.schema, plan.staging)
+        session.rows(f"ALTER TABLE {stage} RENAME TO {quoted_name(target.name)}")
+    if options.table_comment is not None:
+        comment = literal_sql(options.table_comment)
+        session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
+    if target.key:
+        session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
+    return True
+
+
+def _bring_into_new(
+    session: PgWriteSession,
+    plan: PostgresPlan,
+    stage: str,
+    options: PostgresWriteOptions,
+    receipts: Sequence[Receipt],
+) -> None:
+    """Make the table, whose server casts the staged values, and bring them in."""
+    assert plan.new_table is not None
+    with new_table(plan.target):
+        session.rows(plan.new_table.create.replace(TABLE, plan.target.sql))
+    if plan.target.key:
+        keys = keys_sql(plan.target)
+        session.rows(f"ALTER TABLE {plan.target.sql} ADD PRIMARY KEY ({keys})")
+    rows = sum(receipt.rows for receipt in receipts)
+    bring_staged(session, plan, stage, options, rows, overwrite=True)
+    drop_stage(session, plan.place.staging, plan.staging)
+
+
+def bring_staged(
+    session: PgWriteSession,
+    plan: PostgresPlan,
+    stage: str,
+    options: PostgresWriteOptions,
+    rows: int,
+    *,
+    overwrite: bool,
+    writers: int | None = None,
+) -> None:
+    """Bring all `rows` of `stage` into the table; `overwrite`: it is locked, in this transaction.
+
+    `writers` is that of `PostgresMerge`.
+    """
+    session.counts_in(plan)
+    merge = PostgresMerge(session, plan.target, stage, options.write_mode, count=rows)
+    merge.writers = writers
+    pages = _pages_to_pace(session, stage, options, overwrite=overwrite)
+    if pages is None:
+        merge.bring()
+    else:
+        merge.bring_in_pieces(pages)
+
+
+def _pages_to_pace(
+    session: PgSession, stage: str, options: PostgresWriteOptions, *, overwrite: bool
+) -> int | None:
+    """How many pages the staging has, where a limited append adds it in pieces; None = in one statement.
+
+    An overwrite has locked the table, so that queries wait until it ends; a key is compared with all rows at once.
+    Before PostgreSQL 14 each piece would look at all pages.
+    """
+    if not options.is_limited or overwrite or options.write_mode != "insert":
+        return None
+    size, version = session.rows(
+        f"SELECT pg_relation_size({literal_sql(stage)}::regclass) / current_setting('block_size')::int, "
+        "current_setting('server_version_num')::int"
+    )[0]
+    return int(size) if version >= _RANGES_OF_PAGES else None
+
+
+@contextmanager
+def new_table(target: TargetTable) -> Iterator[None]:
+    """Around the statement that gives the new table its name.
+
+    Raises:
+        TargetError: another transaction has made it since it was looked for.
+    """
+    try:
+        yield
+    except TargetError as error:
+        if sqlstate_of(error) in _THERE:
+            raise _made_meanwhile(target) from error
+        raise
+
+
+def _made_meanwhile(target: TargetTable) -> TargetError:
+    return TargetError(
+        f"another job created table {target.label} meanwhile: when this job was prepared, there was none, "
+        "and it was to create it. Run this job again, to write to the table that is there now"
+    )
+
+
+def _keep_only(
+    session: PgSession, stage: str, receipts: Sequence[Receipt], pages: int | None
+) -> None:
+    """Remove the rows of attempts that have no receipt; miss none of those that have.
+
+    `pages`: the rows are counted in pieces. The table has no lock that others wait for yet.
+    """
+    wanted: dict[int, int] = {}
+    for receipt in receipts:
+        chunks: Mapping[str, int] = receipt.details.get(CHUNKS, {})
+        wanted |= {int(number) % _XID: rows for number, rows in chunks.items()}
+    found: Counter[int] = Counter()
+
+    def count(begin: int, end: int | None = None) -> None:
+        some = "" if end is None else f"WHERE {of_pages('ctid', begin, end)}"
+        query = f"SELECT xmin::text, count(*) FROM {stage} {some} GROUP BY xmin"  # noqa: S608 - a quoted identifier
+        for number, rows in session.rows(query):
+            found[int(number)] += int(rows)
+
+    if pages is None:
+        count(0)
+    else:
+        WritePacer.moving(_FIRST_PAGES).run(count, 0, pages)
+    lost = sum(rows - found.get(number, 0) for number, rows in wanted.items())
+    if lost:
+        raise CommitError(
+            f"{lost} rows that tasks staged are gone from {stage}: an unlogged table is empty after its server "
+            "has crashed. Run the job again"
+        )
+    if strange := found.keys() - wanted.keys():
+        listed = ", ".join(f"'{number}'" for number in sorted(strange))
+        session.rows(f"DELETE FROM {stage} WHERE xmin::text IN ({listed})")  # noqa: S608 - a quoted name, and numbers

@@ -1,0 +1,711 @@
+"""Small tables of a run, whose claims, rows and positions are written in one transaction.
+
+A copy of one table has about forty exchanges with the servers, whatever its size. Here a group of tables shares them:
+one look at both catalogs, one lock of all claims, one statement that writes them. For each table there are a COPY from
+the source, a CREATE TABLE or TRUNCATE, a COPY into the target, and its indexes and constraints. Nothing is staged: the
+rows are in memory. Nothing is tried either: a table with a part that this server refuses is copied alone.
+
+The rules of claims are those of a single table (`connectors.base.claims`). A group takes each claim and publishes it in
+the same transaction, so no other run sees it in between. A table whose claim has changed since the group looked at it,
+before it read the rows, is left out: another run may have published newer rows. All transactions lock claims in one
+order, so that two groups do not wait for each other: the claims of streams by their keys, then those of tables.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Self, cast
+
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, utc_text
+from spark_channel.connectors.base import claims as rules
+from spark_channel.connectors.base.claims import Claim, ClaimDecision, Identity
+from spark_channel.connectors.base.contract import Reader, native_batch, native_data
+from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, described, find_rows
+from spark_channel.connectors.postgresql.copy_format import CopyRows, copy_rows
+from spark_channel.connectors.postgresql.definition import defined
+from spark_channel.connectors.postgresql.dialect import (
+    DIALECT,
+    create_statement,
+    match_target,
+    written_columns,
+)
+from spark_channel.connectors.postgresql.failures import is_gone
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.postgresql.read.reader import PostgresReader
+from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
+from spark_channel.connectors.postgresql.types import encode
+from spark_channel.connectors.postgresql.write.new_table import (
+    count_on,
+    counted_on,
+    relation_names,
+    untried,
+)
+from spark_channel.connectors.postgresql.write.writer import PostgresWriter
+from spark_channel.connectors.sql.catalog import TABLE, MisfitError, TargetTable
+from spark_channel.connectors.sql.definition import NewTable, free_names
+from spark_channel.connectors.sql.read.source import ReadSource
+from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.write.claim_tables import (
+    CLAIMS,
+    COLUMNS,
+    TASKS,
+    Ledger,
+    claim_of,
+    is_own_table,
+)
+from spark_channel.connectors.sql.write.claims import Claims
+from spark_channel.connectors.sql.write.encode import BadValueError
+from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.publish import check_planned
+from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
+from spark_channel.plain_text import log_of
+from spark_channel.planning import Split
+
+__all__ = ["PostgresTogether", "joined"]
+
+_log = log_of(__name__)
+
+_LOGIN = frozenset(
+    {"url", "dbtable", "user", "password", "sslrootcert", "sslcert", "sslkey", "sslmode"}
+    | {"sslpassword", "connect_timeout", "retry_timeout", "current_schema"}
+)
+_READS, _WRITES = _LOGIN | {"reader"}, _LOGIN | {"writer", "create_table"}
+"""With any other option, a table is copied alone."""
+_PIECE = BatchSize(1 << 16, 1 << 20)
+_FIRST = (
+    "SET LOCAL idle_in_transaction_session_timeout = '5s'",
+    "SET LOCAL lock_timeout = '2s'",
+)
+_LOOK = "SET LOCAL lock_timeout = '2s'"
+"""A table that is locked holds up the look at others, and is copied alone."""
+_READ = (_FIRST[0], "SET LOCAL lock_timeout = '100ms'")
+"""The tables that were read before in the transaction are locked against ALTER TABLE meanwhile."""
+_LONGEST_SECONDS = 5.0
+"""The tables of a group are locked for so long, and for the statement that runs then, which the server ends as late."""
+_AT_TABLES = f"""
+SELECT set_config('lock_timeout', '100ms', true),
+  set_config('statement_timeout', least(nullif(own, 0), {_LONGEST_SECONDS * 1000:.0f})::text, true)
+FROM (SELECT (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::int AS own) AS found
+"""  # noqa: S608 - a constant
+"""A group that waits for a table has the locks of others. A table whose lock it does not get is copied alone."""
+_TRIES = 5
+"""How often a group is tried: first as a whole, then table by table, each time without the table that was refused."""
+_BASES: Mapping[str, str] = {
+    "boolean": "bool",
+    "smallint": "int2",
+    "integer": "int4",
+    "bigint": "int8",
+    "real": "float4",
+    "double precision": "float8",
+    "numeric": "numeric",
+    "text": "text",
+    "bytea": "bytea",
+    "date": "date",
+    "time": "time",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
+    "interval": "interval",
+}
+"""By the words of `WriteDialect.created_type`."""
+
+
+def joined(reader: Reader, writer: PostgresWriter) -> "PostgresTogether | None":
+    """What copies the table with others; None = an option asks for something that only a copy of one table does."""
+    if not isinstance(reader, PostgresReader):
+        return None
+    known = reader.options.model_fields_set <= _READS and writer.options.model_fields_set <= _WRITES
+    makes = writer.options.create_table in ("columns", "auto", "keys", "full")
+    return PostgresTogether(reader, writer) if known and makes else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """`there`: the table that the rows replace; None = it is to be made. `new`: with its source's whole definition.
+
+    `numbers`: see `SqlPlan`. `seen`: see `_state`.
+    """
+
+    source: ReadSource
+    native: bool
+    place: WriteTarget
+    target: TargetTable
+    create: str
+    there: PgTable | None
+    new: NewTable | None = None
+    numbers: tuple[str, ...] = ()
+    seen: "_State" = (0, "", None)
+
+    @property
+    def stream_of(self) -> str:
+        """The table, as claims name it."""
+        return self.place.claimed
+
+
+class _RefusedError(Exception):
+    """A table of a group was refused, and the transaction is rolled back. `table`: None = it is not known which."""
+
+    def __init__(self, table: SmallTable | None, why: Exception) -> None:
+        super().__init__(str(why))
+        self.table, self.why = table, why
+
+
+class PostgresTogether(Together):
+    """See `Together`. `reader` and `writer` are those of one of the tables."""
+
+    def __init__(self, reader: PostgresReader, writer: PostgresWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    # --- the look
+
+    def look(self, tables: Sequence[SmallTable]) -> None:
+        reader = self._reader  # the session that reads the rows is open then
+        connect = reader.copies if reader.reaches_copies else reader.connect
+        with connect("plan") as reading, reading.transaction("", _LOOK):
+            names = [cast(PostgresReader, each.reader).options.dbtable or "" for each in tables]
+            rows = find_rows(reading, names)
+            definitions = self._definitions(reading, tables, rows)
+        sources: dict[SmallTable, tuple[ReadSource, Any]] = {}
+        for table, row in zip(tables, rows, strict=True):
+            with self._alone(table):
+                sources[table] = _source(cast(PostgresReader, table.reader), row)
+        with self._session("look together") as session:
+            asked = [each for each in tables if each.why is None]
+            names = [cast(PostgresWriter, each.writer).options.dbtable for each in asked]
+            with session.transaction("", _LOOK):
+                found = find_rows(session, names) if names else []
+                own = self._definitions(session, asked, found)
+            targets: set[str] = set()
+            names_of = _FreeNames(session)
+            for table, row in zip(asked, found, strict=True):
+                with self._alone(table):
+                    there = None if row is None else described(*row)
+                    place = self._placed(session, cast(PostgresWriter, table.writer), there)
+                    if place.claimed in targets:
+                        raise TargetError(f"{place.label} is the target of two tables")
+                    targets.add(place.claimed)
+                    source, native = sources[table]
+                    plan = _planned(table, source, native, place, there)
+                    if (definition := definitions.get(table)) is not None:
+                        plan = self._fully(plan, definition, own.get(table), names_of)
+                    table.plan = plan
+                    table.builds = () if plan.new is None else plan.new.builds
+                    table.schema, table.is_there = source.schema, there is not None
+            for _, some in _by_schema(tables):
+                self._claims(session, some).look(some)
+
+    def _definitions(
+        self,
+        session: PgSession,
+        tables: Sequence[SmallTable],
+        rows: Sequence[tuple[Any, ...] | None],
+    ) -> dict[SmallTable, TableDefinition]:
+        """The definitions of those that are there, by one statement, where `createTable` is full."""
+        if self._writer.options.create_table != "full":
+            return {}
+        there = {
+            table: described(*row)
+            for table, row in zip(tables, rows, strict=True)
+            if row is not None
+        }
+        return dict(zip(there, defined(session, list(there.values())), strict=True))
+
+    def _fully(
+        self, plan: _Plan, source: TableDefinition, own: TableDefinition | None, names: "_FreeNames"
+    ) -> _Plan:
+        """The plan, with what `createTable=full` asks for. `own`: how the table that is there is defined."""
+        if own is not None:
+            if any(column.generated is not None for column in own.columns):
+                raise SchemaError(f"{plan.place.label} has generated columns, and is written alone")
+            return replace(plan, numbers=counted_on(own, source))
+        new = untried(
+            plan.place.schema,
+            source.with_keys_to_itself(),
+            plan.source.schema,
+            self._writer.options,
+            names.of(plan.place.schema),
+        )
+        return replace(plan, new=new, create=new.create.replace(TABLE, plan.target.sql))
+
+    def _placed(
+        self, session: PgWriteSession, writer: PostgresWriter, there: PgTable | None
+    ) -> WriteTarget:
+        schema, name = writer.new_place(session) if there is None else (there.schema, there.name)
+        if is_own_table(name) or len(name.encode()) > 63:
+            raise TargetError(f"table {name!r} cannot be written")
+        place = writer.place(schema, name, there)
+        return replace(place, ledger=Ledger(schema, schema))
+
+    @staticmethod
+    @contextmanager
+    def _alone(table: SmallTable) -> Iterator[None]:
+        """What goes wrong with one table does so again when it is copied alone."""
+        try:
+            yield
+        except (ChannelError, BadValueError, MisfitError) as error:
+            table.why = error
+
+    # --- the rows
+
+    def reading(self, *, at_once: bool) -> AbstractContextManager["_Sources"]:
+        return _Sources(self._reader, at_once)
+
+    def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
+        reading: _Sources = session
+        yield from reading.read(table.plan)
+
+    # --- the transaction
+
+    def publish(self, tables: Sequence[SmallTable]) -> None:
+        for _, some in _by_schema(tables):
+            rows = {}
+            for table in some:
+                with self._alone(table):
+                    rows[table] = _copied(table)
+            for number in range(_TRIES):
+                left = [each for each in some if each.is_left]
+                if not left:
+                    break
+                try:
+                    self._publish(left, rows, at_once=number == 0)
+                    break
+                except _RefusedError as refused:
+                    if refused.table is not None:
+                        refused.table.why = refused.why
+            for table in some:
+                if table.is_left:
+                    table.why = TargetError("too many tables of its group were refused")
+
+    def _publish(
+        self,
+        tables: Sequence[SmallTable],
+        rows: Mapping[SmallTable, Sequence[CopyRows]],
+        *,
+        at_once: bool,
+    ) -> None:
+        """A COMMIT without an answer raises: a table that is copied alone then waits for its claim, and looks at it."""
+        with self._session("publish together") as session:
+            claims = self._claims(session, tables)
+            self._writer.ensure(session, claims)
+            with session.transaction("ISOLATION LEVEL READ COMMITTED", *_FIRST):
+                new = self._write(session, claims, tables, rows, at_once=at_once)
+            if new:
+                self._sweep(session, new[0])
+        at = utc_text()
+        for table in new:
+            table.published_at, table.is_new = at, True
+            if (made := table.plan.new) is not None:
+                made.remark(table.plan.place.label)
+                table.left_out = made.left_out
+
+    def _write(
+        self,
+        session: PgWriteSession,
+        claims: "_GroupClaims",
+        tables: Sequence[SmallTable],
+        rows: Mapping[SmallTable, Sequence[CopyRows]],
+        *,
+        at_once: bool,
+    ) -> list[SmallTable]:
+        """All statements of the transaction. Returns the tables whose rows it publishes."""
+        before = claims.take_all(tables)
+        new = [each for each in before if before[each].held is not None]
+        if new:
+            session.rows(_AT_TABLES)
+        until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS
+        if at_once and new:
+            script = "; ".join(map(self._emptied, new))
+            with self._refusing(None):
+                session.rows(f"DO {literal_sql(f'BEGIN {script}; END')}")
+        else:
+            for table in new:
+                _hold_time(until)
+                with self._refusing(table):
+                    session.rows(self._emptied(table))
+        self._hold(session, [each for each in new if each.plan.there is not None])
+        for table in new:
+            _hold_time(until)
+            target = table.plan.target
+            for each in rows[table]:
+                with self._refusing(table):
+                    session.copy(target.schema, target.name, each)
+        self._complete(session, new, until, at_once=at_once)
+        claims.publish_all(new, before)
+        for table, decision in before.items():
+            if decision.held is None:
+                table.published_at = decision.published_at or ""
+        return new
+
+    def _complete(
+        self, session: PgWriteSession, tables: Sequence[SmallTable], until: float, *, at_once: bool
+    ) -> None:
+        """What follows the rows: indexes, constraints and defaults of new tables, the numbers of others."""
+        made = [each for each in tables if each.plan.new is not None and each.plan.new.steps]
+        for some in [made] if at_once and made else [[each] for each in made]:
+            _hold_time(until)
+            with self._refusing(None if at_once else some[0]):
+                session.rows(f"DO {literal_sql(_script(some))}")
+        for table in tables:
+            if table.plan.numbers:
+                count_on(session, table.plan.numbers, table.plan.place.label)
+
+    def _emptied(self, table: SmallTable) -> str:
+        """The statement after which the table is there without rows."""
+        plan: _Plan = table.plan
+        if plan.there is None:
+            return plan.create
+        return DIALECT.emptied(plan.target.own_rows, self._writer.options)
+
+    def _hold(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> None:
+        """Check that the tables, which are locked, are as they were planned."""
+        if not tables:
+            return
+        names = [each.plan.target.sql for each in tables]
+        for table, row in zip(tables, find_rows(session, names), strict=True):
+            with self._refusing(table):
+                there = None if row is None else described(*row)
+                check_planned(DIALECT, table.plan.target, there)
+                if there is None or _is_special(there):
+                    raise TargetError(f"table {table.plan.target.label} was altered")
+
+    @contextmanager
+    def _refusing(self, table: SmallTable | None) -> Iterator[None]:
+        try:
+            yield
+        except ChannelError as error:
+            if is_gone(error):
+                raise
+            raise _RefusedError(table, error) from error
+
+    def _session(self, purpose: str) -> PgWriteSession:
+        return PgWriteSession.lent(self._writer.options, failure=TargetError, purpose=purpose)
+
+    def _claims(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
+        return _GroupClaims(session, self._writer.claim_dialect(session, tables[0].plan.place))
+
+    def _sweep(self, session: PgWriteSession, table: SmallTable) -> None:
+        """Remove the staging of runs that are dead, as a copy of one table does."""
+        assert table.schema is not None
+        plan = SqlPlan(table.job, table.schema, "job", place=table.plan.place)
+        held = rules.HeldClaim(Identity(table.plan.stream_of, "stream", table.stream), table.job, 0)
+        try:
+            self._writer.sweep(session, replace(plan, held=held))
+        except TargetError as error:
+            _log.warning("staging of earlier runs stays for now: %s", error)
+
+
+def _script(tables: Sequence[SmallTable]) -> str:
+    """PL/pgSQL that makes what follows the rows of new tables."""
+    statements = []
+    for table in tables:
+        for step in table.plan.new.steps:
+            _log.info("table %s gets %s", table.plan.place.label, step.what)
+            statements += [literal_sql(each) for each in step.on(table.plan.target.sql)]
+    return f"BEGIN {' '.join(f'EXECUTE {each};' for each in statements)} END"
+
+
+class _FreeNames:
+    """The names that indexes and sequences of new tables get, one of each in a schema."""
+
+    def __init__(self, session: PgWriteSession) -> None:
+        self._session = session
+        self._by_schema: dict[str, Callable[[str], str]] = {}
+
+    def of(self, schema: str) -> Callable[[str], str]:
+        if schema not in self._by_schema:
+            taken = relation_names(self._session, schema, None)
+            self._by_schema[schema] = free_names(taken, DIALECT.index_name_bytes)
+        return self._by_schema[schema]
+
+
+def _hold_time(until: float) -> None:
+    """
+    Raises:
+        TargetError: the transaction has lasted too long: its tables are then copied one by one.
+    """
+    if SYSTEM_CLOCK.now() > until:
+        raise TargetError(f"the group has locked its tables for {_LONGEST_SECONDS:g} s")
+
+
+def _by_schema(tables: Sequence[SmallTable]) -> list[tuple[str, list[SmallTable]]]:
+    """The tables that are left, by the schema of their targets, where their claims are."""
+    left = [each for each in tables if each.is_left]
+
+    def schema(table: SmallTable) -> str:
+        return str(table.plan.place.schema)
+
+    return [(name, list(some)) for name, some in groupby(sorted(left, key=schema), key=schema)]
+
+
+def _is_special(table: PgTable) -> bool:
+    return table.kind != "r" or table.is_parent or table.is_ruled
+
+
+# A table's two ends, as they are planned.
+
+
+class _Known:
+    """Stands for a session in which a table was looked up before."""
+
+    place = ""
+
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        self._row = row
+
+    def repeated(self, *_: object) -> list[tuple[Any, ...]]:
+        return [self._row]
+
+
+def _source(reader: PostgresReader, row: tuple[Any, ...] | None) -> tuple[ReadSource, Any]:
+    """The source, and its native rows if it has such."""
+    if row is None:
+        raise SourceError(f"there is no table {reader.options.dbtable}")
+    source = reader.known(cast(Any, _Known(row)))
+    if source.table is None or source.table.is_view or not reader.is_builtin:
+        raise SourceError(f"{source.label} is read alone")
+    return source, reader.native_rows([Split({"kind": "all", "row_bytes": 1})])
+
+
+def _planned(
+    table: SmallTable, source: ReadSource, native: Any, place: WriteTarget, there: PgTable | None
+) -> _Plan:
+    """
+    Raises:
+        ChannelError: the rows do not fit, or not without a staging table.
+    """
+    options = cast(PostgresWriteOptions, table.writer.options)
+    sql = DIALECT.place(place.schema, place.name)
+    if there is not None and _is_special(there):
+        raise TargetError(f"table {there.label} is written alone")
+    if there is None and options.create_table == "full":
+        create, into = "", _alike(place, source)
+    else:
+        create = _create(sql, source, options) if there is None else ""
+        into = there or _created(place, source.schema)
+    target, is_native = match_target(into, source.schema, options, native=native)
+    # What COPY writes into an identity column, only `numbers` follow.
+    counts = options.create_table == "full"
+    if any(each.cast or (each.column.identity and not counts) for each in written_columns(target)):
+        raise SchemaError(f"rows of {place.label} are cast by the server")
+    kept = replace(place, table=None)
+    return _Plan(source, is_native, kept, target, create, there)
+
+
+def _create(sql: str, source: ReadSource, options: PostgresWriteOptions) -> str:
+    """CREATE TABLE, with as much of the source's definition as a copy of one table would give it.
+
+    Raises:
+        SchemaError: the type of a column, or a key that does not hold for all rows that are read.
+    """
+    table = source.table
+    if options.create_table == "columns" or table is None:
+        return create_statement(sql, source.schema, options)
+    assert isinstance(table, PgTable)
+    if table.is_parent or table.kind != "r":
+        raise SchemaError(f"{table.label} has parts, and is made alone")
+    never_null = {each.name for each in table.columns if DIALECT.is_never_null(table, each)}
+    fields = [field.with_nullable(field.name not in never_null) for field in source.schema]
+    return create_statement(sql, pa.schema(fields), options, table.primary or table.period_key)
+
+
+def _alike(place: WriteTarget, source: ReadSource) -> PgTable:
+    """The table as it is made with the columns of its source.
+
+    Raises:
+        SchemaError: the source has parts, whose keys may not hold for all of its rows.
+    """
+    table = source.table
+    assert isinstance(table, PgTable)
+    if table.is_parent or table.kind != "r":
+        raise SchemaError(f"{table.label} has parts, and is made alone")
+    columns = [replace(column, identity="") for column in table.columns]
+    return PgTable(place.schema, place.name, tuple(columns), kind="r")
+
+
+def _created(place: WriteTarget, schema: pa.Schema) -> PgTable:
+    """The table as CREATE TABLE makes it."""
+    columns = []
+    for field in schema:
+        declared = DIALECT.created_type(field.name, field.type, key=False)
+        words, _, sizes = declared.partition("(")
+        if words not in _BASES or pa.types.is_dictionary(field.type):
+            raise SchemaError(f"column {field.name!r} is {field.type}")
+        typmod = -1
+        if sizes:
+            precision, scale = map(int, sizes.rstrip(")").split(","))
+            typmod = ((precision << 16) | scale) + 4
+        columns.append(
+            PgColumn(field.name, declared, base=_BASES[words], typmod=typmod, builtin=True)
+        )
+    return PgTable(place.schema, place.name, tuple(columns), kind="r")
+
+
+def _copied(table: SmallTable) -> list[CopyRows]:
+    """The rows as COPY takes them."""
+    plan: _Plan = table.plan
+    if plan.native:
+        return [
+            CopyRows(plan.target.names, each.num_rows, [native_data(each)])
+            for each in table.batches
+        ]
+    columns = written_columns(plan.target)
+    return [copy_rows(encode(each, columns)) for each in table.batches]
+
+
+class _Sources:
+    """The sessions that read. `at_once`: in one transaction; else no table is locked while the next one is paid."""
+
+    def __init__(self, reader: PostgresReader, at_once: bool) -> None:
+        self._reader, self._at_once = reader, at_once
+        self._open: dict[bool, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for session in self._open.values():
+            try:
+                if self._at_once and kind is None and session.is_open:
+                    session.rows("COMMIT")
+            finally:
+                session.__exit__(kind, None, None)
+
+    def read(self, plan: _Plan) -> Iterator[pa.RecordBatch]:
+        session, source = self._session(native=plan.native), plan.source
+        with session.closed_on_failure():
+            if not self._at_once:
+                session.begin("", _LOOK)
+            if plan.native:
+                columns = [source.column(column.name) for column in source.columns]
+                for piece, bounds in session.copy(source.sql(columns), len(columns), _PIECE.nbytes):
+                    yield native_batch(piece, bounds)
+            else:
+                asked = source.dialect.statement(source.columns, source.behind())
+                for raw in session.stream(asked, _PIECE):
+                    if raw.num_rows:
+                        yield source.dialect.decode(raw, source.columns, source.schema)
+            if not self._at_once:
+                session.rows("COMMIT")
+
+    def _session(self, *, native: bool) -> Any:
+        found = self._open.get(native)
+        if found is None or not found.is_open:
+            found = (self._reader.copies if native else self._reader.connect)("read")
+            self._open[native] = found
+            if self._at_once:
+                with found.closed_on_failure():
+                    found.begin("", *_READ)
+        return found
+
+
+# The claims of a group.
+
+
+class _GroupClaims(Claims):
+    """The claims of several tables of one schema, read and written by few statements."""
+
+    def look(self, tables: Sequence[SmallTable]) -> None:
+        """Note how far the streams have published, and the states of their claims."""
+        if not self.exist():
+            return
+        streams = {table: _stream(table) for table in tables}
+        found = self._found(list(streams.values()))
+        for table, identity in streams.items():
+            claim = found.get(identity)
+            if claim is None:
+                continue
+            table.plan = replace(table.plan, seen=_state(claim))
+            # Of a stream whose batches follow each other, the table's claim says whether its rows are still there.
+            table.known = (
+                rules.progress_of(claim)
+                if claim.generation is None
+                else self.progress(identity.target, identity.name)
+            )
+
+    def take_all(self, tables: Sequence[SmallTable]) -> dict[SmallTable, ClaimDecision]:
+        """Lock the claims of the tables and of their streams, and decide which of the tables are to be published.
+
+        Tables that another run has begun to publish since they were looked up get a `why`, and no decision.
+        """
+        streams = {table: _stream(table) for table in tables}
+        found = self._made(list(streams.values()))
+        self._of_tables = self._made([_table(table) for table in tables])
+        listed = ", ".join(literal_sql(each.key) for each in streams.values())
+        tasks = self._dialect.table(TASKS)
+        if self._run(f"SELECT 1 FROM {tasks} WHERE claim IN ({listed}) LIMIT 1", ()):  # noqa: S608 - quoted
+            raise TargetError("a claim of the group has tasks that committed alone")
+        process, now = rules.own_process(), utc_text()
+        decided = {}
+        for table, identity in streams.items():
+            claim = found[identity]
+            if _state(claim) != table.plan.seen and not claim.has_published(table.position):
+                table.why = TargetError(f"another run publishes {identity.target}")
+                continue
+            claim = rules.unless_replaced(claim, self._of_tables[_table(table)].epoch)
+            decided[table] = rules.take(
+                claim, identity, table.job, position=table.position, process=process, now=now
+            )
+            if decided[table].overtaken is not None:
+                _log.warning("job %s takes the claim of %s over", table.job, identity.target)
+        return decided
+
+    def publish_all(
+        self, tables: Sequence[SmallTable], taken: Mapping[SmallTable, ClaimDecision]
+    ) -> None:
+        """Write the claims of `tables`, which are locked, as published."""
+        at, written = utc_text(), []
+        for table in tables:
+            held, claim = taken[table].held, taken[table].claim
+            assert held is not None
+            if claim is None:
+                raise TargetError("the claim of this run is there already")
+            done = rules.publish(claim, held, at=at, rows=table.rows, nbytes=table.nbytes)
+            assert done is not None, "the claim is locked"
+            owned = self._of_tables[_table(table)]
+            written += [done, replace(owned, epoch=owned.epoch + 1, owner=table.job)]
+        if written:
+            names = COLUMNS.split(", ")[1:]
+            sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
+            self._insert(written, f"DO UPDATE SET {sets}")
+
+    def _made(self, keys: Sequence[Identity]) -> dict[Identity, Claim]:
+        """The claims, locked; those that are not there are made. By their keys, as in every other group."""
+        ordered = sorted(keys, key=lambda each: each.key)
+        self._insert([Claim(each, "", 0) for each in ordered], "DO NOTHING")
+        return self._found(ordered, "FOR UPDATE")
+
+    def _found(self, keys: Sequence[Identity], lock: str = "") -> dict[Identity, Claim]:
+        by_key = {each.key: each for each in keys}
+        listed = ", ".join(map(literal_sql, sorted(by_key)))
+        rows = self._run(f"{self._select} WHERE claim IN ({listed}) ORDER BY claim {lock}", ())
+        found = {}
+        for row in rows:
+            identity = by_key[str(row[0])]
+            found[identity] = replace(claim_of(row), identity=identity)
+        return found
+
+    def _insert(self, made: Sequence[Claim], conflict: str) -> None:
+        rows = [self._writing(each, None)[1] for each in made]
+        values = ", ".join(f"({', '.join(map(literal_sql, each))})" for each in rows)
+        into = f"INSERT INTO {self._dialect.table(CLAIMS)} ({COLUMNS})"
+        self._run(f"{into} VALUES {values} ON CONFLICT (claim) {conflict}", ())
+
+
+_State = tuple[int, str, int | None]
+
+
+def _state(claim: Claim) -> _State:
+    """What each run that takes a claim, gives it back or publishes changes: of none it is that of a new one."""
+    return claim.epoch, claim.owner, claim.position
+
+
+def _stream(table: SmallTable) -> Identity:
+    return Identity(table.plan.stream_of, "stream", table.stream)
+
+
+def _table(table: SmallTable) -> Identity:
+    return Identity(table.plan.stream_of, "table", table.plan.stream_of)

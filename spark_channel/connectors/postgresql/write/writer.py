@@ -1,0 +1,376 @@
+"""Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import ClassVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.health import Health
+from spark_channel.connectors.postgresql.catalog import PgTable, find_table, name_parts
+from spark_channel.connectors.postgresql.definition import read_definition
+from spark_channel.connectors.postgresql.dialect import (
+    DIALECT,
+    PostgresPlan,
+    create_statement,
+    match_target,
+    new_name,
+    written_columns,
+)
+from spark_channel.connectors.postgresql.failures import (
+    is_gone,
+    is_locked,
+    is_refused_data,
+    sqlstate_of,
+)
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
+from spark_channel.connectors.postgresql.types import SYSTEM
+from spark_channel.connectors.postgresql.write.load import TASK_SECONDS, OnePassWriter, open_task
+from spark_channel.connectors.postgresql.write.new_table import (
+    count_on,
+    counted_on,
+    keyed,
+    relation_names,
+    tried,
+)
+from spark_channel.connectors.postgresql.write.publish import (
+    check_staged,
+    create_stage,
+    drop_stage,
+    is_there,
+    keys_sql,
+    new_table,
+    patient_lock,
+    publish_stage,
+    stages,
+    table_sql,
+)
+from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
+from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
+from spark_channel.connectors.sql.postgresql_family import claim_dialect
+from spark_channel.connectors.sql.session_pool import ThreadSession
+from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.writer import SqlWriter
+from spark_channel.errors import OptionError, TargetError
+from spark_channel.options import WriteOptions
+from spark_channel.plain_text import log_of
+
+__all__ = ["PostgresWriter"]
+
+_log = log_of(__name__)
+_CONFLICTS = frozenset({"23505", "42P07", "42710", "40001", "40P01"})
+_LOCKED = "55P03"
+_DENIED = "42501"
+_NAME_BYTES = 64
+_ALTER_SECONDS = 30
+
+
+class PostgresWriter(SqlWriter[PgWriteSession]):
+    """`commit=job`: tasks fill a staging table, and the driver publishes it in one transaction with the claim.
+
+    `commit=task`: each task copies straight into the table.
+    """
+
+    Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
+    options: PostgresWriteOptions
+    dialect = DIALECT
+    OnePass = OnePassWriter
+    stages_with_claim = True
+    native_system = SYSTEM
+
+    def __init__(self, options: PostgresWriteOptions) -> None:
+        super().__init__(options)
+        self.kept: ThreadSession[PgWriteSession] = ThreadSession()
+
+    def writing(self) -> AbstractContextManager[None]:
+        return self.kept.keeping()
+
+    def is_parent(self) -> bool:
+        def look(session: PgWriteSession) -> bool:
+            table = self.look(session).table
+            return isinstance(table, PgTable) and table.is_parent and not table.is_divided
+
+        return self.run(TargetError, "look", look, begins=True)
+
+    @property
+    def task_seconds(self) -> float | None:
+        by_task = self.options.commit == "task" or self.options.tolerates_dirty_rows
+        return TASK_SECONDS if by_task else None
+
+    @property
+    def shown(self) -> str:
+        return self.options.address.shown
+
+    def resource_mark(self) -> str | None:
+        return self.options.address.parameters.get("host")
+
+    def health(self) -> Health:
+        from spark_channel.connectors.postgresql.health import PostgresHealth
+
+        return PostgresHealth(self.options, TargetError, self.row_cost)
+
+    def is_refusal(self, error: BaseException) -> bool:
+        within = error.__cause__  # what the server said, where the error says which task
+        return (
+            super().is_refusal(error)
+            or is_refused_data(error)
+            or (isinstance(within, TargetError) and is_refused_data(within))
+        )
+
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> PgWriteSession:
+        return PgWriteSession.lent(self.options, failure=failure, purpose=purpose)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, TargetError) and (is_gone(error) or is_locked(error))
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return sqlstate_of(error) in _CONFLICTS
+
+    def is_denied(self, error: TargetError) -> bool:
+        return sqlstate_of(error) == _DENIED
+
+    def ledger_names(self, text: str) -> tuple[str | None, str]:
+        return name_parts(text) or (None, text)
+
+    def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
+        known = session.answer_cache.of(("claims", place.schema, place.ledger))
+        return claim_dialect(
+            session.rows, place.schema, ledger=place.ledger, takes_scripts=True, known=known
+        )
+
+    def new_place(self, session: PgWriteSession) -> tuple[str, str]:
+        space, name = new_name(self.options)
+        known = space
+        if space is None:  # the first schema of the search path that is there
+            kept = session.answer_cache.of("current_schema")
+            known = kept.get("") or session.value("SELECT current_schema()")
+            kept[""] = known
+        elif not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal_sql(space)}"):  # noqa: S608 - a text is quoted
+            known = None
+        if known is None:
+            raise OptionError(
+                f"option 'dbtable' got {self.options.dbtable!r}, and "
+                f"{'no schema of the search path exists' if space is None else f'schema {space!r} does not exist'}"
+                ": create it, or name another",
+                option="dbtable",
+                got=self.options.dbtable,
+            )
+        return str(known), name
+
+    def new_table(
+        self,
+        session: PgWriteSession | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        assert session is not None
+        dropped = place.table
+        assert dropped is None or isinstance(dropped, PgTable)
+        taken = relation_names(session, place.schema, dropped) if is_full else set()
+        name_of = free_names(taken, DIALECT.index_name_bytes)
+        if is_full and definition.system == DIALECT.sql:
+            return tried(session, place.schema, definition, rows, self.options, name_of)
+        new = plain_new_table(DIALECT, definition, rows, is_full=is_full, name_of=name_of)
+        return keyed(new, self.options, self.options.key_columns or ())
+
+    def numbers(
+        self, session: PgWriteSession | None, table: Table, context: WriteContext
+    ) -> tuple[str, ...]:
+        if session is None or table.is_view:
+            return ()
+        source = None if context.definition is None else context.definition()
+        return counted_on(self.definition_of(session, table), source)
+
+    def count_on(self, session: PgWriteSession, plan: SqlPlan) -> None:
+        count_on(session, plan.numbers, plan.place.label)
+
+    def definition_of(self, session: PgWriteSession, table: Table) -> TableDefinition:
+        assert isinstance(table, PgTable)
+        return read_definition(session, table)
+
+    def _create_sql(self, plan: PostgresPlan, place: str) -> str:
+        """CREATE TABLE of the table that the write makes, as `place`, which is SQL."""
+        if plan.new_table is not None:
+            return plan.new_table.create.replace(TABLE, place)
+        return create_statement(place, plan.schema, self.options)
+
+    def plan(
+        self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> PostgresPlan:
+        sql = DIALECT.place(place.schema, place.name)
+        target = TargetTable(place.schema, place.name, place.label, sql)
+        own = PostgresPlan(
+            **{**vars(plan), "native": False, "target": target, "alone": context.alone}
+        )
+        if (table := self._kept(place, plan)) is not None:
+            return self._matched(own, table, context)
+        if self.options.write_mode == "apply" and plan.commit == "job":
+            raise TargetError(
+                f"writeMode apply changes an existing table; create {place.label} first, with a primary key"
+            )
+        if own.new_table is not None and own.new_table.table is not None:
+            return self._as_tried(own, own.new_table.table, context)
+        create_statement(sql, plan.schema, self.options)
+        return own
+
+    def _as_tried(self, plan: PostgresPlan, table: Table, context: WriteContext) -> PostgresPlan:
+        """The plan of a new table that has been tried."""
+        assert isinstance(table, PgTable)
+        own = self._matched(plan, table, context, plan.place.name)
+        casts = any(column.cast for column in written_columns(own.target))
+        return replace(own, stages_apart=casts and not own.native)
+
+    def _matched(
+        self, plan: PostgresPlan, table: PgTable, context: WriteContext, made_as: str | None = None
+    ) -> PostgresPlan:
+        """Matches the rows to an existing table; `made_as`: the table was created for them, and gets this name."""
+        place = None if made_as is None else (plan.place.schema, made_as)
+        target, native = match_target(
+            table,
+            plan.schema,
+            self.options,
+            made_as=place,
+            native=context.native,
+            computed=plan.computed,
+        )
+        if made_as is not None and plan.new_table is not None:
+            target = replace(target, steps=plan.new_table.steps)
+        is_plain = not (table.is_parent or table.is_ruled or made_as)
+        casts = any(column.cast for column in written_columns(target))
+        return replace(
+            plan,
+            target=target,
+            native=native,
+            is_parent=table.is_parent,
+            is_ruled=table.is_ruled,
+            one_pass=is_plain and not casts and self.is_one_pass(plan, table, context),
+        )
+
+    def alter(self, session: PgWriteSession, statement: str) -> None:
+        with session.transaction():
+            session.rows(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
+            session.rows(statement)
+
+    @contextmanager
+    def altering(self, session: PgWriteSession, place: WriteTarget) -> Iterator[None]:
+        with session.transaction():
+            session.rows(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
+            table = DIALECT.place(place.schema, place.name)
+            session.rows(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            yield
+
+    def _kept(self, place: WriteTarget, plan: SqlPlan) -> PgTable | None:
+        """The table, unless the write creates one."""
+        table = place.table
+        assert table is None or isinstance(table, PgTable)
+        return None if plan.overwrite and not self.options.truncate else table
+
+    def make_staging(
+        self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> PostgresPlan:
+        """Make the staging table, which is the future table itself where there is none.
+
+        In the transaction that has just taken the claim, whose lock lets those that prepare one write take turns.
+        """
+        own = _own(plan)
+        if self._kept(place, plan) is not None or own.stages_apart:
+            create_stage(session, own.target, place.staging, own.staging)
+            return own
+        sql = table_sql(place.staging, own.staging)
+        if session.value(f"SELECT to_regclass({literal_sql(sql)})::text") is None:
+            session.rows(self._create_sql(own, sql))
+        staged = find_table(session, sql)
+        assert staged is not None
+        return self._matched(own, staged, context, place.name)
+
+    def make_ready(
+        self,
+        session: PgWriteSession,
+        plan: SqlPlan,
+        place: WriteTarget,
+        context: WriteContext,
+        *,
+        first: bool,
+    ) -> PostgresPlan:
+        own = _own(plan)
+        if first and self._kept(place, plan) is None:
+            return self._create(session, own, context)
+        there = find_table(session, own.target.sql)
+        if there is None:
+            raise TargetError(
+                f"table {place.label} was dropped while its rows were written: run the job again"
+            )
+        own = self._matched(own, there, context)
+        if first:
+            is_there(session, own.target, self.options, overwrite=plan.overwrite)
+        return own
+
+    def _create(
+        self, session: PgWriteSession, plan: PostgresPlan, context: WriteContext
+    ) -> PostgresPlan:
+        table = plan.target
+        if plan.overwrite:
+            with patient_lock(session, table):
+                session.rows(f"DROP TABLE IF EXISTS {table.sql}")
+        with new_table(table):
+            session.rows(self._create_sql(plan, table.sql))
+        if self.options.table_comment is not None:
+            comment = literal_sql(self.options.table_comment)
+            session.rows(f"COMMENT ON TABLE {table.sql} IS {comment}")
+        made = find_table(session, table.sql)
+        assert made is not None
+        own = self._matched(plan, made, context, table.name)
+        if own.target.key:
+            session.rows(f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})")
+        self.complete(session, own.target)
+        return replace(own, target=replace(own.target, create=None))
+
+    def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
+        return open_task(self, _own(plan), task, attempt)
+
+    def end_sessions(self, session: PgWriteSession, run: str) -> None:
+        name = f"spark-channel write {run}"
+        if len(name.encode()) < _NAME_BYTES:
+            # The server cuts longer ones, which another run could share.
+            session.rows(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608 - quoted
+                f"AND usename = session_user AND application_name = {literal_sql(name)}"
+            )
+
+    def staged(
+        self, session: PgWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
+    ) -> Sequence[Receipt]:
+        check_staged(session, _own(plan), self.options, receipts)
+        return receipts
+
+    def publish_staged(
+        self, session: PgWriteSession, plan: SqlPlan, staged: Sequence[Receipt]
+    ) -> None:
+        if publish_stage(session, _own(plan), self.options, staged):
+            self.complete(session, plan.target)
+
+    def stages(self, session: PgWriteSession, place: WriteTarget, beginning: str) -> list[str]:
+        return stages(session, place.staging, beginning)
+
+    def drop_stage(self, session: PgWriteSession, place: WriteTarget, name: str) -> None:
+        try:
+            with self.transaction(session):
+                session.rows("SET LOCAL lock_timeout = '2s'")
+                drop_stage(session, place.staging, name)
+        except TargetError as error:
+            if sqlstate_of(error) != _LOCKED:
+                raise
+            _log.warning("staging table %s is in use, and stays for the next job to remove", name)
+
+
+def _own(plan: SqlPlan) -> PostgresPlan:
+    assert isinstance(plan, PostgresPlan)
+    return plan

@@ -1,0 +1,1 @@
+"""Changes of a database's tables: by a growing column, or by the server's log."""

@@ -1,0 +1,326 @@
+"""PostgreSQL as two connectors use it: `postgresql`, and `adbc` with PostgreSQL's driver.
+
+The settings of its transactions, and one under which its driver fails; how a connection pooler is recognised, and what
+it cannot do; and the claims of writes.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from spark_channel.connectors.base.network import is_of_this_machine, tls_mode
+from spark_channel.connectors.sql.statements import quoted_name, quoted_text
+from spark_channel.connectors.sql.write.claim_tables import (
+    CLAIMS,
+    PLANS,
+    PUBLISHED,
+    TASKS,
+    ClaimDialect,
+    Ledger,
+)
+from spark_channel.errors import OptionError
+from spark_channel.plain_text import log_of
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = [
+    "END_WHEN_SILENT",
+    "QUOTES",
+    "SETTINGS",
+    "claim_dialect",
+    "connected",
+    "escaped_text",
+    "for_transaction",
+    "is_pooler",
+    "joined",
+    "refused_by_pooler",
+    "refused_by_quotes",
+    "set_config",
+    "sslmode_of",
+    "verified",
+]
+
+_log = log_of(__name__)
+
+SETTINGS: Mapping[str, str] = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "standard_conforming_strings": "on",
+    "array_nulls": "on",
+    "xmloption": "content",
+    "gin_fuzzy_search_limit": "0",
+}
+"""What the text of a value depends on, as rows are read and as conditions and keys are sent; and, last, what leaves
+rows out of a result. docs/postgresql.md lists them.
+"""
+
+QUOTES = "SELECT 1 WHERE CAST(current_setting('quote_all_identifiers') AS boolean)"
+"""A query with a row where the driver of ADBC knows no type, as it connects: it knows types by the names of their
+functions. It then returns the bytes of each value, also of this row.
+"""
+
+_SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)"
+_SET = re.compile(
+    rf"{_SPACE}*SET{_SPACE}+(?:LOCAL{_SPACE}+|SESSION{_SPACE}+(?!AUTHORIZATION\b|CHARACTERISTICS\b))?(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_OF_A_SESSION = re.compile(
+    r"(?:SESSION\s+CHARACTERISTICS|TRANSACTION|CONSTRAINTS|default_transaction_\w+|idle_session_timeout)\b",
+    re.IGNORECASE,
+)
+"""What SET LOCAL does nothing with, or another thing than SET."""
+
+
+# Which server gets the login.
+
+_PROOFS = {"sslrootcert": "PGSSLROOTCERT", "sslcrl": "PGSSLCRL", "sslcrldir": "PGSSLCRLDIR"}
+"""libpq's parameters that name what verifies a server, and the variables that stand for them."""
+_PAIR = re.compile(r"(\w+)\s*=\s*('(?:\\.|[^'\\])*'|(?:\\.|\S)*)")
+_URLS = ("postgresql://", "postgres://")
+_PLAIN_ASKED = "server requested a cleartext password"
+_REQUIRE_AUTH = 16_00_00
+"""libpq's version that has `require_auth`."""
+_MOST_PLACES = 64
+_asks_for_plain: set[str] = set()
+"""The servers that this process has named in a warning."""
+
+
+def sslmode_of(
+    parameters: Mapping[str, str], environment: Mapping[str, str], option: str
+) -> str | None:
+    """The `sslmode` of libpq's parameters; None: libpq's default. `option` has those that no option names.
+
+    libpq would take `prefer` where only the certificates are named, and send the login to a server without TLS.
+
+    Raises:
+        OptionError: they name certificates, and a mode that does not use them.
+    """
+    mode = parameters.get("sslmode") or environment.get("PGSSLMODE") or None
+    proof = next(
+        (f"{name!r} (option {option!r})" for name in _PROOFS if parameters.get(name)), None
+    )
+    if proof is None:
+        proof = next(
+            (f"{name} of the environment" for name in _PROOFS.values() if environment.get(name)),
+            None,
+        )
+        if parameters.get("sslmode") == "disable":
+            return "disable"  # what the environment says is meant for other servers, too
+    return tls_mode(mode, proof)
+
+
+def verified(conninfo: str, option: str) -> str:
+    """A url or connection string of libpq, with the `sslmode` that `sslmode_of` has for it."""
+    is_url = conninfo.startswith(_URLS)
+    pairs = parse_qsl(conninfo.partition("?")[2], True) if is_url else _PAIR.findall(conninfo)
+    given: dict[str, str] = {}
+    for name, text in pairs:
+        value = text.strip("'")
+        if given.setdefault(name, value) != value:
+            raise OptionError(
+                f"option {option!r} has parameter {name!r} twice, with two values: omit one of them",
+                option=option,
+            )
+    mode = sslmode_of(given, os.environ, option)
+    if mode is None or mode == given.get("sslmode"):
+        return conninfo
+    if not is_url:
+        return f"{conninfo} sslmode={mode}"
+    return f"{conninfo}{'&' if '?' in conninfo else '?'}sslmode={mode}"
+
+
+def connected(conninfo: str, **more: Any) -> "psycopg.Connection[tuple[Any, ...]]":
+    """psycopg's connection. Warns once of a server that asks for the password in plain text, and proves nothing."""
+    import psycopg
+
+    place = _place_to_warn_of(conninfo)
+    if place is not None:
+        try:
+            careful = psycopg.conninfo.make_conninfo(conninfo, require_auth="!password")
+            return psycopg.connect(careful, **more)
+        except psycopg.OperationalError as error:
+            if _PLAIN_ASKED not in str(error):
+                raise
+        if len(_asks_for_plain) >= _MOST_PLACES:
+            _asks_for_plain.clear()
+        _asks_for_plain.add(place)
+        _log.warning(
+            "%s asks for the password in plain text, and its certificate is not verified: who answers in its place, or "
+            "reads the network, gets the password. Set 'sslrootcert', or have the server use scram-sha-256. "
+            "require_auth=scram-sha-256 in the url refuses such a server, require_auth=password accepts it",
+            place,
+        )
+    return psycopg.connect(conninfo, **more)
+
+
+def _place_to_warn_of(conninfo: str) -> str | None:
+    """The servers' addresses; None where a plain password is expected, or does not leave this machine."""
+    import psycopg
+
+    if psycopg.pq.version() < _REQUIRE_AUTH:
+        return None
+    given = {
+        name: str(value) for name, value in psycopg.conninfo.conninfo_to_dict(conninfo).items()
+    }
+    heard = os.environ
+    mode = given.get("sslmode") or heard.get("PGSSLMODE") or ""
+    if given.get("require_auth") or heard.get("PGREQUIREAUTH") or mode.startswith("verify"):
+        return None
+    hosts = (
+        given.get("hostaddr") or given.get("host") or heard.get("PGHOSTADDR") or heard.get("PGHOST")
+    )
+    away = [host for host in (hosts or "").split(",") if not is_of_this_machine(host)]
+    place = f"{','.join(away)}:{given.get('port', '5432')}"
+    return place if away and place not in _asks_for_plain else None
+
+
+def is_pooler(conninfo: str, **login: Any) -> bool:
+    """Whether the protocol names another process than the one that runs statements. It opens its own connection.
+
+    Raises:
+        OSError: it cannot connect.
+    """
+    import psycopg
+
+    try:
+        with connected(conninfo, autocommit=True, prepare_threshold=None, **login) as connection:
+            found = connection.execute("SELECT pg_backend_pid()").fetchone()
+            return found != (connection.info.backend_pid,)
+    except psycopg.Error as error:
+        raise OSError(str(error)) from error
+
+
+def joined(statements: Iterable[str]) -> str:
+    """Statements as one script. A statement of a user may end with a comment."""
+    return "\n;\n".join(statements)
+
+
+def set_config(values: Mapping[str, str], *, local: bool) -> str:
+    """The statement that sets `values`; `local`: until the transaction ends."""
+    calls = [_set_call(name, value, local=local) for name, value in values.items()]
+    return f"SELECT {', '.join(calls)}"
+
+
+@lru_cache(maxsize=256)  # each table of a run begins a dozen transactions with the same ones
+def _set_call(name: str, value: str, *, local: bool) -> str:
+    return f"SET_CONFIG({quoted_text(name)}, {escaped_text(value)}, {'TRUE' if local else 'FALSE'})"
+
+
+def escaped_text(value: str) -> str:
+    """A text in a statement of PostgreSQL, also where `standard_conforming_strings` is off: a statement that is sent
+    with the ones that set it is parsed before these run.
+    """
+    text = quoted_text(value)
+    return text if "\\" not in value else " E" + text.replace("\\", "\\\\")
+
+
+def for_transaction(statement: str) -> str | None:
+    """A user's SET, for one transaction; None = another statement, or a setting that transactions do not have."""
+    found = _SET.fullmatch(statement)
+    if found is None or _OF_A_SESSION.match(found["rest"]):
+        return None
+    return f"SET LOCAL {found['rest']}"
+
+
+def refused_by_quotes(place: str, option: str) -> str:
+    """What is said of a server that `QUOTES` has a row of; `option` names it."""
+    return (
+        f"{place}: the setting quote_all_identifiers is on, under which the driver returns the bytes of each value "
+        f"instead of the value. Add options=-c%20quote_all_identifiers%3Doff to {option!r}, or run ALTER ROLE ... SET "
+        "quote_all_identifiers = off"
+    )
+
+
+def refused_by_pooler(place: str, statement: str, option: str) -> str:
+    """What is said of a statement of `sessionInitStatement` that only a session can keep; `option` names the server."""
+    return (
+        f"{place} is a connection pooler (such as PgBouncer), and option 'sessionInitStatement' holds "
+        f"{statement[:200]!r}, whose effect would stay in a session that other applications get next. Use SET for a "
+        f"setting, which then holds for a transaction, or ALTER ROLE ... SET, or name the server itself in {option!r}"
+    )
+
+
+# Claims: the statements, and which tables are trusted.
+
+
+END_WHEN_SILENT = "SET LOCAL idle_in_transaction_session_timeout = '30s'"
+"""The server ends a transaction whose client then says nothing, as a process that is paused, and so frees its locks."""
+
+_OWN = """
+WITH RECURSIVE mine (oid) AS (
+  SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user
+  UNION SELECT m.roleid FROM pg_catalog.pg_auth_members m JOIN mine ON m.member = mine.oid)
+SELECT c.relname::text, CASE
+  WHEN c.relkind <> 'r' OR c.relpersistence <> 'p' THEN 'it is not an ordinary table'
+  WHEN c.relowner NOT IN (SELECT oid FROM mine)
+    THEN 'role "' || pg_catalog.pg_get_userbyid(c.relowner) || '" owns it, and this session''s role is "'
+      || current_user || '"'
+  WHEN c.relhasrules THEN 'it has a rule'
+  WHEN EXISTS (SELECT 1 FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid) THEN 'it has a trigger'
+  WHEN c.relrowsecurity OR EXISTS (SELECT 1 FROM pg_catalog.pg_policy p WHERE p.polrelid = c.oid)
+    THEN 'it has row security'
+  WHEN EXISTS (SELECT 1 FROM pg_catalog.pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent))
+    THEN 'it inherits from a table, or a table inherits from it'
+  ELSE '' END::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = {schema} AND c.relname IN ({names})
+"""
+
+
+def claim_dialect(
+    rows: Callable[[str], list[tuple[Any, ...]]],
+    schema: str,
+    mark: Callable[[int], str] = lambda _number: "?",
+    ledger: Ledger | None = None,
+    *,
+    takes_scripts: bool = False,
+    known: dict[str, str] | None = None,
+) -> ClaimDialect:
+    """For one session, whose statements `rows` runs. Tables that are there are asked for once.
+
+    `known`: those of this `ledger` that the session has asked for, with why they must not be used.
+    """
+    known = {} if known is None else known
+    own = ledger or Ledger(schema, schema)
+    schema = own.schema
+    names = ", ".join(escaped_text(own.name(each)) for each in (CLAIMS, TASKS, PLANS, PUBLISHED))
+
+    def table(name: str) -> str:
+        return f"{quoted_name(schema)}.{quoted_name(own.name(name))}"
+
+    def exists(name: str) -> bool:
+        name = own.name(name)
+        if name not in known:
+            known.update(
+                (str(found), str(why))
+                for found, why in rows(_OWN.format(schema=escaped_text(schema), names=names))
+            )
+        return name in known
+
+    def take_turns(name: str) -> tuple[str]:
+        """Two sessions that make one table at the same time would fail with a duplicate in the catalog."""
+        return (
+            f"SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({escaped_text(table(name))}, 0))",
+        )
+
+    return ClaimDialect(
+        table=table,
+        exists=exists,
+        mark=mark,
+        before=take_turns,
+        share="FOR SHARE",
+        update="FOR UPDATE",
+        end_when_silent=END_WHEN_SILENT,
+        takes_scripts=takes_scripts,
+        distrust=lambda name: known.get(own.name(name)) or None,
+        stage=own.stage,
+        index=f"CREATE INDEX {quoted_name(own.name(PUBLISHED))} ON {table(CLAIMS)} (kind, published_at)",
+        hurry="SET LOCAL lock_timeout = '2s'",
+    )

@@ -1,0 +1,427 @@
+"""Splits of about equal rows, and the condition of each split.
+
+A split is all rows, those without a key, or a range of a key: {"kind": "range", "key": names, "lower": values or None,
+"upper": values or None}, at least `lower` and below `upper`. It may be narrowed by a "cursor" (see `cursor.py`).
+Splits of some rows are {"kind": "keys", "key": names, "values": keys}, and {"kind": "ranges", "key": names,
+"ranges": [[lower, upper]]}, of which none overlap.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, localcontext
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.options import SqlReadOptions
+from spark_channel.connectors.sql.read.source import ReadSource, cursor_conditions
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import known_name
+from spark_channel.errors import OptionError
+from spark_channel.planning import Split
+
+__all__ = [
+    "Bound",
+    "Key",
+    "Quantiles",
+    "Splitter",
+    "boundaries",
+    "conditions_of",
+    "distinct",
+    "parse_bound",
+    "row_bytes",
+    "split_conditions",
+]
+
+
+# JDBC's stride: equal steps of a column's value between two bounds, which filter nothing. Pure.
+#
+# The steps are those of Spark's JDBC source: a fractional stride is cut to a whole one, and the
+# bounds are
+# moved so that what the cut loses is shared between both ends. Values below the first and above the
+# last step
+# are in the outermost splits.
+
+
+Bound = int | date | datetime
+
+_EPOCH_DAY = date(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def parse_bound(text: str, kind: pa.DataType, option: str) -> Bound:
+    """`text` as a value of a column of type `kind`: a whole number, a date, or a timestamp.
+
+    Raises:
+        OptionError: not such a value, or a column that cannot be strided.
+    """
+    takes = "a whole number"
+    try:
+        if pa.types.is_date(kind):
+            takes = "a date, such as 2024-01-31"
+            return date.fromisoformat(text.strip())
+        if pa.types.is_timestamp(kind):
+            takes = "a timestamp, such as 2024-01-31 12:00:00"
+            value = datetime.fromisoformat(text.strip())
+            if kind.tz is None:
+                if value.tzinfo is not None:
+                    raise ValueError(takes)
+                return value
+            return value.replace(tzinfo=value.tzinfo or UTC).astimezone(UTC)
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            return int(text.strip())
+    except (ValueError, OverflowError):
+        raise OptionError(
+            f"option {option!r} got {text!r}; the partition column is {kind}, so it takes {takes}",
+            option=option,
+            got=text,
+            takes=takes,
+        ) from None
+    raise OptionError(
+        f"option 'partitionColumn' names a column of type {kind}; a stride needs a number, a date or a timestamp. "
+        "Without 'lowerBound' and 'upperBound' any type is taken",
+        option="partitionColumn",
+    )
+
+
+def boundaries(lower: Bound, upper: Bound, count: int) -> list[Bound]:
+    """The inner boundaries of at most `count` strides between `lower` and `upper`, ascending.
+
+    N boundaries make N + 1 ranges: below the first, between two, from the last on.
+
+    Raises:
+        OptionError: `lower` is above `upper`.
+    """
+    first, last = _number(lower), _number(upper)
+    if first > last:
+        raise OptionError(
+            f"option 'lowerBound' ({lower}) is above 'upperBound' ({upper}): "
+            "give the lower one first",
+            option="lowerBound",
+            got=str(lower),
+        )
+    count = min(count, last - first)
+    if count <= 1:
+        return []
+    with localcontext() as context:
+        context.prec = 60
+        step18 = Decimal(1).scaleb(-18)
+        exact = (Decimal(last) / count).quantize(step18, ROUND_HALF_EVEN) - (
+            Decimal(first) / count
+        ).quantize(step18, ROUND_HALF_EVEN)
+        stride = int(exact)
+        lost = (exact - stride) * count / stride
+        begin = first + int((lost / 2 * stride).quantize(Decimal(1), ROUND_HALF_UP))
+    return [_value(begin + stride * number, lower) for number in range(1, count)]
+
+
+def _number(bound: Bound) -> int:
+    if isinstance(bound, datetime):
+        epoch = datetime(1970, 1, 1, tzinfo=bound.tzinfo)
+        return (bound - epoch) // _MICROSECOND
+    if isinstance(bound, date):
+        return (bound - _EPOCH_DAY).days
+    return bound
+
+
+def _value(number: int, like: Bound) -> Bound:
+    if isinstance(like, datetime):
+        return datetime(1970, 1, 1, tzinfo=like.tzinfo) + number * _MICROSECOND
+    if isinstance(like, date):
+        return _EPOCH_DAY + timedelta(days=number)
+    return number
+
+
+_SAMPLE_ROWS = 256
+
+Key = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Inner boundaries of ranges of equal rows; how many rows have a key, and how many have none: None = not known."""
+
+    bounds: list[Key]
+    rows: int | None
+    nulls: int | None
+
+
+class Splitter:
+    """Makes the splits of one source. A database overrides `ranges` and `quantiles` with what it can do faster.
+
+    `gently`: the job has a limit, so splits of equal rows are worth less than a short look.
+    """
+
+    gently = False
+
+    def __init__(
+        self, session: Session, source: ReadSource, options: SqlReadOptions, advice: int
+    ) -> None:
+        self.session, self.source, self.options, self.advice = session, source, options, advice
+        self.row_bytes, self._sampled_rows = row_bytes(session, source)
+
+    def splits(self) -> list[Split]:
+        """At most about `advice` splits and one of NULLs; [] for a source without rows."""
+        sampled = self._sampled_rows
+        if not (self.has_rows() if sampled is None else sampled):
+            return []
+        if self.options.partition_column is not None:
+            return self._by_column(self.options.partition_column)
+        is_small = sampled is not None and sampled < _SAMPLE_ROWS
+        if self.advice == 1 and is_small and not self.gently:  # else ranges that can be made finer
+            return [self.whole(sampled)]
+        table = self.source.table
+        return (None if table is None or table.is_view else self.ranges()) or [self.whole()]
+
+    def ranges(self) -> list[Split] | None:
+        """Splits of a table by what its rows are ordered by; None = it has no such thing."""
+        table = self.source.table
+        key = () if table is None else self.source.dialect.split_key(table)
+        return self.stepped(key) if key else None
+
+    def quantiles(self, name: str) -> Quantiles:
+        """About `advice` ranges of equal rows over a column that need be neither unique nor indexed."""
+        source, column = self.source, self.source.ordered(name)
+        total, present = self.session.rows(
+            source.sql(["COUNT(*)", f"COUNT({source.column(name)})"])
+        )[0]
+        parts = min(self.advice, present)
+        places = [present * part // parts + 1 for part in range(parts)] if parts > 1 else []
+        bounds: list[Key] = []
+        if places:
+            ranked = source.sql(
+                [f"{column} AS k", f"ROW_NUMBER() OVER (ORDER BY {column}) AS n"],
+                [f"{source.column(name)} IS NOT NULL"],
+            )
+            wanted = ", ".join(map(str, sorted(set(places))))
+            found = self.session.rows(
+                f"SELECT k FROM ({ranked}) ranked WHERE n IN ({wanted}) ORDER BY n"  # noqa: S608 - a query that was parsed
+            )
+            bounds = distinct([value for (value,) in found])
+        return Quantiles(bounds, present, total - present)
+
+    def stepped(self, key: Sequence[str]) -> list[Split] | None:
+        """Ranges of a unique key, each boundary found by stepping on from the one before."""
+        source = self.source
+        count = int(self.session.value(source.sql(["COUNT(*)"])))
+        parts = max(1, min(self.advice, count))
+        places = [count * part // parts for part in range(1, parts)]
+        columns = [source.column(name) for name in key]
+        found: list[Key] = self._dense(columns, count, places)
+        before = 0
+        for place in () if found else places:
+            conditions = [self.at_least(key, found[-1])] if found else []
+            query = f"{source.sql(columns, conditions)} ORDER BY {', '.join(columns)}"
+            rows = self.session.rows(source.dialect.limited(query, 1, place - before))
+            if not rows:
+                break
+            found.append(list(rows[0]))
+            before = place
+        counts = [end - start for start, end in pairwise([0, *places, count])]
+        return self.cut(key, found, counts)
+
+    def _dense(self, columns: Sequence[str], count: int, places: Sequence[int]) -> list[Key]:
+        """The boundaries of whole numbers without a gap, or []."""
+        if len(columns) != 1 or self.source.condition is not None or not places:
+            return []
+        least, most = self.session.rows(
+            self.source.sql([f"MIN({columns[0]})", f"MAX({columns[0]})"])
+        )[0]
+        whole = isinstance(least, int) and isinstance(most, int) and most - least + 1 == count
+        return [[least + place] for place in places] if whole else []
+
+    def _by_column(self, wanted: str) -> list[Split]:
+        source, options = self.source, self.options
+        name = known_name(wanted, source.names, source.dialect.same_name, "partitionColumn")
+        about = source.about(name)
+        assert about is not None
+        kind = source.dialect.key_type(about, source.read_as(name))
+        if kind is None:
+            raise OptionError(
+                f"option 'partitionColumn' names {name!r}, which is {about.declared}: its values have no "
+                "ranges. Name a column of numbers, texts, dates or times, or omit the option",
+                option="partitionColumn",
+                got=name,
+            )
+        if options.lower_bound is not None and options.upper_bound is not None:
+            lower = parse_bound(options.lower_bound, kind, "lowerBound")
+            upper = parse_bound(options.upper_bound, kind, "upperBound")
+            steps = boundaries(lower, upper, self.advice)
+            found = Quantiles([[source.dialect.bound(step, about)] for step in steps], None, None)
+        else:
+            found = self.quantiles(name)
+        if found.rows == 0 and found.nulls is None:  # none of the rows that were looked at
+            return [self.whole()]
+        splits = [] if found.rows == 0 else self.cut([name], found.bounds, found.rows)
+        return [*splits, *self.nulls(name, found.nulls)]
+
+    def nulls(self, name: str, rows: int | None) -> list[Split]:
+        """The split of the rows without a key, where there are such."""
+        table, about = self.source.table, self.source.about(name)
+        never = (
+            table is not None
+            and about is not None
+            and self.source.dialect.is_never_null(table, about)
+        )
+        if never or rows == 0:
+            return []
+        if rows is None and not self.has_rows(self.source.is_null(name)):
+            return []
+        return [self._split({"kind": "null", "key": [name]}, rows)]
+
+    def cut(
+        self, key: Sequence[str], bounds: Sequence[Key], rows: int | Sequence[int] | None
+    ) -> list[Split]:
+        """The ranges between `bounds`; `rows` are those of all together, or of each."""
+        edges = [None, *(list(bound) for bound in bounds), None]
+        if rows is None or isinstance(rows, int):
+            rows = [-1 if rows is None else max(1, rows // (len(bounds) + 1))] * (len(bounds) + 1)
+        return [
+            self._split(
+                {"kind": "range", "key": list(key), "lower": lower, "upper": upper},
+                each if each >= 0 else None,
+            )
+            for (lower, upper), each in zip(pairwise(edges), rows, strict=False)
+        ]
+
+    def whole(self, rows: int | None = None) -> Split:
+        """One split of all rows; those of a table that were not counted are estimated by the server."""
+        table = self.source.table
+        if rows is None and table is not None and not table.is_view:
+            rows = self.estimated_rows()
+        return self._split({"kind": "all"}, rows)
+
+    def estimated_rows(self) -> int | None:
+        """How many rows of a table the server's planner expects, without reading them; None = it does not say."""
+        return None
+
+    def has_rows(self, *conditions: str) -> bool:
+        """Whether a row meets the user's condition and these."""
+        return bool(
+            self.session.rows(self.source.dialect.limited(self.source.sql(["1"], conditions), 1))
+        )
+
+    def at_least(self, key: Sequence[str], bound: Key) -> str:
+        """The condition of rows from `bound` on."""
+        return _compared(self.source, key, bound, ">", ">=")
+
+    def _split(self, params: dict[str, Any], rows: int | None) -> Split:
+        known = rows is not None and self.row_bytes is not None
+        nbytes = rows * self.row_bytes if known else None  # type: ignore[operator] # known: neither is None
+        return Split({**params, "row_bytes": self.row_bytes}, rows, nbytes)
+
+
+def distinct(values: Sequence[Any]) -> list[Key]:
+    """Boundaries of ascending values, the first of which is the least: each once, and none below which nothing is.
+
+    Infinities and NaN have no literal in every SQL: such rows belong to the first range, or the last.
+    """
+    found: list[Key] = []
+    for value in values[1:]:
+        odd = isinstance(value, float) and not math.isfinite(value)
+        if not odd and value != (found[-1][0] if found else values[0]):
+            found.append([value])
+    return found
+
+
+def split_conditions(source: ReadSource, split: Split) -> list[str]:
+    """The conditions under which a row belongs to `split`."""
+    return conditions_of(source, split.params)
+
+
+def conditions_of(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
+    """`split_conditions` of a split's parameters."""
+    within = params.get("cursor")
+    return [
+        *_key_conditions(source, params),
+        *(cursor_conditions(source, within) if within else ()),
+    ]
+
+
+def _key_conditions(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
+    if params["kind"] == "all":
+        return []
+    key = params["key"]
+    if params["kind"] == "null":
+        return [source.is_null(key[0])]
+    if params["kind"] == "keys":
+        return [_any_of(source, key, params["values"])]
+    if params["kind"] == "ranges":
+        ranges = [_in_range(source, key, *each) for each in params["ranges"]]
+        return [" OR ".join(f"({' AND '.join(each)})" for each in ranges)]
+    return _in_range(source, key, params["lower"], params["upper"])
+
+
+def _in_range(source: ReadSource, key: Key, lower: Key | None, upper: Key | None) -> list[str]:
+    if lower is None and upper is None:
+        return [f"NOT ({source.is_null(key[0])})"]
+    conditions = [] if lower is None else [_compared(source, key, lower, ">", ">=")]
+    return conditions if upper is None else [*conditions, _compared(source, key, upper, "<", "<")]
+
+
+def _any_of(source: ReadSource, key: Sequence[str], values: Sequence[Key]) -> str:
+    """(a, b) is one of these; said so that an index is used."""
+    if len(key) == 1:
+        listed = ", ".join(source.literal(key[0], value) for (value,) in values)
+        return f"{source.column(key[0])} IN ({listed})"
+    return " OR ".join(
+        "("
+        + " AND ".join(
+            f"{source.column(name)} = {source.literal(name, each)}"
+            for name, each in zip(key, value, strict=True)
+        )
+        + ")"
+        for value in values
+    )
+
+
+def _compared(source: ReadSource, key: Sequence[str], bound: Key, inner: str, last: str) -> str:
+    """(a, b) >= (x, y), or <; said so that an index is used."""
+    columns = [source.ordered(name) for name in key]
+    values = [source.literal(name, value) for name, value in zip(key, bound, strict=True)]
+    if len(columns) == 1:
+        return f"{columns[0]} {last} {values[0]}"
+    if source.dialect.row_values:
+        return f"({', '.join(columns)}) {last} ({', '.join(values)})"
+    rest = _compared(source, key[1:], bound[1:], inner, last)
+    return f"{columns[0]} {inner}= {values[0]} AND ({columns[0]} {inner} {values[0]} OR ({rest}))"
+
+
+def row_bytes(session: Session, source: ReadSource) -> tuple[int | None, int | None]:
+    """Arrow bytes of a row: fixed widths, and the mean of the others over the first rows; None = not known.
+
+    And how many rows were looked at, up to `_SAMPLE_ROWS`; None = none was.
+    """
+    fixed, varying = 0, []
+    for column in source.columns:
+        width = _width(column.kind)
+        fixed += width
+        if not width:
+            size = source.dialect.size(source.column(column.name))
+            if size is None:
+                return None, None
+            varying.append(f"COALESCE({size}, 0)")
+    if not varying:
+        return max(1, fixed), None
+    sample = source.dialect.limited(source.sql([f"{_sum(varying)} AS size_of"]), _SAMPLE_ROWS)
+    ((total, rows),) = session.rows(f"SELECT SUM(size_of), COUNT(*) FROM ({sample}) sampled")  # noqa: S608 - a query that was parsed
+    mean = round(float(total) / int(rows)) if rows else 0
+    return max(1, fixed + 4 * len(varying) + mean), int(rows)
+
+
+def _sum(terms: Sequence[str]) -> str:
+    """The terms added in pairs: databases bound the depth of an expression, and a table may have 1 000 columns."""
+    if len(terms) == 1:
+        return terms[0]
+    middle = len(terms) // 2
+    return f"({_sum(terms[:middle])} + {_sum(terms[middle:])})"
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return 0
