@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spark_channel.errors import OptionError, SchemaError
 from spark_channel.lazy import compute as pc
+from spark_channel.plain_text import shortened
 
 __all__ = [
     "TEXT_LENGTH",
@@ -402,8 +403,9 @@ def _rebuild_list(
 def _inexact(values: pa.Array, kind: pa.DataType) -> str:
     found = values.drop_null()
     shown = _shown_value(found.slice(0, 1)) if len(found) else "a value"
-    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-    return f"{shown} of type {values.type} is not equal to any value of type {kind}"
+    return (
+        f"{shortened(shown, _SHOWN)} of type {values.type} is not equal to any value of type {kind}"
+    )
 
 
 def is_cut_by_python(kind: pa.DataType) -> bool:

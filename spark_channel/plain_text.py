@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from numbers import Number
 from typing import Any
 
-__all__ = ["LineFormatter", "log_in_lines", "log_of", "one_line", "one_line_json"]
+__all__ = ["LineFormatter", "log_in_lines", "log_of", "one_line", "one_line_json", "shortened"]
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # control characters, with line breaks and the begin of a terminal's codes
@@ -32,6 +32,14 @@ def one_line(text: object) -> str:
 def one_line_json(text: str) -> str:
     r"""JSON of one line, in which characters that are not printed are escapes of JSON: the same data."""
     return _UNSAFE.sub(_escape_json, text)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or of a longer one its beginning and its end: a value may differ in its last digit."""
+    if len(text) <= most:
+        return text
+    end = most // 3
+    return f"{text[: most - end - 3]}...{text[-end:]}"
 
 
 def _escape_json(match: re.Match[str]) -> str:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from spark_channel.plain_text import shortened
+
 __all__ = [
     "LARGEST",
     "Count",
@@ -103,7 +105,9 @@ class Number(Decimal):
         try:
             made = super().__new__(cls, text)
         except InvalidOperation:
-            raise ValueError(f"{text[:60]!r} has an exponent that no number here has") from None
+            raise ValueError(
+                f"{shortened(text, 60)!r} has an exponent that no number here has"
+            ) from None
         made.text = text
         return made
 

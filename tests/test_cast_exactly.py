@@ -13,6 +13,7 @@ from spark_channel.connectors.sql.catalog import Column, WriteColumn
 from spark_channel.connectors.sql.write.encode import BadValueError, convert
 from spark_channel.errors import SchemaError
 from spark_channel.pipeline.dirty import row_text
+from spark_channel.serialization import Number
 
 NOW = dt.datetime(2024, 1, 1, 13, 5)
 DAY = dt.date(2024, 1, 1)
@@ -270,3 +271,14 @@ def test_the_value_inside_another_is_shown_with_all_its_digits() -> None:
         with pytest.raises(InexactError) as raised:
             cast_exactly(pa.array([None, value], there), here)
         assert str(raised.value).startswith("12:34:56.123456789 of type time64[ns] is not equal to")
+
+
+def test_the_last_digits_of_a_long_value_are_shown() -> None:
+    value = Decimal("1" * 37 + "." + "1" * 38 + "9")
+    text = "1" * 130 + ".5"
+    with pytest.raises(InexactError, match=r"1119'\) of type decimal256"):
+        cast_exactly(pa.array([value], pa.decimal256(76, 39)), pa.decimal128(38, 0))
+    with pytest.raises(InexactError, match=r"'1+\.\.\.1+\.5' of type string is not equal"):
+        cast_exactly(pa.array([text]), pa.int64())
+    with pytest.raises(ValueError, match=r"'1\.1+\.\.\.1*E9999999999999999999' has an exponent"):
+        Number(f"1.{text[:130]}E9999999999999999999")

@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel
 from spark_channel.errors import JobFileError
 from spark_channel.masking import MASK, is_secret_name, mask_text
 from spark_channel.option_types import LARGEST_AMOUNT
+from spark_channel.plain_text import shortened
 
 __all__ = [
     "Delimiter",
@@ -243,7 +244,7 @@ def refusal(path: str, got: object, takes: str) -> JobFileError:
     else:
         # The keys of other tools' job files are typed nowhere: a name that sounds like a secret's is taken for one.
         text = MASK if is_secret_name(path.rsplit(".", 1)[-1]) else mask_text(str(got))
-        text = text if len(text) <= 60 else text[:57] + "..."
+        text = shortened(text, 60)
         seen = repr(text) if isinstance(got, str) else text
     return refused(path, seen, takes)
 

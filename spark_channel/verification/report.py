@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError
-from spark_channel.plain_text import one_line
+from spark_channel.plain_text import one_line, shortened
 from spark_channel.progress.report import grouped, plain_end
 
 __all__ = [
@@ -37,6 +37,7 @@ _OUTCOMES: tuple[tuple[Outcome, str], ...] = (
 )
 _BARS = " ▁▂▃▄▅▆▇█"
 _SHOWN = 10
+_VALUE = 60
 TextForm = Literal["exact", "nfc"]
 _MOST_LOOKS = 10
 
@@ -409,7 +410,7 @@ def _line(difference: Difference) -> str:
     source, target = difference.source or {}, difference.target or {}
     other = {name.lower(): value for name, value in target.items()}
     changes = ", ".join(
-        f"{name}: {_short(source.get(name))} -> {_short(other.get(name.lower()))}"
+        f"{name}: {' -> '.join(_beside(source.get(name), other.get(name.lower())))}"
         for name in difference.columns
     )
     return f"  different {key}  {changes}"
@@ -419,11 +420,26 @@ def _key(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
 
 
+def _beside(before: object, after: object) -> tuple[str, str]:
+    """Two values that differ: long ones from shortly before the first character in which they do."""
+    texts = _whole(before), _whole(after)
+    if max(map(len, texts)) > _VALUE:
+        pairs = enumerate(zip(*texts, strict=False))
+        alike = next((number for number, (a, b) in pairs if a != b), min(map(len, texts)))
+        if alike > _VALUE // 2:
+            begin = alike - _VALUE // 3
+            texts = f"...{texts[0][begin:]}", f"...{texts[1][begin:]}"
+    return shortened(texts[0], _VALUE), shortened(texts[1], _VALUE)
+
+
 def _short(value: object) -> str:
+    return shortened(_whole(value), _VALUE)
+
+
+def _whole(value: object) -> str:
     # Python's form of these is long, and begins alike for all of them.
     is_plain = isinstance(value, date | time | timedelta | Decimal)
-    text = str(value) if is_plain else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return str(value) if is_plain else repr(value)
 
 
 def _json(value: object) -> str:

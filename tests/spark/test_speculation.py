@@ -1,10 +1,11 @@
-"""Speculation: Spark runs a second attempt of a task that is slow, while the first one still writes.
+"""Two attempts of one task: Spark speculates on a slow one, or loses the executor of one that still writes.
 
-It does so on another host only: a master and two workers, whose hosts are two names of this one.
+It speculates on another host only: a master and two workers, whose hosts are two names of this one.
 """
 
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import threading
@@ -22,6 +23,7 @@ from pyspark.sql import SparkSession
 
 import spark_channel
 from spark_channel.options import CommitMode
+from tests.spark.recorded import TIMEOUT
 from tests.spark.remote_driver import RemoteDriver
 
 pytestmark = [pytest.mark.spark, pytest.mark.newest]
@@ -83,16 +85,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteDriver]:
         yield stack.enter_context(RemoteDriver(master, conf))
 
 
-def _note(folder: str) -> TaskContext:
+def _first(folder: str) -> bool:
+    """Notes the attempt, and says whether it is the first of the first task."""
     task = TaskContext.get()
     assert task is not None
-    if task.partitionId() == 0:
-        Path(folder, f"attempt-{task.attemptNumber()}").touch()
-    return task
+    if task.partitionId():
+        return False
+    Path(folder, f"attempt-{task.taskAttemptId()}").touch()
+    return len(list(Path(folder).glob("attempt-*"))) == 1
 
 
-class Slow:
-    """The first attempt of the first task stops after its first batch, in the middle of what it writes."""
+class Disturbed:
+    """Something happens to the first attempt of the first task, in the middle of what it writes."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -101,30 +105,47 @@ class Slow:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not batch.num_rows:
             return batch  # the driver asks for the columns
-        task = _note(self.folder)
         self.batches += 1
-        if self.batches == 2 and task.partitionId() == 0 and task.attemptNumber() == 0:
-            time.sleep(SLOW_SECONDS)
+        if _first(self.folder) and self.batches == 2:
+            self.disturb()
         return batch
 
     def all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from map(self, batches)
 
+    def disturb(self) -> None:
+        raise NotImplementedError
 
-def written(spark: SparkSession, path: str, commit: CommitMode) -> None:
+
+class Slow(Disturbed):
+    def disturb(self) -> None:
+        time.sleep(SLOW_SECONDS)
+
+
+class Lost(Disturbed):
+    """The JVM of its executor ends; its Python process goes on."""
+
+    def disturb(self) -> None:
+        of_daemon = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+        os.kill(int(of_daemon[1]), signal.SIGKILL)
+
+
+def written(spark: SparkSession, path: str, commit: CommitMode, disturbed: type[Disturbed]) -> None:
     spark_channel.register(spark)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
-    df = spark.range(0, ROWS, 1, 6).mapInArrow(Slow(str(Path(path).parent)).all, "id long")
+    df = spark.range(0, ROWS, 1, 6).mapInArrow(disturbed(str(Path(path).parent)).all, "id long")
     writer = df.write.format("channel").options(writer="sqlite", dbtable="t", commit=commit)
     writer.mode("append").save(path)
 
 
-def transferred(spark: SparkSession, path: str, commit: CommitMode) -> None:
+def transferred(
+    spark: SparkSession, path: str, commit: CommitMode, disturbed: type[Disturbed]
+) -> None:
     spark_channel.transfer(
         spark,
         {"name": "generator", "rows": ROWS, "columns": "id", "rowsPerBatch": 1_000},
         {"name": "sqlite", "path": path, "dbtable": "t"},
-        transformers=[Slow(str(Path(path).parent))],
+        transformers=[disturbed(str(Path(path).parent))],
         channels=6,
         channels_per_task=1,
         commit=commit,
@@ -140,14 +161,15 @@ def transferred(spark: SparkSession, path: str, commit: CommitMode) -> None:
         pytest.param(transferred, "job", marks=pytest.mark.soak),
     ],
 )
+@pytest.mark.parametrize("disturbed", [Slow, Lost])
 def test_two_attempts_of_one_task_write_its_rows_once(
-    cluster: RemoteDriver, tmp_path: Path, moved: Any, commit: str
+    cluster: RemoteDriver, tmp_path: Path, moved: Any, commit: str, disturbed: type[Disturbed]
 ) -> None:
     path = tmp_path / "t.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE t (id INTEGER)")
-    cluster.run(moved, str(path), commit, timeout=120)
-    assert (tmp_path / "attempt-1").exists(), "nothing was speculated"
+    cluster.run(moved, str(path), commit, disturbed, timeout=TIMEOUT)
+    assert len(list(tmp_path.glob("attempt-*"))) > 1, "one attempt only"
     with closing(sqlite3.connect(path)) as connection:
         count, distinct = connection.execute(
             "SELECT count(*), count(DISTINCT id) FROM t"

@@ -71,3 +71,24 @@ def test_the_text_of_a_report_shows_the_whole_of_an_instant(tmp_path: Path) -> N
     assert done.exit_code == 3
     changed = "1970-01-01 00:00:00.000001+00:00 -> 1970-01-01 00:00:00.000002+00:00"
     assert f"different id=2  n: {changed}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("values", "changed"),
+    [
+        (("a" * 90 + "b", "a" * 90 + "c"), f"...{'a' * 20}b' -> ...{'a' * 20}c'"),
+        (("a" * 90, "a" * 90 + "c"), f"...{'a' * 20}' -> ...{'a' * 20}c'"),
+        (
+            ("b" + "a" * 90, "c" + "a" * 90),
+            f"'b{'a' * 35}...{'a' * 19}' -> 'c{'a' * 35}...{'a' * 19}'",
+        ),
+    ],
+    ids=["at the end", "longer", "at the beginning"],
+)
+def test_the_text_of_a_report_shows_where_long_values_differ(
+    tmp_path: Path, values: tuple[str, str], changed: str
+) -> None:
+    one, other = (pa.array(["", value]) for value in values)
+    done = typed("verify", *differing(tmp_path, one, other, "n"), "--key", "id", "--confirm", "0")
+    assert done.exit_code == 3
+    assert f"different id=2  n: {changed}\n" in done.stdout

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from spark_channel.errors import SchemaError, SourceError
+from spark_channel.plain_text import shortened
 from spark_channel.serialization import Number, written
 
 __all__ = [
@@ -180,7 +181,7 @@ def converter(kind: pa.DataType, rules: Rules, separator: str | None = None) -> 
 
 
 def _refused(value: object, what: str) -> ValueError:
-    return ValueError(f"{str(value)[:60]!r} ({type(value).__name__}) is not {what}")
+    return ValueError(f"{shortened(str(value), 60)!r} ({type(value).__name__}) is not {what}")
 
 
 def _text(value: object, zone: ZoneInfo, separator: str | None) -> str:
@@ -381,7 +382,7 @@ class Columns:
                 try:
                     pa.array([made], field.type)
                 except (pa.ArrowException, OverflowError, UnicodeError):
-                    shown = ascii(value)[:60]
+                    shown = shortened(ascii(value), 60)
                     raise self._unfit(field, record, f"{shown} does not fit") from None
         raise AssertionError("each value fits, and all of them do not")
 
