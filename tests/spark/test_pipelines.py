@@ -16,6 +16,8 @@ pytest.importorskip("grpc_status", reason="Spark Connect asks for grpcio-status"
 yaml = pytest.importorskip("yaml", reason="spark-pipelines asks for PyYAML")
 
 CLI = Path(sys.executable).parent / "spark-pipelines"
+ENVIRONMENT = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"}
+"""With SPARK_TESTING its Spark Connect server takes a free port."""
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.newest,
@@ -82,7 +84,7 @@ def ended(project: Path, *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
         [str(CLI), "run", "--conf", "spark.ui.enabled=false", *arguments],
         cwd=project,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=240,
@@ -172,7 +174,7 @@ def test_a_flow_that_spark_tries_again_writes_its_rows_once(project: Path) -> No
     with subprocess.Popen(
         command,
         cwd=project,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

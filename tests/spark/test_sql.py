@@ -53,6 +53,16 @@ def test_rows_are_inserted_once(spark: SparkSession, shop: Path) -> None:
     assert rows(shop, "SELECT count(*), count(DISTINCT id), max(id) FROM orders") == [(21, 21, 109)]
 
 
+def test_spark_drops_the_options_of_a_statement(spark: SparkSession, shop: Path) -> None:
+    """So a transaction id does not protect there, as docs/deploy.md says; nothing of it reaches the data source."""
+    for _ in range(2):
+        spark.sql("INSERT INTO orders WITH (txn = 'with:1', noSuchOption = '1') VALUES (10, 'a')")
+        row = spark.createDataFrame([(10, "b")], "id long, name string")
+        row.write.options(txn="later:1", noSuchOption="1").insertInto("orders")
+    found = rows(shop, "SELECT name, count(*) FROM orders WHERE id = 10 GROUP BY name")
+    assert found == [("a", 2), ("b", 2)]
+
+
 def test_all_rows_are_replaced(spark: SparkSession, shop: Path) -> None:
     spark.sql("INSERT OVERWRITE orders SELECT id, name FROM customers WHERE id < 3")
     assert rows(shop, "SELECT id FROM orders ORDER BY id") == [(0,), (1,), (2,)]

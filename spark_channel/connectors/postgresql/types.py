@@ -26,6 +26,7 @@ from spark_channel.connectors.sql.write.encode import (
     storage,
 )
 from spark_channel.lazy import compute as pc
+from spark_channel.plain_text import shortened
 
 __all__ = [
     "ELEMENTS",
@@ -280,7 +281,7 @@ def _decode(array: pa.Array, about: ReadColumn) -> pa.Array:
         return pc.cast(array, about.kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         bad = _first_bad(array, about.kind)
-        what = "a value that" if bad is None else f"{str(bad)[:_SHOWN]!r}, which"
+        what = "a value that" if bad is None else f"{shortened(str(bad), _SHOWN)!r}, which"
         raise MisfitError(about, f"{what} does not fit {about.kind}: {error}") from None
 
 
