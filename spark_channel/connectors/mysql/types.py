@@ -350,6 +350,10 @@ _LATE_INSTANTS = (1_000_000, 4_294_967_295_999_999)
 """Microseconds that a TIMESTAMP holds, and that of MariaDB 11.5 and later."""
 
 
+_QUOTED = (b'"', b",", b"\n", b"NULL")
+"""Texts of a column with one of these are enclosed in quotes."""
+
+
 def assignments(columns: Sequence[WriteColumn], quoted: Any) -> tuple[str, str]:
     """The column list and SET clause of LOAD DATA: bytes come as hexadecimal digits, bits as numbers."""
     listed, sets = [], []
@@ -378,11 +382,12 @@ def load_lines(
     for column in columns:
         text, quotes = _text(storage(batch.column(column.name)), column, exact)
         if quotes:
-            if b'"' in bytes(
-                _bytes_of(text)
-            ):  # most columns have none, and this look is the cheapest
+            data = bytes(_bytes_of(text))  # of most columns none needs quotes: this look is cheaper
+            if b'"' in data:
                 text = pc.replace_substring(text, '"', '""')
-            text = pc.binary_join_element_wise('"', text, '"', "")
+            if any(mark in data for mark in _QUOTED):
+                text = pc.binary_join_element_wise('"', text, '"', "")
+            del data
         fields.append(pc.fill_null(text, "NULL"))
     lines = pc.binary_join_element_wise(*fields, ",") if len(fields) > 1 else fields[0]
     # A long value is in memory once for each name that holds it.

@@ -278,7 +278,6 @@ def test_a_new_table_and_one_that_is_emptied_are_staged(shop: Shop) -> None:
     assert prepared().one_pass
 
 
-@pytest.mark.not_on("mysql", reason="MySQL keeps them for its own wait_timeout")
 def test_the_locks_of_a_silent_client_end(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host may be lost, and the server waits for eight hours."""
     monkeypatch.setattr("spark_channel.connectors.mysql.write.task_writer.LOCKED_SECONDS", 2)

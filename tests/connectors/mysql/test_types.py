@@ -443,3 +443,32 @@ def test_a_decimal_that_arrow_has_no_digits_for_is_read_as_text(shop: Shop) -> N
         shop.read()
     texts = shop.read(wideDecimals="text")["d"].to_pylist()
     assert [text if text is None else text.rstrip("0") for text in texts] == [digits, None]
+
+
+LINES: list[list[str | None]] = [
+    [""],
+    ["", "", "a", ""],
+    [" a ", " ", "\t", "a\t"],
+    ["\\N", "N", "\\", "a\\"],
+    ["null", "nULL", None],
+    ["NU", "LL", "NULL"],
+    ["\r", "\r\n", "a\0", "\x1a"],
+    ['"', "'", '""', 'a"'],
+    ["a,b", ","],
+    ["é", "😀", None, ""],
+]
+"""Texts of one column, most of which are sent without quotes."""
+
+
+@pytest.mark.parametrize("texts", LINES, ids=repr)
+@pytest.mark.parametrize("beside", ["", "before", "behind"])
+def test_texts_with_and_without_quotes_arrive_equal(
+    shop: Shop, texts: list[str | None], beside: str
+) -> None:
+    columns = {"a": pa.array(texts, pa.string())}
+    if beside:
+        other = {"b": pa.array(["x"] * len(texts))}
+        columns = {**other, **columns} if beside == "before" else {**columns, **other}
+    shop.write(pa.table(columns))
+    found = shop.read().column("a").to_pylist()
+    assert sorted(found, key=repr) == sorted(texts, key=repr)

@@ -641,8 +641,9 @@ class MysqlOnePassWriter(OnePassTask[MysqlWriteSession], MysqlDirectWriter):
             table = self._check_table(session)
             assert isinstance(table, MysqlTable)
             check_transactional(session, table)
-            if session.is_mariadb:
-                session.rows(f"SET SESSION wait_timeout = LEAST(@@wait_timeout, {LOCKED_SECONDS})")
+            ((waits,),) = session.rows("SELECT @@wait_timeout")
+            if int(waits) > LOCKED_SECONDS:  # MySQL refuses LEAST here
+                session.rows(f"SET SESSION wait_timeout = {LOCKED_SECONDS}")
         finally:
             session.rows("SELECT RELEASE_LOCK(%s)", (lock,))
 
