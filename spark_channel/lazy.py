@@ -14,12 +14,13 @@ A name must not be that of a module of the package: Python sets that module as t
 
 import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["LazyModule", "compute", "exports", "load"]
+__all__ = ["LazyModule", "compute", "exports", "load", "postponed"]
 
 
 def load(name: str) -> ModuleType:
@@ -35,6 +36,35 @@ def load(name: str) -> ModuleType:
     finally:
         if collects:
             gc.enable()
+
+
+@contextmanager
+def postponed(name: str) -> Iterator[None]:
+    """Let the block import a library without module `name`, which that library imports and may never use.
+
+    Something in its place imports it as soon as it is used; others import it as ever.
+    """
+    if name in sys.modules:
+        yield
+        return
+    place = ModuleType(name)
+
+    def vacate() -> None:
+        if sys.modules.get(name) is place:
+            del sys.modules[name]
+
+    def __getattr__(attribute: str) -> Any:  # noqa: N807 - it becomes the module's
+        vacate()
+        return getattr(load(name), attribute)
+
+    vars(place)["__getattr__"] = __getattr__
+    parent, _, child = name.rpartition(".")
+    setattr(import_module(parent), child, place)
+    sys.modules[name] = place
+    try:
+        yield
+    finally:
+        vacate()
 
 
 class LazyModule:

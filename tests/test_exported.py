@@ -4,12 +4,14 @@ import ast
 import gc
 import importlib
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from spark_channel import lazy
+from spark_channel.lazy import postponed
 
 ROOT = Path(__file__).resolve().parents[1]
 API = ROOT / "docs" / "reference" / "api.md"
@@ -112,3 +114,37 @@ def test_an_import_leaves_the_collection_of_garbage_as_it_was(collects: bool) ->
         assert gc.isenabled() is collects
     finally:
         gc.enable()
+
+
+def test_a_postponed_module_is_imported_when_it_is_used_and_by_others_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two", "three"):
+        package = tmp_path / f"{name}_of_test"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "heavy.py").write_text(f"NAME = {name!r}\n")
+        monkeypatch.setitem(sys.modules, f"{name}_of_test", ModuleType("kept for the end"))
+        del sys.modules[f"{name}_of_test"]
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with postponed("one_of_test.heavy"):
+        import one_of_test.heavy as by_library  # type: ignore[import-not-found]
+    assert "one_of_test.heavy" not in sys.modules
+    assert by_library.NAME == "one"
+    assert "one_of_test.heavy" in sys.modules
+
+    with postponed("two_of_test.heavy"):
+        import two_of_test.heavy  # type: ignore[import-not-found]
+
+        assert two_of_test.heavy.NAME == "two", "it is used while the block runs"
+    import two_of_test.heavy as by_others
+
+    assert by_others is sys.modules["two_of_test.heavy"]
+    assert vars(by_others)["NAME"] == "two"
+
+    import three_of_test.heavy  # type: ignore[import-not-found]
+
+    with postponed("three_of_test.heavy"):
+        pass
+    assert vars(three_of_test.heavy)["NAME"] == "three", "it was there before"

@@ -97,7 +97,7 @@ def test_a_copy_between_tables_imports_the_drivers_alone(
     loaded_by("copy", ten_lines(tmp_path), first)
     loaded = loaded_by("copy", first, second)
     assert libraries(loaded) <= USED | DRIVERS[system]
-    assert not loaded & set(UNUSED) - {"pyarrow.dataset"}  # which the driver imports
+    assert not loaded & set(UNUSED)
 
 
 def test_a_job_of_datax_imports_what_it_uses(ten_rows: str) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, cast
 
 import adbc_driver_manager
-import adbc_driver_manager.dbapi
 import pyarrow as pa
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 
+from spark_channel.connectors.sql.adbc_driver import dbapi
 from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.postgresql_family import (
     QUOTES,
@@ -401,11 +401,11 @@ class AdbcSession(BoundSession):
         except adbc_driver_manager.Error:  # which some drivers do not tell
             return False
 
-    def _connect(self, options: DriverOptions) -> adbc_driver_manager.dbapi.Connection:
+    def _connect(self, options: DriverOptions) -> dbapi.Connection:
         library, entrypoint = driver_path(options.driver)
         try:
             with self.explained():
-                return adbc_driver_manager.dbapi.connect(
+                return dbapi.connect(
                     driver=library,
                     entrypoint=options.entrypoint or entrypoint,
                     db_kwargs=options.database(),

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import adbc_driver_manager
-import adbc_driver_manager.dbapi
 import psycopg
 import pyarrow as pa
 from psycopg.pq import TransactionStatus

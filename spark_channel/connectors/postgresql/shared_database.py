@@ -5,10 +5,11 @@ import threading
 from contextlib import suppress
 from typing import Any, cast
 
-import adbc_driver_manager.dbapi
+import adbc_driver_manager
 import adbc_driver_postgresql
 
 from spark_channel.connectors.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.adbc_driver import dbapi
 from spark_channel.connectors.sql.postgresql_family import QUOTES, is_pooler, refused_by_quotes
 from spark_channel.errors import ChannelError
 
@@ -45,7 +46,7 @@ class SharedDatabase:
             self._database.close()
 
 
-class SharedConnection(adbc_driver_manager.dbapi.Connection):
+class SharedConnection(dbapi.Connection):
     def __init__(
         self,
         shared: SharedDatabase,
