@@ -106,7 +106,7 @@ class JobProgress:
         self._publishing: float | None = None
         self._publish_seconds = 0.0
         self._error = ""
-        self._note = ""
+        self._note = self._building = ""
         self._stop_reason = ""
         self._failure = ""
         self._execution = ""
@@ -161,6 +161,11 @@ class JobProgress:
     def attempts(self) -> int:
         """The number of attempts that have reported."""
         return self._table.attempts
+
+    @property
+    def is_building(self) -> bool:
+        """Whether an index is built, of which no task reports."""
+        return bool(self._building)
 
     @property
     def began(self) -> float:
@@ -223,11 +228,12 @@ class JobProgress:
         where: str = "",
         rows: int | None = None,
         at: float | None = None,
+        building: str = "",
     ) -> None:
         """Go to `phase`, now or `at` an earlier time; a final one stops the job's clock, and stays.
 
         `where` says where the rows are, `rows` how many were published when the caller knows it
-        better than the counters (from receipts), `error` why it failed.
+        better than the counters (from receipts), `error` why it failed, `building` which index is built.
         """
         with self._lock:
             if self._phase.final:
@@ -240,6 +246,7 @@ class JobProgress:
                 if self._publishing is not None:
                     self._publish_seconds = now - self._publishing
             self._phase = phase
+            self._building = building
             self._last = now
             self._error = error or self._error
             self._where = where or self._where
@@ -365,7 +372,7 @@ class JobProgress:
                 tasks_done=totals.done,
                 tasks=max(self.spec.tasks or 0, self._table.tasks),
                 attempts=self._table.attempts,
-                note="; ".join(filter(None, (self._note, self._stalled(now)))),
+                note="; ".join(filter(None, (self._building, self._note, self._stalled(now)))),
                 rows_written=self._table.rows_written,
                 bytes_written=self._table.bytes_written,
                 rows_written_per_second=rows_written,

@@ -286,7 +286,7 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
     with keeping_sessions():
         writes = connector_of(replication.target, "writer")
         copies, left = _without_targets(replication, copies, source, writes)
-        copies = _apart(copies)
+        copies = _apart(copies, folds=target.folds_names)
     notes = left + _notes(replication, select, tables, [each.stream for each in copies])
     selected = Names(select)
     copies = [each for each in copies if not select or each.stream in selected]
@@ -371,6 +371,11 @@ class _Target:
         self._by_table = "dbtable" in names
         writer = _probe(replication.target, self._connector, "writer")
         self._dialect = getattr(writer, "dialect", None)
+
+    @property
+    def folds_names(self) -> bool:
+        """Whether names that differ in case only may be one: of folders it is not known."""
+        return bool(getattr(self._dialect, "folds_names", True))
 
     def named(self, template: str, table: SourceTable) -> tuple[str, dict[str, Any]]:
         """The object for people, and the writer's options that name it."""
@@ -557,15 +562,19 @@ def _missing(
     return copies
 
 
-def _apart(copies: list[TableCopy]) -> list[TableCopy]:
-    """Two tables that would go to one object do not run: the later one would replace the other's rows."""
+def _apart(copies: list[TableCopy], *, folds: bool) -> list[TableCopy]:
+    """Two tables that would go to one object do not run: the later one would replace the other's rows.
+
+    `folds`: names that differ in case only may be one.
+    """
+    fold = str.casefold if folds else str
     by_object: dict[str, list[TableCopy]] = {}
     for each in copies:
         if each.table is not None:
-            by_object.setdefault(each.object.casefold(), []).append(each)
+            by_object.setdefault(fold(each.object), []).append(each)
     made = []
     for each in copies:
-        others = by_object.get(each.object.casefold(), [])
+        others = by_object.get(fold(each.object), [])
         if each.table is None or len(others) < 2:
             made.append(each)
             continue

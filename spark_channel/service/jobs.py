@@ -194,7 +194,14 @@ class JobRegistry:
             return known.progress.failure if known is not None else ""
 
     def enter(
-        self, job: str, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None
+        self,
+        job: str,
+        phase: Phase,
+        *,
+        error: str = "",
+        where: str = "",
+        rows: int | None = None,
+        building: str = "",
     ) -> None:
         """Note the phase that the driver reports for its job. A final phase closes the job; repeating it has no effect.
 
@@ -208,7 +215,7 @@ class JobRegistry:
                     return
                 raise KeyError(job)
             known.idle_since = self._clock.now()
-            known.progress.enter(phase, error=error, where=where, rows=rows)
+            known.progress.enter(phase, error=error, where=where, rows=rows, building=building)
             if phase.final:
                 self._close(job, phase)
 
@@ -232,6 +239,8 @@ class JobRegistry:
                     if heard + silent <= now:
                         del known.clients[client]
                         known.idle_since = now
+                if known.owned and known.progress.is_building:
+                    continue
                 if known.clients:
                     wait = min(known.clients.values()) + silent - now
                 else:

@@ -90,6 +90,7 @@ class ServiceControl:
         where: str = "",
         rows: int | None = None,
         limit: str = "",
+        building: str = "",
     ) -> None:
         """See `progress.JobProgress.enter`; `limit`: how it was kept, where not by the service."""
         body = {
@@ -99,7 +100,8 @@ class ServiceControl:
             "where": where[:4096],
             "rows": rows,
         }
-        self._call("enter", {**body, "limit": limit[:4096]} if limit else body)
+        more = {"limit": limit[:4096], "building": building[:4096]}
+        self._call("enter", {**body, **{name: text for name, text in more.items() if text}})
 
     def status(self, job: str | None = None) -> list[dict[str, Any]]:
         """One job, or all that run: `job`, `phase`, `line` (the progress line) and its figures."""
@@ -484,10 +486,19 @@ class JobReporter:
         where: str = "",
         rows: int | None = None,
         limit: str = "",
+        building: str = "",
     ) -> None:
         with self._control() as control:
             if control is not None:
-                control.enter(self._job, phase, error=error, where=where, rows=rows, limit=limit)
+                control.enter(
+                    self._job,
+                    phase,
+                    error=error,
+                    where=where,
+                    rows=rows,
+                    limit=limit,
+                    building=building,
+                )
 
     @contextlib.contextmanager
     def _control(self) -> Iterator[ServiceControl | None]:

@@ -80,6 +80,7 @@ class ProtectionController:
             auto=spec.protect,
             clock=clock or SYSTEM_CLOCK,
         )
+        self._beside = ""
         self._reported: tuple[str, float] = ("", 0.0)
         self._signals: dict[str, tuple[float, float]] = {}
         self._apply()
@@ -96,6 +97,15 @@ class ProtectionController:
             changed = self._protection.rows_per_second != before
         if changed:
             self._subscriptions.notify(self._name)
+
+    def wait_for(self, build: str) -> None:
+        """Pause while another job of its run builds an index, which no limit slows down; "" = none does."""
+        with self._lock:
+            if build == self._beside:
+                return
+            self._beside = build
+            self._apply()
+        self._subscriptions.notify(self._name)
 
     def signals(self) -> dict[str, tuple[float, float]]:
         """The last value of each signal and what is too much, by "side:signal"."""
@@ -120,15 +130,19 @@ class ProtectionController:
 
     def _apply(self) -> None:
         protection = self._protection
-        rows, text = protection.rows_per_second, protection.text
+        rows, text, holder = protection.rows_per_second, protection.text, protection.holder
+        if self._beside:
+            rows, text, holder = _NOTHING, f"paused: {self._beside}", self._beside
         self._book.cap(self._name, rows, text)
-        holder, last = protection.holder, self._reported
+        last = self._reported
         if holder != last[0] or not last[1] / _REPORTED_AGAIN < rows < last[1] * _REPORTED_AGAIN:
             self._reported = (holder, rows)
             self._progress.set_limits(max(1, round(rows)), self._bytes, text)
 
 
 _ROWS, _BYTES = "rows/s", "bytes/s"
+_NOTHING = 1e-6
+"""Rows per second of a job that is paused: one row in eleven days."""
 
 
 class NewLimit(Protocol):
@@ -223,6 +237,8 @@ class LimitService:
         self._clock = clock
         self._jobs: dict[str, JobProgress] = {}
         self._protectors: dict[str, ProtectionController] = {}
+        self._builds: dict[str, tuple[str, str]] = {}
+        """By the limit of a job that builds an index: the run that it is a part of, and which index."""
 
     def job_opened(self, progress: JobProgress) -> None:
         """Add the job's limit before its first client gets an answer."""
@@ -249,6 +265,7 @@ class LimitService:
         if protector is not None:
             with self._lock:
                 self._protectors[name] = protector
+            self._wait_for_builds(spec.part_of)
 
     def job_closed(self, progress: JobProgress) -> None:
         name = job_limit(progress.job)
@@ -256,10 +273,35 @@ class LimitService:
             protector = self._protectors.pop(name, None)
         if protector is not None:
             protector.report_held()
+        self.build(progress.job, "")
         self.book.remove(name)
         self._subscriptions.notify(name)
         with self._lock:
             self._jobs.pop(name, None)
+
+    def build(self, job: str, what: str) -> None:
+        """Note which index a job builds, "" = none. With `protect`, the other jobs of its run pause meanwhile."""
+        name = job_limit(job)
+        with self._lock:
+            progress = self._jobs.get(name)
+            before = self._builds.pop(name, None)
+            part_of = progress.spec.part_of if progress is not None else ""
+            if what and progress is not None and part_of and progress.spec.protect:
+                self._builds[name] = part_of, what
+            is_changed = before != self._builds.get(name)
+        if is_changed:
+            self._wait_for_builds(part_of)
+
+    def _wait_for_builds(self, part_of: str) -> None:
+        with self._lock:
+            builds = {name: what for name, (run, what) in self._builds.items() if run == part_of}
+            others = {
+                name: protector
+                for name, protector in self._protectors.items()
+                if self._jobs[name].spec.part_of == part_of
+            }
+        for name, protector in others.items():
+            protector.wait_for(next((what for job, what in builds.items() if job != name), ""))
 
     def handle(self, request: Request, scope: str = SERVICE_SCOPE) -> Reply:
         """Carry out a request under a token of `scope`.

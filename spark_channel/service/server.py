@@ -330,12 +330,12 @@ class ServiceServer:
     def _enter(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_who_has_jobs(caller)
         protocol.fields(
-            body, required=("job", "phase"), optional=("error", "where", "rows", "limit")
+            body, required=("job", "phase"), optional=("error", "where", "rows", "limit", "building")
         )
         error, where, rows = body.get("error", ""), body.get("where", ""), body.get("rows")
-        limit = body.get("limit", "")
-        if not (isinstance(error, str) and isinstance(where, str) and isinstance(limit, str)):
-            raise protocol.RequestError("error, where and limit are texts")
+        limit, building = body.get("limit", ""), body.get("building", "")
+        if not all(isinstance(each, str) for each in (error, where, limit, building)):
+            raise protocol.RequestError("error, where, limit and building are texts")
         if rows is not None and (type(rows) is not int or rows < 0):
             raise protocol.RequestError("rows is a whole number, 0 or more")
         job = protocol.identifier(body["job"], "job")
@@ -343,9 +343,12 @@ class ServiceServer:
         try:
             if limit:
                 self.jobs.find(job).keep_limit(limit)
-            self.jobs.enter(job, Phase(body["phase"]), error=error, where=where, rows=rows)
+            self.jobs.enter(
+                job, Phase(body["phase"]), error=error, where=where, rows=rows, building=building
+            )
         except KeyError:
             raise protocol.RequestError(f"job {job} is unknown") from None
+        self.limits.build(job, building)
         return {}
 
     def _status(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:

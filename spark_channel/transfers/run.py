@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
@@ -14,6 +15,7 @@ from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, Transf
 from spark_channel.pipeline.dirty import dirty_row_totals, tell_refused, too_many
 from spark_channel.plain_text import log_of
 from spark_channel.progress import JobColumn, JobSpec, Phase, TransferReport
+from spark_channel.progress.report import grouped
 from spark_channel.service import ServiceAddress, ServiceControl
 from spark_channel.service.launch import JobReporter, reason_of
 from spark_channel.transfers.limits import is_limited, static_of_spec, static_shares, told_static
@@ -33,6 +35,9 @@ __all__ = [
 
 
 _log = log_of(__name__)
+
+_MANY_ROWS = 50_000
+"""An index of fewer rows is there before a progress line is drawn."""
 
 
 class Transfer:
@@ -325,6 +330,9 @@ class Transfer:
             zip(self._opened.writers, self._plans, strict=True)
         ):
             own = [each for each in receipts if self._target_of(each) == number]
+            rows = sum(each.rows for each in own)
+            if rows >= _MANY_ROWS:
+                writer.on_build = partial(self._tell_of_build, rows)
             try:
                 if writer.commit(plan, own) is not False:
                     published += own
@@ -337,6 +345,10 @@ class Transfer:
                     f"{error}. The {number} targets before it are published"
                 ) from error
         return published
+
+    def _tell_of_build(self, rows: int, what: str) -> None:
+        said = f"builds {what} over {grouped(rows)} rows, under no limit" if what else ""
+        self._reporter.enter(Phase.PUBLISHING, building=said)
 
     def _target_of(self, receipt: Receipt) -> int:
         return self._opened.target_of(receipt.task)

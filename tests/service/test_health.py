@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_channel.errors import ServiceDeniedError
 from spark_channel.limits import HealthSample, StatusRequest
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.service import ServiceAddress, ServiceServer
+from spark_channel.service import ServiceAddress, ServiceControl, ServiceServer
 from spark_channel.service.connection import Connection
 from spark_channel.service.limits import limit_scope
 from spark_channel.service.protocol import (
@@ -91,3 +91,33 @@ def test_the_service_takes_samples_of_its_own_jobs_only() -> None:
         assert getattr(status, "effective_rows_per_second", None) == 1_000
         server.jobs.enter(job, Phase.DONE)
         server.limits.observe(job, "source", HealthSample())  # it has ended meanwhile
+
+
+def test_other_jobs_of_a_run_pause_while_one_builds_an_index() -> None:
+    """Only those of the same run, and only with `protect`; they go on when it is built, or its job ends."""
+
+    def speed(job: str) -> float | None:
+        status = server.limits.handle(StatusRequest(f"job:{job}"))
+        return getattr(status, "effective_rows_per_second", None)
+
+    def opened(part_of: str, *, protect: bool = True) -> str:
+        spec = JobSpec("transfer", rows_per_second=100, protect=protect, part_of=part_of)
+        return server.jobs.open(spec)
+
+    paused = pytest.approx(0, abs=0.001)
+    with ServiceServer() as server, ServiceControl(server.address) as control:
+        builder, beside = opened("replicate 1"), opened("replicate 1")
+        plain, elsewhere = opened("replicate 1", protect=False), opened("replicate 2")
+        control.enter(builder, Phase.PUBLISHING, building="builds index by_v over 60 000 rows")
+        later = opened("replicate 1")
+        speeds = [speed(job) for job in (builder, beside, later, plain, elsewhere)]
+        assert speeds == [100, paused, paused, 100, 100]
+        assert "paused: builds index by_v" in control.status(beside)[0]["line"]
+        assert "builds index by_v over 60 000 rows" in control.status(builder)[0]["line"]
+        control.enter(builder, Phase.PUBLISHING)
+        assert [speed(job) for job in (beside, later)] == [100, 100]
+        assert "builds" not in control.status(builder)[0]["line"]
+        control.enter(builder, Phase.PUBLISHING, building="builds index by_w")
+        assert speed(beside) == paused
+        control.enter(builder, Phase.FAILED)
+        assert [speed(job) for job in (beside, later)] == [100, 100]

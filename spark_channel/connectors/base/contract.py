@@ -544,6 +544,8 @@ class Writer(ABC):
     """Driver, after `prepare` or `rehearse`. What the new table lacks of its source's definition, for people."""
     builds: tuple[str, ...] = ()
     """Driver, likewise. The indexes and constraints of the new table, which no limit slows down."""
+    on_build: Callable[[str], None] | None = None
+    """Driver, in `commit`: called with each of `builds` when it begins, and with "" when all are there."""
 
     @property
     def task_seconds(self) -> float | None:

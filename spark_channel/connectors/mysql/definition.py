@@ -14,6 +14,7 @@ from spark_channel.connectors.base.definition import (
 from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
 from spark_channel.connectors.sql.catalog import TABLE
 from spark_channel.connectors.sql.session import Session
+from spark_channel.errors import SchemaError
 
 __all__ = ["read_definition"]
 
@@ -34,7 +35,7 @@ def read_definition(
     dialect = MysqlDialect()
     reads = reads or dialect
     place = ".".join(map(dialect.quoted, (table.schema, table.name)))
-    statement, keys, checks = _apart(str(session.rows(f"SHOW CREATE TABLE {place}")[0][1]))
+    statement, keys, checks = _apart(_shown(session, table, place))
     schema, name = dialect.literal(table.schema, None), dialect.literal(table.name, None)
     triggers = session.rows(
         "SELECT trigger_name FROM information_schema.triggers "  # noqa: S608 - texts are quoted
@@ -79,6 +80,21 @@ def read_definition(
         others=tuple(f"trigger {trigger}" for (trigger,) in triggers),
         statement=statement,
     )
+
+
+def _shown(session: Session, table: MysqlTable, place: str) -> str:
+    """
+    Raises:
+        SchemaError: the definition is no text: MariaDB shows the bytes of a default as they are.
+    """
+    try:
+        with session.closed_on_failure():
+            return str(session.rows(f"SHOW CREATE TABLE {place}")[0][1])
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"the server shows the definition of {table.label} with bytes that are no text, as in DEFAULT 0xFF, and "
+            "it cannot be repeated: set schema (option 'createTable') to keys"
+        ) from error
 
 
 def _default(text: object, extra: str) -> str | None:

@@ -102,6 +102,16 @@ SELECT json_agg(o.what ORDER BY o.what) FROM (
   UNION ALL SELECT 'storage parameters ' || array_to_string(c.reloptions, ', ') WHERE c.reloptions IS NOT NULL
   UNION ALL SELECT 'UNLOGGED' WHERE c.relpersistence = 'u'
   UNION ALL SELECT 'grants' WHERE c.relacl IS NOT NULL
+  UNION ALL SELECT 'row level security' WHERE c.relrowsecurity
+  UNION ALL SELECT 'tablespace ' || t.spcname FROM pg_catalog.pg_tablespace t WHERE t.oid = c.reltablespace
+  UNION ALL SELECT 'REPLICA IDENTITY ' || CASE c.relreplident WHEN 'f' THEN 'FULL' WHEN 'n' THEN 'NOTHING'
+    ELSE 'USING INDEX' END WHERE c.relreplident <> 'd'
+  UNION ALL SELECT 'CLUSTER ON ' || x.relname FROM pg_catalog.pg_index i
+    JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid WHERE i.indrelid = c.oid AND i.indisclustered
+  UNION ALL SELECT o.what || ' of ' || a.attname FROM pg_catalog.pg_attribute a, LATERAL (VALUES
+      ('statistics target', a.attstattarget >= 0), ('options', a.attoptions IS NOT NULL),
+      ('grants', a.attacl IS NOT NULL), ('compression', to_jsonb(a) ->> 'attcompression' <> '')) AS o (what, is_set)
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND o.is_set
   UNION ALL SELECT 'storage ' || a.attstorage::text || ' of ' || a.attname FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attstorage <> t.typstorage) AS o

@@ -19,6 +19,7 @@ __all__ = [
     "DEFINING",
     "NewTable",
     "free_names",
+    "is_build",
     "lacking",
     "plain_new_table",
     "with_safe_key",
@@ -57,7 +58,7 @@ class NewTable:
     @property
     def builds(self) -> tuple[str, ...]:
         """The steps that read rows of the table, for people: no limit slows them down."""
-        return tuple(step.what for step in self.steps if not step.what.startswith(_NOT_BUILT))
+        return tuple(step.what for step in self.steps if is_build(step))
 
     def without_builds(self) -> "NewTable":
         """The same, with the steps that read rows as `later`."""
@@ -86,6 +87,11 @@ class NewTable:
                 label,
                 "; ".join(self.builds),
             )
+
+
+def is_build(step: DefinitionStep) -> bool:
+    """Whether the step reads rows of the table, so that no limit slows it down."""
+    return not step.what.startswith(_NOT_BUILT)
 
 
 def primary_key(

@@ -5,14 +5,17 @@ import re
 import sqlite3
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from spark_channel.errors import ChannelError, OptionError, SchemaError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
+from spark_channel.progress.render import progress_line
 from tests.connectors.postgresql.conftest import Pg, own_schema
 from tests.connectors.sql.test_own_source import copy
 from tests.servers.postgres import PostgresServer, programs
@@ -126,7 +129,8 @@ def test_what_the_target_cannot_have_is_named_before_a_row_moves(
         "CREATE FUNCTION twice(n int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2 * n'; "
         "CREATE TABLE shops (id int PRIMARY KEY); CREATE TYPE mood AS ENUM ('good', 'bad'); "
         "CREATE TABLE orders (id int PRIMARY KEY, n int CHECK (twice(n) > 0), how mood, shop int REFERENCES shops); "
-        "CREATE INDEX by_shop ON orders (shop); "
+        "CREATE INDEX by_shop ON orders (shop); ALTER TABLE orders CLUSTER ON by_shop; "
+        "ALTER TABLE orders REPLICA IDENTITY FULL; ALTER TABLE orders ALTER n SET STATISTICS 500; "
         "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; "
         "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION nothing(); "
         "INSERT INTO orders VALUES (1, 1, 'good', NULL)"
@@ -140,6 +144,9 @@ def test_what_the_target_cannot_have_is_named_before_a_row_moves(
     assert f"type {pg.schema}.mood of how: " in said
     assert "foreign key orders_shop_fkey: when shops has its rows, run ALTER TABLE" in said
     assert "trigger t: no copy carries it" in said
+    assert "CLUSTER ON by_shop: no copy carries it" in said
+    assert "REPLICA IDENTITY FULL: no copy carries it" in said
+    assert "statistics target of n: no copy carries it" in said
     assert other.psql("SELECT id, n, how FROM orders") == "1|1|good"
     assert other.psql("SELECT count(*) FROM pg_indexes WHERE tablename = 'orders'") == "2"
     assert "trial" not in other.psql("SELECT string_agg(relname, ' ') FROM pg_class")
@@ -237,6 +244,36 @@ def test_what_no_limit_slows_down_is_announced(
     said = [record.message for record in caplog.records if record.message.startswith(label)]
     assert said[0].endswith("no limit slows down: primary key t_pkey; index by_v")
     assert f"{label} index by_v, which no limit slows down" in said
+
+
+def test_a_build_is_shown_while_it_lasts(engine: LocalEngine, pg: Pg, target: Pg) -> None:
+    """The index waits for a lock, which is given back when the line was read."""
+    pg.psql(
+        f"CREATE FUNCTION {pg.schema}.held(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS "
+        "'BEGIN IF n = 1 AND current_setting(''application_name'') LIKE ''spark-channel%'' "
+        "THEN PERFORM pg_advisory_xact_lock(671); END IF; RETURN n; END';"
+        "CREATE TABLE t (id int); INSERT INTO t SELECT g FROM generate_series(1, 50000) g;"
+        f"CREATE INDEX by_id ON t ({pg.schema}.held(id))"
+    )
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 671 AND NOT granted"
+    login = pg.server.login
+    with (
+        psycopg.connect(
+            pg.server.url, user=login["user"], password=login.get("password"), autocommit=True
+        ) as holder,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        holder.execute("SELECT pg_advisory_lock(671)")
+        copied = pool.submit(copy, engine, end(pg, "t"), end(target, "t", createTable="full"))
+        while pg.psql(waits) == "0":
+            assert not copied.done()
+        (job,) = engine.registry().live("")
+        line = progress_line(job.status())
+        assert "publishing - 50k rows" in line
+        assert "builds index by_id over 50 000 rows, under no limit" in line
+        holder.execute("SELECT pg_advisory_unlock(671)")
+        copied.result(60)
+    assert "by_id" in "".join(dumped(target, "t"))
 
 
 def test_statements_of_indexes_and_constraints_go_into_a_file(

@@ -29,6 +29,7 @@ from spark_channel.connectors.sql.catalog import TABLE, Column, Table, TargetTab
 from spark_channel.connectors.sql.definition import (
     NewTable,
     free_names,
+    is_build,
     plain_new_table,
     with_safe_key,
 )
@@ -494,10 +495,13 @@ class SqlWriter(WriteProtocol[S]):
 
     def complete(self, session: S, target: TargetTable) -> None:
         """Give the table that was made the parts of its definition that follow its rows."""
+        tell = self.on_build or (lambda _what: None)
         for step in target.steps:
             _log.info("table %s gets %s, which no limit slows down", target.label, step.what)
+            tell(step.what if is_build(step) else "")
             for statement in step.on(target.sql):
                 session.rows(statement)
+        tell("")
 
     def _with_staging(
         self, session: S, plan: SqlPlan, place: WriteTarget, context: WriteContext
