@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,13 @@ from spark_channel.connectors.base.stored import Overlap, most_overlap
 from spark_channel.connectors.sql.definition import DEFINING, lacking
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.connectors.sql.write.writer import SqlWriter
-from spark_channel.errors import ChannelError, JobFileError, OptionError, SourceError
+from spark_channel.errors import (
+    ChannelError,
+    JobFileError,
+    OptionError,
+    SourceError,
+    TargetError,
+)
 from spark_channel.option_types import resolve_references
 from spark_channel.plain_text import log_of
 from spark_channel.replication.config import Contract, Place, Replication, StreamOptions, over
@@ -228,7 +234,17 @@ def lacks_of(copy: TableCopy, reader: Reader, writer: Writer) -> tuple[str, ...]
     source, target = reader.definition(), _target_reader(copy).definition()
     if source is None or target is None:
         return ()
-    return tuple(lacking(writer.dialect, source, target, is_full=level == "full"))
+    names: list[Callable[[str], str]] = []
+
+    def name_of(name: str) -> str:
+        if not names:  # most targets lack nothing
+            found = writer.run(
+                TargetError, "look", lambda session: writer.free_names(session, target.schema)
+            )
+            names.append(found)
+        return names[0](name)
+
+    return tuple(lacking(writer.dialect, source, target, is_full=level == "full", name_of=name_of))
 
 
 def is_stricter(copy: TableCopy, reader: Reader) -> bool:

@@ -330,7 +330,9 @@ class ServiceServer:
     def _enter(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_who_has_jobs(caller)
         protocol.fields(
-            body, required=("job", "phase"), optional=("error", "where", "rows", "limit", "building")
+            body,
+            required=("job", "phase"),
+            optional=("error", "where", "rows", "limit", "building"),
         )
         error, where, rows = body.get("error", ""), body.get("where", ""), body.get("rows")
         limit, building = body.get("limit", ""), body.get("building", "")

@@ -1,7 +1,7 @@
 """The definition of a MySQL or MariaDB table, read from the catalog and from SHOW CREATE TABLE."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from spark_channel.connectors.base.definition import (
     ColumnDefinition,
@@ -24,6 +24,7 @@ _NAMES = r"\(((?:`(?:[^`]|``)*`(?:, ?)?)+)\)"
 _FOREIGN_KEY = re.compile(
     rf"\s*CONSTRAINT {_NAME} FOREIGN KEY {_NAMES} REFERENCES (?:{_NAME}\.)?{_NAME} {_NAMES}(.*)"
 )
+_INDEX = re.compile(rf"\s*((?:UNIQUE |FULLTEXT |SPATIAL )?KEY {_NAME} .*?),?$")
 _FOLLOWING = re.compile(r"\n\).* AUTO_INCREMENT=(\d+)")
 _CHECK = re.compile(r"\s*CONSTRAINT `((?:[^`]|``)*)` CHECK ")
 
@@ -36,6 +37,8 @@ def read_definition(
     reads = reads or dialect
     place = ".".join(map(dialect.quoted, (table.schema, table.name)))
     statement, keys, checks = _apart(_shown(session, table, place))
+    lines = (_INDEX.match(line) for line in statement.split("\n"))
+    texts = {_unquoted(line[2]): line[1] for line in lines if line is not None}
     schema, name = dialect.literal(table.schema, None), dialect.literal(table.name, None)
     triggers = session.rows(
         "SELECT trigger_name FROM information_schema.triggers "  # noqa: S608 - texts are quoted
@@ -74,7 +77,7 @@ def read_definition(
         table.schema,
         table.name,
         columns,
-        (*_indexes(session, f"table_schema = {schema} AND table_name = {name}"), *checks),
+        (*_indexes(session, f"table_schema = {schema} AND table_name = {name}", texts), *checks),
         keys,
         str(comment or "") or None,
         others=tuple(f"trigger {trigger}" for (trigger,) in triggers),
@@ -146,7 +149,9 @@ def _unquoted(name: str) -> str:
     return name.replace("``", "`")
 
 
-def _indexes(session: Session, there: str) -> Iterator[ConstraintDefinition]:
+def _indexes(
+    session: Session, there: str, texts: Mapping[str, str]
+) -> Iterator[ConstraintDefinition]:
     rows = session.rows(
         "SELECT index_name, non_unique, column_name, sub_part, collation, index_type "  # noqa: S608 - texts are quoted
         f"FROM information_schema.statistics WHERE {there} ORDER BY index_name, seq_in_index"
@@ -163,4 +168,5 @@ def _indexes(session: Session, there: str) -> Iterator[ConstraintDefinition]:
         columns = tuple(str(column) for _, column, *_ in parts if column is not None)
         unique = not int(str(parts[0][0]))
         kind: ConstraintKind = "primary key" if name == "PRIMARY" else "index"
-        yield ConstraintDefinition(kind, name, columns, is_unique=unique, is_plain=plain)
+        text = texts.get(name, "")
+        yield ConstraintDefinition(kind, name, columns, text, is_unique=unique, is_plain=plain)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_channel.arrow_schema import UNLIMITED, is_list
 from spark_channel.connectors.base.contract import NativeRows
+from spark_channel.connectors.base.definition import ConstraintDefinition
 from spark_channel.connectors.base.types import exp, sqlglot
 from spark_channel.connectors.postgresql.catalog import (
     PgColumn,
@@ -392,6 +393,11 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
 
     def beside_writers(self, statement: str) -> str:
         return _CREATE_INDEX.sub(r"\1CONCURRENTLY ", statement, count=1)
+
+    def stated(self, constraint: ConstraintDefinition, name: str, table: str, indexed: str) -> str:
+        if constraint.kind == "index":
+            return super().stated(constraint, name, table, indexed)
+        return f"ALTER TABLE {table} ADD CONSTRAINT {self.quoted(name)} {constraint.text}"
 
     def new_decimal(self, digits: int, scale: int) -> str:
         return f"numeric({digits},{scale})"

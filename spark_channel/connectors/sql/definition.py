@@ -21,6 +21,7 @@ __all__ = [
     "free_names",
     "is_build",
     "lacking",
+    "parts_of_both",
     "plain_new_table",
     "with_safe_key",
 ]
@@ -60,12 +61,11 @@ class NewTable:
         """The steps that read rows of the table, for people: no limit slows them down."""
         return tuple(step.what for step in self.steps if is_build(step))
 
-    def without_builds(self) -> "NewTable":
-        """The same, with the steps that read rows as `later`."""
-        builds = self.builds
-        steps = tuple(step for step in self.steps if step.what not in builds)
-        later = tuple(step for step in self.steps if step.what in builds)
-        return replace(self, steps=steps, later=later)
+    def without_builds(self, kept: Collection[str]) -> "NewTable":
+        """The same, with the steps that read rows as `later`, but for those whose `what` is in `kept`."""
+        later = [step for step in self.steps if is_build(step) and step.what not in kept]
+        steps = tuple(step for step in self.steps if step not in later)
+        return replace(self, steps=steps, later=tuple(later))
 
     def remark(self, label: str) -> None:
         """Log what the table lacks of its source, and its other names."""
@@ -190,16 +190,40 @@ def _not_plain(dialect: WriteDialect, constraint: ConstraintDefinition, rows: pa
     return ""
 
 
+def parts_of_both(
+    one: TableDefinition, other: TableDefinition
+) -> tuple[set[str], list[ConstraintDefinition]]:
+    """The labels of `one`'s keys, checks and indexes that `other` has, too, whatever their names; and the rest."""
+    plain = {(key.columns, key.is_unique) for key in other.constraints if key.is_plain}
+    texts = {(key.is_unique, key.text) for key in other.constraints if key.text}
+    both, rest = set(), []
+    for key in one.constraints:
+        is_plain = key.is_plain and (key.columns, key.is_unique) in plain
+        if is_plain or (key.text and (key.is_unique, key.text) in texts):
+            both.add(key.label)
+        else:
+            rest.append(key)
+    theirs = {key.columns for key in other.foreign_keys}
+    return both | {key.label for key in one.foreign_keys if key.columns in theirs}, rest
+
+
 def lacking(
-    dialect: WriteDialect, source: TableDefinition, target: TableDefinition, *, is_full: bool
+    dialect: WriteDialect,
+    source: TableDefinition,
+    target: TableDefinition,
+    *,
+    is_full: bool,
+    name_of: Callable[[str], str] = str,
 ) -> list[str]:
     """What the target lacks of NOT NULL, the primary key and (`is_full`) indexes of the source, as statements.
 
     Foreign keys are named alone: their statements need the places of other copies.
 
-    An index is there if one of the target has its columns and is as unique, whatever its name is.
+    An index is there if one of the target has its columns and is as unique, whatever its name is. `name_of` gives one
+    that is not there a name that is free.
     """
     table = dialect.place(target.schema, target.name)
+    on = dialect.indexed_table(target.name).replace(TABLE, table)
     names = [column.name for column in target.columns]
 
     def theirs(name: str) -> str | None:
@@ -227,11 +251,16 @@ def lacking(
         elif constraint.is_plain and constraint.kind in ("index", "unique constraint"):
             if columns in held and held[columns] >= constraint.is_unique:
                 continue
-            on = dialect.indexed_table(target.name).replace(TABLE, table)
-            made = _index(dialect, constraint, constraint.name, on, columns)
+            made = _index(dialect, constraint, name_of(constraint.name), on, columns)
             said.append(dialect.beside_writers(made))
         elif source.system == target.system and constraint.text and constraint.text not in texts:
-            said.append(f"{constraint.label}: {constraint.text}")
+            made = dialect.stated(constraint, name_of(constraint.name), table, on)
+            why = f", which {dialect.product} adds to no table that is there"
+            said.append(
+                dialect.beside_writers(made)
+                if made
+                else f"{constraint.label}: {constraint.text}{why}"
+            )
     there = {key.columns for key in target.foreign_keys}
     for foreign in source.foreign_keys if is_full else ():
         columns = tuple(theirs(name) or "" for name in foreign.columns)

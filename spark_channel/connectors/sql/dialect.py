@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.definition import ForeignKeyDefinition
+from spark_channel.connectors.base.definition import ConstraintDefinition, ForeignKeyDefinition
 from spark_channel.connectors.base.types import Node, fits, is_longer, plain_kind, widened
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import (
@@ -498,6 +498,16 @@ class WriteDialect(Dialect):
     def beside_writers(self, statement: str) -> str:
         """CREATE INDEX as it builds beside those that write the table, where the database has such a form."""
         return statement
+
+    def stated(self, constraint: ConstraintDefinition, name: str, table: str, indexed: str) -> str:
+        """The statement that gives a table that is there a key, a check or an index of another one of this system.
+
+        "" = none does. `table` is SQL, and `indexed` the same in CREATE INDEX.
+        """
+        if constraint.kind != "index" or not constraint.text:
+            return ""
+        unique = "UNIQUE " if constraint.is_unique else ""
+        return f"CREATE {unique}INDEX {self.quoted(name)} ON {indexed} {constraint.text}"
 
     def indexed_table(self, name: str) -> str:
         """The table `name` in CREATE INDEX."""

@@ -145,3 +145,38 @@ def test_a_table_that_is_made_with_its_indexes_leaves_none_to_a_file(
         copy(engine, end(shop), into)
     assert not after.exists()
     assert "orders" not in target.sql("SHOW TABLES")
+
+
+def test_bytes_in_a_definition_are_refused_by_name(
+    engine: LocalEngine, shop: Shop, target: Shop
+) -> None:
+    """MariaDB shows them as they are, MySQL as 0x01FF."""
+    shop.sql("CREATE TABLE orders (id INT PRIMARY KEY, v VARBINARY(9) DEFAULT 0x01FF)")
+    if "MariaDB" in shop.sql("SELECT version()"):
+        with pytest.raises(SchemaError, match="with bytes that are no text.*to keys"):
+            copy(engine, end(shop), end(target, createTable="full"))
+        return
+    copy(engine, end(shop), end(target, createTable="full"))
+    assert shown(target) == shown(shop)
+
+
+def test_indexes_that_a_target_lacks_are_statements(shop: Shop, target: Shop) -> None:
+    shop.sql(DEFINITION)
+    target.sql(
+        "CREATE TABLE orders (id BIGINT UNSIGNED NOT NULL PRIMARY KEY, kind VARCHAR(9) NOT NULL, "
+        "name VARCHAR(40), amount DECIMAL(10,2), twice DECIMAL(12,2), changed TIMESTAMP(3) NOT NULL, "
+        "shop INT, note TEXT)"
+    )
+    ends = [MysqlReader(MysqlReadOptions.parse({**each.login, "dbtable": "orders"})) for each in (shop, target)]
+    source, own = (each.definition() for each in ends)
+    assert source is not None
+    assert own is not None
+    statements = lacking(MysqlWriteDialect(), source, own, is_full=True)
+    made = [each for each in statements if not each.startswith("foreign key")]
+    assert any("KEY `by_note` (`note`(20))" in each for each in made)
+    for statement in made:
+        target.sql(statement)
+    (own,) = (ends[1].definition(),)
+    assert own is not None
+    left = lacking(MysqlWriteDialect(), source, own, is_full=True)
+    assert all(each.startswith("foreign key") for each in left)

@@ -255,7 +255,9 @@ def test_a_build_is_shown_while_it_lasts(engine: LocalEngine, pg: Pg, target: Pg
         "CREATE TABLE t (id int); INSERT INTO t SELECT g FROM generate_series(1, 50000) g;"
         f"CREATE INDEX by_id ON t ({pg.schema}.held(id))"
     )
-    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 671 AND NOT granted"
+    waits = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 671 AND NOT granted"
+    )
     login = pg.server.login
     with (
         psycopg.connect(
@@ -294,6 +296,31 @@ def test_statements_of_indexes_and_constraints_go_into_a_file(
     after.write_text("mine")
     copy(engine, end(pg), into, save_mode="overwrite")  # a table that is there is left as it is
     assert after.read_text() == "mine"
+
+
+def test_a_table_that_is_dropped_gets_again_what_it_had_of_the_file(
+    engine: LocalEngine, pg: Pg, target: Pg, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pg.psql(DEFINITION)
+    after = tmp_path / "after.sql"
+    into = end(target, createTable="full", schemaAfter=str(after), truncate="false")
+    copy(engine, end(pg), into)
+    for statement in after.read_text().split(";\n")[:-1]:
+        target.psql(statement)
+    target.psql("CREATE INDEX of_a_dba ON orders (lower(letters)); DROP INDEX by_line")
+    caplog.clear()
+    copy(engine, end(pg), into, save_mode="overwrite")
+    text, table = after.read_text(), f'"{target.schema}"."orders"'
+    assert [line for line in text.splitlines() if not line.startswith("--")] == [
+        f'CREATE UNIQUE INDEX CONCURRENTLY "by_line" ON {table} USING btree (line) INCLUDE (amount);',
+        f"""COMMENT ON INDEX "{target.schema}"."by_line" IS 'for clerks';""",
+    ]
+    lost = "index of_a_dba, which the table that is dropped had: "
+    made = f'CREATE INDEX "of_a_dba" ON {table} USING btree (lower((letters)::text))'
+    assert lost + made in caplog.text
+    for statement in text.split(";\n")[:-1]:
+        target.psql(statement)
+    assert dumped(target) == dumped(pg)
 
 
 def test_indexes_whose_names_differ_in_case_get_names_of_their_own(

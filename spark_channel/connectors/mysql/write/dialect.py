@@ -8,6 +8,7 @@ from typing import ClassVar, cast
 import pyarrow as pa
 
 from spark_channel.arrow_schema import UNLIMITED, is_text
+from spark_channel.connectors.base.definition import ConstraintDefinition
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import fits, plain_kind
 from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlDialect, MysqlTable
@@ -345,6 +346,10 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
             f"{self.quoted(column.name)} {column.declared}{rest.replace(' NOT NULL', ' NULL', 1)}"
         )
         return (f"ALTER TABLE {table} MODIFY COLUMN {made}",)
+
+    def stated(self, constraint: ConstraintDefinition, name: str, table: str, indexed: str) -> str:
+        """`text` has the name, which is the table's."""
+        return f"ALTER TABLE {table} ADD {constraint.text}"
 
     def not_null(self, table: str, column: str, declared: str) -> str:
         made = f"{self.quoted(column)} {declared} NOT NULL"

@@ -1,6 +1,6 @@
 """Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import ClassVar
@@ -180,6 +180,11 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
             return tried(session, place.schema, definition, rows, self.options, name_of)
         new = plain_new_table(DIALECT, definition, rows, is_full=is_full, name_of=name_of)
         return keyed(new, self.options, self.options.key_columns or ())
+
+    def free_names(self, session: PgWriteSession | None, schema: str) -> Callable[[str], str]:
+        """Indexes, sequences and tables share their names."""
+        assert session is not None
+        return free_names(relation_names(session, schema, None), DIALECT.index_name_bytes)
 
     def numbers(
         self, session: PgWriteSession | None, table: Table, context: WriteContext

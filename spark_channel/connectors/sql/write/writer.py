@@ -30,6 +30,7 @@ from spark_channel.connectors.sql.definition import (
     NewTable,
     free_names,
     is_build,
+    parts_of_both,
     plain_new_table,
     with_safe_key,
 )
@@ -385,10 +386,14 @@ class SqlWriter(WriteProtocol[S]):
         ):  # its run adds keys to other tables when these have their rows
             definition = definition.with_keys_to_itself()
         left: tuple[str, ...] = ()
+        had: set[str] = set()
         if level == "auto":
             lengths = context.text_lengths
             definition, left = with_safe_key(self.dialect, definition, plan.schema, lengths)
         new = self.new_table(session, place, definition, plan.schema, is_full=level == "full")
+        if is_dropped and place.table is not None and session is not None:
+            had, own = self._replaced(session, place, definition)
+            left += own
         left += new.left_out
         if context.stream is not None:
             left = tuple(each for each in left if not each.startswith("foreign key "))
@@ -403,11 +408,33 @@ class SqlWriter(WriteProtocol[S]):
                     option="schemaAfter",
                     got=self.options.schema_after,
                 )
-            new = new.without_builds()
+            new = new.without_builds(had)
         self.builds = new.builds
         if self.options.is_limited or new.later:
             new.announce(place.label)
         return replace(plan, new_table=new)
+
+    def _replaced(
+        self, session: S, place: WriteTarget, source: TableDefinition
+    ) -> tuple[set[str], tuple[str, ...]]:
+        """Of the table that is dropped: the steps of a new one like `source` that it had, and what is lost with it."""
+        assert place.table is not None
+        old = None if place.table.is_view else self.definition_of(session, place.table)
+        if old is None:
+            return set(), ()
+        had, _ = parts_of_both(source, old)
+        if any(label.startswith("primary key ") for label in had):
+            had.add("primary key")
+        _, own = parts_of_both(old, source)
+        table = self.dialect.place(place.schema, place.name)
+        on = self.dialect.indexed_table(place.name).replace(TABLE, table)
+        lost = []
+        for part in own:
+            made = self.dialect.stated(part, part.name, table, on)
+            lost.append(
+                f"{part.label}, which the table that is dropped had{': ' if made else ''}{made}"
+            )
+        return had, tuple(lost)
 
     def leave_builds(self, plan: SqlPlan, place: WriteTarget) -> None:
         """Write the statements that a user runs after this job into the file that `schemaAfter` names.
@@ -481,17 +508,20 @@ class SqlWriter(WriteProtocol[S]):
         is_full: bool,
     ) -> NewTable:
         """What a new table for `rows` gets of the definition. `session`: None = the database is to be made, too."""
-        taken = set() if session is None else set(self.dialect.index_names(session, place.schema))
         return plain_new_table(
             self.dialect,
             definition,
             rows,
             is_full=is_full,
-            name_of=free_names(
-                taken, self.dialect.index_name_bytes, folds=self.dialect.folds_names
-            ),
+            name_of=self.free_names(session, place.schema),
             table=self.dialect.indexed_table(place.name),
         )
+
+    def free_names(self, session: S | None, schema: str) -> Callable[[str], str]:
+        """What gives new indexes in `schema` names that are free."""
+        taken = () if session is None else self.dialect.index_names(session, schema)
+        longest, folds = self.dialect.index_name_bytes, self.dialect.folds_names
+        return free_names(set(taken), longest, folds=folds)
 
     def complete(self, session: S, target: TargetTable) -> None:
         """Give the table that was made the parts of its definition that follow its rows."""
