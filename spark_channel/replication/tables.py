@@ -53,6 +53,8 @@ _log = log_of(__name__)
 _LOGS = ("postgresql", "mysql")
 _APPLIES = ("postgresql", "mysql", "sqlite", "duckdb")
 _REPLACES = ("delta", "iceberg")
+_NOTES = (*_REPLACES, "parquet")
+"""Formats that note keys and comments."""
 """Lake tables, in which a change replaces a whole row: they keep no row that the source deletes."""
 _OF_PLACE = ("host", "hostaddr", "port", "dbname", "service")
 """Parameters of a url that name a server or a database."""
@@ -533,8 +535,8 @@ def _schema_fault(replication: Replication, options: StreamOptions) -> str:
         return (
             f"schema {level} makes no followed table of {target.name}: remove it, or use mode full"
         )
-    if target.name not in (*DEFINING, *_REPLACES):
-        makes = ", ".join((*DEFINING, *_REPLACES))
+    if target.name not in (*DEFINING, *_NOTES):
+        makes = ", ".join((*DEFINING, *_NOTES))
         return f"schema {level} makes tables of {makes}, and the target is {target.name}: remove it"
     if options.columns or options.load_columns:
         return (

@@ -66,6 +66,10 @@ def as_spark(schema: pa.Schema, *, times: bool = True) -> StructType:
         field.dataType = _with_nanoseconds(field.dataType, given.type)
     for name, length in text_lengths(schema).items():
         spark[name].metadata = {TEXT_LENGTH: length}
+    for field in schema:
+        if comment := (field.metadata or {}).get(b"comment"):
+            kept = spark[field.name].metadata or {}
+            spark[field.name].metadata = {**kept, "comment": comment.decode(errors="replace")}
     return spark
 
 

@@ -4,13 +4,14 @@ A reader describes its table in this form, in the words of its system. A writer 
 its system has, too, and names what it leaves out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import pyarrow as pa
 
 __all__ = [
+    "KEY_NOTE",
     "ColumnDefinition",
     "ConstraintDefinition",
     "ConstraintKind",
@@ -18,7 +19,9 @@ __all__ = [
     "ForeignKeyDefinition",
     "SequenceDefinition",
     "TableDefinition",
+    "notes_of",
     "with_not_null",
+    "with_notes",
 ]
 
 ConstraintKind = Literal[
@@ -162,6 +165,47 @@ class Defines(Protocol):
     """How a table is defined. `keys_only`: NOT NULL and the primary key, which a read has looked up already."""
 
     def __call__(self, *, keys_only: bool = False) -> TableDefinition | None: ...
+
+
+def notes_of(
+    definition: TableDefinition, rows: pa.Schema, *, is_full: bool
+) -> tuple[tuple[str, ...], dict[str, str], list[str]]:
+    """What a format without constraints notes of a table with these rows: its key, comments; and what it leaves out."""
+    key, left = definition.primary, []
+    names: tuple[str, ...] = () if key is None else key.columns
+    for name in names:
+        field = rows.field(name) if name in rows.names else None
+        if field is None or field.nullable or pa.types.is_floating(field.type):
+            left.append(f"the primary key: its column {name} may be NULL or is no exact value")
+            names = ()
+            break
+    if not is_full:
+        return names, {}, left
+    comments = {
+        column.name: column.comment
+        for column in definition.columns
+        if column.comment is not None and column.name in rows.names
+    }
+    left += [part for part in definition.of_parts() if not part.startswith("comment ")]
+    left += [one.label for one in definition.constraints if one is not key]
+    left += [foreign.label for foreign in definition.foreign_keys]
+    left += definition.others
+    return names, comments, left
+
+
+KEY_NOTE = "spark_channel.primary_key"
+"""In the metadata of a column of the key: its place in it."""
+
+
+def with_notes(rows: pa.Schema, key: Sequence[str], comments: Mapping[str, str]) -> pa.Schema:
+    """The columns with their comments, and those of the key with their places in it."""
+    fields = []
+    for field in rows:
+        said = {"comment": comments[field.name]} if field.name in comments else {}
+        if field.name in key:
+            said[KEY_NOTE] = str(1 + key.index(field.name))
+        fields.append(field.with_metadata({**(field.metadata or {}), **said}) if said else field)
+    return pa.schema(fields, rows.metadata)
 
 
 def with_not_null(rows: pa.Schema, definition: TableDefinition) -> pa.Schema:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import Claim, Identity, unless_replaced
+from spark_channel.connectors.base.definition import with_notes
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim, kept_of, numbers
 from spark_channel.connectors.delta.claims import (
     OURS,
@@ -56,7 +57,6 @@ from spark_channel.connectors.lake.table import (
     NewFile,
     Partition,
     TableFile,
-    TableNotes,
     TableState,
     check_partition_column,
     exact_columns,
@@ -145,7 +145,6 @@ _MOST_LISTED = 10_000
 """So many of them, to list claims."""
 _LOST_RACE = re.compile(r"Failed to commit transaction: \d+\s*\Z")
 _EXISTS = "already exists"
-_KEY = "spark_channel.primary_key"
 """The place of a column in the primary key of its table's source, among the column's metadata."""
 
 
@@ -201,16 +200,17 @@ class DeltaLake(LakeTable):
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import create_table_with_add_actions
 
-        settings = settings_of(self._place, self._options)
+        settings, notes = settings_of(self._place, self._options), change.notes
         with explained(self.shown, TargetError):
             try:
                 create_table_with_add_actions(
                     uri_of(self._place),
-                    Schema.from_arrow(_noted(columns, change.notes)),
+                    # A note of the key's columns: deltalake takes no property of others.
+                    Schema.from_arrow(with_notes(columns, notes.key, dict(notes.comments))),
                     [_add(file, changes=True) for file in change.added],
                     mode="error",
                     partition_by=list(partition_by),
-                    description=change.notes.comment,
+                    description=notes.comment,
                     storage_options=settings,
                     commit_properties=_commit_properties(change, None),
                 )
@@ -219,17 +219,6 @@ class DeltaLake(LakeTable):
                     return False
                 raise
         return True
-
-
-def _noted(columns: pa.Schema, notes: TableNotes) -> pa.Schema:
-    """The columns with their comments, and those of the key with a note: deltalake takes no property of others."""
-    comments, fields = dict(notes.comments), []
-    for field in columns:
-        said = {"comment": comments[field.name]} if field.name in comments else {}
-        if field.name in notes.key:
-            said[_KEY] = str(1 + notes.key.index(field.name))
-        fields.append(field.with_metadata({**(field.metadata or {}), **said}) if said else field)
-    return pa.schema(fields)
 
 
 class DeltaState(TableState):

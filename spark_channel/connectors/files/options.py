@@ -538,6 +538,11 @@ class ParquetWriteOptions(_Levelled):
     row_group_bytes: ByteAmount = Field(
         64 << 20, description="approximate Arrow bytes of a row group"
     )
+    create_table: Literal["columns", "keys", "full"] = Field(
+        "columns",
+        description="what the files note, in their fields' metadata, of the definition of their source, which is one "
+        "table of a database: `keys`: the primary key; `full`: also comments",
+    )
 
 
 class ArrowWriteOptions(_Levelled):

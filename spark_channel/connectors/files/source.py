@@ -522,7 +522,7 @@ def _sampled(
 
 def _decoded(field: pa.Field) -> pa.Field:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    return pa.field(field.name, kind, field.nullable)
+    return pa.field(field.name, kind, field.nullable, field.metadata)
 
 
 def _as_given(

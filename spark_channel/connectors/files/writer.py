@@ -26,6 +26,7 @@ from spark_channel.connectors.base.claims import (
 )
 from spark_channel.connectors.base.compaction import Compaction, are_few
 from spark_channel.connectors.base.contract import PartialWrite
+from spark_channel.connectors.base.definition import notes_of, with_not_null, with_notes
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.files.claims import JobFolder, OwnedFileNames, new_attempt
 from spark_channel.connectors.files.filesystem import (
@@ -141,6 +142,7 @@ class FilesWriter(Writer):
         return counted(paths)
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+        schema = self._noted(context, schema)
         if is_remote(self.options.path):
             self._remote().rehearse(context, schema)
             return
@@ -164,7 +166,45 @@ class FilesWriter(Writer):
             paths = foreign(target.paths())
             refuse_strange(place.show(), self.format, paths, partial(head_of, place))
 
+    def _noted(self, context: WriteContext, schema: pa.Schema) -> pa.Schema:
+        """The columns with what `createTable` asks for of their source's definition.
+
+        Raises:
+            OptionError: the rows do not come from one table.
+        """
+        self.left_out = ()
+        level = getattr(self.options, "create_table", "columns")
+        if level == "columns":
+            return schema
+        is_full = level == "full"
+        definition = (
+            None if context.definition is None else context.definition(keys_only=not is_full)
+        )
+        if definition is None:
+            raise OptionError(
+                f"option 'createTable' got {level!r}, and the rows of {self.options.path} are not those of one table, "
+                "unchanged, of a database that says how it is defined: omit it",
+                option="createTable",
+                got=level,
+                takes="columns",
+            )
+        key, comments, left = notes_of(
+            definition, with_not_null(schema, definition), is_full=is_full
+        )
+        never = [column.name for column in definition.columns if column.not_null]
+        left += [f"NOT NULL of {', '.join(never)}"] if never else []
+        if left:
+            _log.warning(
+                "%s is made without %s: the format has none", self.options.path, "; ".join(left)
+            )
+        self.left_out = tuple(left)
+        noted = with_notes(schema, key, comments)
+        if is_full and definition.comment is not None:
+            noted = noted.with_metadata({**(noted.metadata or {}), "comment": definition.comment})
+        return noted
+
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        schema = self._noted(context, schema)
         if is_remote(self.options.path):
             return self._remote().prepare(context, schema)
         self.form.check(schema, self.options)

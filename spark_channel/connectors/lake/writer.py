@@ -21,7 +21,7 @@ from spark_channel.connectors.base.contract import (
     WriteContext,
     WritePlan,
 )
-from spark_channel.connectors.base.definition import with_not_null
+from spark_channel.connectors.base.definition import notes_of, with_not_null
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim, overlap
 from spark_channel.connectors.base.stored import counted
 from spark_channel.connectors.files.conditions import Condition
@@ -284,28 +284,10 @@ class LakeWriter(LakeMerger):
                 got=level,
                 takes="columns",
             )
-        schema, key = with_not_null(schema, definition), definition.primary
-        left = []
-        names: tuple[str, ...] = () if key is None else key.columns
-        for name in names:
-            field = schema.field(name) if name in schema.names else None
-            if field is None or field.nullable or pa.types.is_floating(field.type):
-                left.append(f"the primary key: its column {name} may be NULL or is no exact value")
-                names = ()
-                break
-        if level == "keys":
-            notes = TableNotes(names)
-        else:
-            comments = (
-                (column.name, column.comment)
-                for column in definition.columns
-                if column.comment is not None and column.name in schema.names
-            )
-            notes = TableNotes(names, definition.comment, tuple(comments))
-            left += [part for part in definition.of_parts() if not part.startswith("comment ")]
-            left += [one.label for one in definition.constraints if one is not key]
-            left += [foreign.label for foreign in definition.foreign_keys]
-            left += definition.others
+        schema = with_not_null(schema, definition)
+        names, comments, left = notes_of(definition, schema, is_full=not keys_only)
+        comment = None if keys_only else definition.comment
+        notes = TableNotes(names, comment, tuple(comments.items()))
         if left:
             _log.warning("%s is made without %s: the format has none", lake.shown, "; ".join(left))
         self.left_out = tuple(left)

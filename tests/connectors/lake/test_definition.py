@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from spark_channel.connectors import find_connector
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint
+from spark_channel.spark.schema import as_spark
 from tests.connectors.iceberg.helpers import options_of, rows_by_pyiceberg, shop
 from tests.connectors.sql.test_own_source import copy
 
@@ -104,3 +107,30 @@ def test_rows_of_no_table_have_no_definition(engine: LocalEngine, tmp_path: Path
     target = Endpoint("delta", {"path": str(tmp_path / "d"), "createTable": "keys"})
     with pytest.raises(OptionError, match="'createTable' got 'keys'"):
         copy(engine, source, target)
+
+
+def test_parquet_files_note_the_key_and_comments_in_their_fields(
+    engine: LocalEngine, source: Endpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "files"
+    target = Endpoint("parquet", {"path": str(folder), "createTable": "full"})
+    with caplog.at_level(logging.WARNING):
+        copy(engine, source, target)
+        copy(engine, source, target)
+    assert (
+        "default of price; unique constraint orders_code_key; NOT NULL of id, code" in caplog.text
+    )
+    (file, _) = sorted(folder.glob("*.parquet"))
+    schema = pq.read_schema(file)
+    assert schema.field("price").metadata[b"comment"] == b"in euros"
+    assert schema.field("id").metadata[b"spark_channel.primary_key"] == b"1"
+    assert schema.metadata[b"comment"] == b"it's"
+    given = {"reader": "parquet", "path": str(folder)}
+    reader = find_connector(given, "reader").reader_with(given)[0]
+    assert reader.schema().field("price").metadata == {b"comment": b"in euros"}
+    assert as_spark(reader.schema())["price"].metadata == {"comment": "in euros"}
+    found = pq.read_table(folder).to_pylist()
+    assert sorted({tuple(row.values()) for row in found}) == ROWS
+    rows = Endpoint("generator", {"rows": "3"})
+    with pytest.raises(OptionError, match="'createTable' got 'keys'"):
+        copy(engine, rows, Endpoint("parquet", {"path": str(folder), "createTable": "keys"}))

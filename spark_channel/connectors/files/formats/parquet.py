@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_channel.connectors.base.definition import KEY_NOTE
 from spark_channel.connectors.files.conditions import Condition, ValueRange, exact
 from spark_channel.connectors.files.formats.base import (
     Encoder,
@@ -310,7 +311,8 @@ class ParquetFormat(Format):
         most_bytes = min(
             options.row_group_bytes, options.max_bytes_per_file or options.row_group_bytes
         )
-        in_file = pa.schema([field.with_type(_below_nullable(field.type)) for field in schema])
+        below = [field.with_type(_below_nullable(field.type)) for field in schema]
+        in_file = pa.schema(below, schema.metadata)
         return RowGroupEncoder(
             sink,
             schema,
@@ -359,7 +361,16 @@ def _readable(file: pq.ParquetFile, path: str) -> pa.Schema:
                 return spark
         return plain_leaf(kind, notes)
 
-    return pa.schema([map_leaves(field, as_read) for field in schema])
+    return pa.schema([_with_notes(field, map_leaves(field, as_read)) for field in schema])
+
+
+def _with_notes(field: pa.Field, made: pa.Field) -> pa.Field:
+    """What a write noted of the column's definition."""
+    notes = {name: text for name, text in (field.metadata or {}).items() if name in _NOTES}
+    return made.with_metadata(notes) if notes else made
+
+
+_NOTES = (b"comment", KEY_NOTE.encode())
 
 
 def _spark_types(file: pq.ParquetFile) -> dict[int, str]:
