@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from spark_channel.cli.text import cell, say
+from spark_channel.cli.text import cell, print_table, say
 from spark_channel.errors import (
     BatchRefusedError,
     ChannelError,
@@ -297,14 +297,12 @@ _COLORS = {"done": "green", "failed": "red", "not run": "yellow"}
 
 
 def print_summary(run: RunOutcome) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
-    table.add_column("job", overflow="fold")
-    for name in ("state", "rows", "refused", "seconds"):
-        table.add_column(name, justify="right" if name != "state" else "left", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    for name in ("job", "state", "rows", "refused", "seconds", "why"):
+        is_number = name in ("rows", "refused", "seconds")
+        table.add_column(name, justify="right" if is_number else "left")
     for job in run.jobs:
         table.add_row(
             cell(job.file),
@@ -314,7 +312,6 @@ def print_summary(run: RunOutcome) -> None:
             f"{job.seconds:.1f}",
             cell(job.error),
         )
-    console = Console(highlight=False)
-    console.print(table)
+    print_table(table)
     done = sum(job.state == "done" for job in run.jobs)
-    console.print(f"{done} of {len(run.jobs)} jobs done")
+    typer.echo(f"{done} of {len(run.jobs)} jobs done")

@@ -3,11 +3,10 @@
 import importlib
 import os
 import secrets
-import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.abc import MetaPathFinder
@@ -16,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spark_channel.cli.text import cell, json_line, say
+from spark_channel.cli.text import cell, json_line, print_table, say, say_indented
 from spark_channel.connectors import find_connector, load_reader, load_writer
 from spark_channel.connectors.base.registry import has_third_parties
+from spark_channel.connectors.base.stored import server_facts
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, MissingPackageError, OptionError
 from spark_channel.option_types import has_reference, without_references
 from spark_channel.plain_text import one_line
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.progress.report import plain_end, short
+from spark_channel.progress.report import many, plain_end, short
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -247,7 +247,7 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console", *, here:
             _sum([split.rows for split in splits]),
             _sum([split.nbytes for split in splits], "B"),
         )
-    console.print(table)
+    print_table(table)
     console.print(
         f"{made.channels} channels, {len(made.tasks)} tasks in {len(made.groups)} task groups: "
         f"{_sum([made.rows])} rows, {_sum([made.nbytes], 'B')}"
@@ -284,15 +284,14 @@ _DRIVERS = {
     "mysql": "MySQL's JDBC driver",
     "postgresql": "PostgreSQL's JDBC driver",
 }
-_WIDTH = 80
-"""The table's width without a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """`state` is "runs", "needs a driver" or "refused"; `faults` is every reason, `missing` the plugins not here.
 
-    `runs`: what the job reaches, by its options: statements, files and hosts.
+    `runs`: what the job reaches, by its options: statements, files and hosts. `found`: what both ends said of
+    themselves, if they were asked.
     """
 
     state: str
@@ -300,6 +299,7 @@ class CheckResult:
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
 
 
 def check_jobs(
@@ -329,6 +329,8 @@ def check_jobs(
         typer.echo(json_line(shown))
     else:
         _print(results, states, missing)
+        if not connect:
+            say("No end was opened: --connect logs in, and checks tables, columns and rights.")
     return not states[_REFUSED]
 
 
@@ -342,7 +344,8 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
     made = _checked(found, connect=connect)
     shown = found.shown
     return CheckResult(
-        made.state, shown(made.faults), shown(made.notes), shown(made.missing), shown(made.runs)
+        made.state,
+        *map(shown, (made.faults, made.notes, made.missing, made.runs, made.found)),
     )
 
 
@@ -353,15 +356,16 @@ def _checked(found: "JobFileCheck", *, connect: bool) -> CheckResult:
         faults = found.faults
         return CheckResult(_REFUSED if faults else _RUNS, faults, found.notes, found.missing)
     reaches = tuple(dict.fromkeys(line for spec in found.loaded.specs for line in reach(spec)))
+    there: tuple[str, ...] = ()
     try:
         needs = [need for spec in found.loaded.specs for need in _needs(spec)]
         if connect and not needs:
-            _connect(found.loaded.specs)
+            there = tuple(dict.fromkeys(_connect(found.loaded.specs)))
     except ChannelError as error:
         return CheckResult(_REFUSED, (str(error),), found.notes, runs=reaches)
     if needs:
         return CheckResult(_NEEDS, tuple(dict.fromkeys(needs)), found.notes, runs=reaches)
-    return CheckResult(_RUNS, (), found.notes, runs=reaches)
+    return CheckResult(_RUNS, (), found.notes, runs=reaches, found=there)
 
 
 def _check_replication(path: Path, *, connect: bool) -> CheckResult:
@@ -375,22 +379,41 @@ def _check_replication(path: Path, *, connect: bool) -> CheckResult:
     reaches = tuple(reach_of_replication(load_replication(path)))
     if needs or not connect:
         return CheckResult(_NEEDS if needs else _RUNS, tuple(needs), runs=reaches)
+    from spark_channel.replication.reasons import every_reason
     from spark_channel.replication.table_run import RunSettings
 
     try:
         made = plan_replication(load_replication(path), RunSettings(), parallelism=1)
     except ChannelError as error:
         return CheckResult(_REFUSED, (str(error),))
-    found = tuple(f"{each.stream}: {each.fault}" for each in made.tables if each.fault)
-    return CheckResult(_REFUSED if found else _RUNS, found, made.notes, runs=reaches)
+    lacks = (*every_reason({each.stream: each.fault for each in made.tables}), *made.missing)
+    can = sum(not each.fault for each in made.tables)
+    there = (
+        f"source: {made.servers[0] or 'open'}; {can} of {len(made.tables)} tables can be copied",
+        f"log of the source: {made.log}",
+        f"target: {made.servers[1] or 'open'}",
+    )
+    return CheckResult(_REFUSED if lacks else _RUNS, lacks, made.notes, runs=reaches, found=there)
 
 
-def _connect(specs: Sequence[TransferSpec]) -> None:
+def _connect(specs: Sequence[TransferSpec]) -> Iterator[str]:
+    """What both ends say of themselves, once they have let the job in.
+
+    Raises:
+        ChannelError: what a run would be refused for.
+    """
     from spark_channel.transfers.plan import rehearse
 
     for spec in specs:
         with ExitStack() as held:
-            rehearse(spec, 1, held)
+            for opened in rehearse(spec, 1, held):
+                for source in opened.sources:
+                    columns = many(len(source.reader.schema()), "column")
+                    server = server_facts(source.reader) or "open"
+                    yield f"source: {server}; may read {columns} of {plain_end(opened.source)}"
+                for writer in opened.writers:
+                    verb = "create" if writer.exists() is False else "write"
+                    yield f"target: {server_facts(writer) or 'open'}; may {verb} {plain_end(opened.target)}"
 
 
 def _needs(spec: TransferSpec) -> list[str]:
@@ -436,24 +459,13 @@ def _driver(end: Endpoint) -> str:
 
 
 def _print(results: dict[Path, CheckResult], states: Counter[str], missing: Counter[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    table.add_column("job", overflow="fold", ratio=2)
-    table.add_column("result", no_wrap=True)
-    table.add_column("why", overflow="fold", ratio=3)
     for path, result in results.items():
-        color = {_RUNS: "green", _NEEDS: "yellow"}.get(result.state, "red")
+        say(f"{path}: {result.state}")
         notes = (f"note: {note}" for note in result.notes)
-        why = "\n".join(map(cell, (*result.faults, *notes, *result.runs)))
-        table.add_row(cell(path), f"[{color}]{result.state}[/]", why)
-    console = Console(highlight=False, width=shutil.get_terminal_size((_WIDTH, 24)).columns)
-    console.print(table)
-    console.print(
-        f"{len(results)} jobs: "
-        + ", ".join(f"{states[each]} {each}" for each in (_RUNS, _NEEDS, _REFUSED))
-    )
+        for line in (*result.faults, *notes, *result.runs, *result.found):
+            say_indented(line)
+    counts = ", ".join(f"{states[each]} {each}" for each in (_RUNS, _NEEDS, _REFUSED))
+    say(f"{many(len(results), 'job')}: {counts}")
     if missing:
         listed = ", ".join(f"{name} ({count})" for name, count in missing.most_common())
-        console.print(one_line(f"plugins that are not here: {listed}"), markup=False)
+        say(f"plugins that are not here: {listed}")

@@ -14,7 +14,7 @@ import yaml
 from spark_channel.cli.arguments import EngineName
 from spark_channel.cli.plan import check_place, job_files, load, publish_text, without_pandas
 from spark_channel.cli.run import chosen_engine, open_engine, parse_conf
-from spark_channel.cli.text import cell, json_line, say
+from spark_channel.cli.text import cell, json_line, print_table, say
 from spark_channel.connectors.base.registry import all_connectors, has_third_parties
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.errors import JobFileError, OptionError
@@ -22,7 +22,7 @@ from spark_channel.local import cores
 from spark_channel.masking import is_secret_name, without_login
 from spark_channel.plain_text import one_line
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.progress.report import short
+from spark_channel.progress.report import many, short
 from spark_channel.replication.config import Replication, json_schema, load_replication
 from spark_channel.replication.plan import RunPlan, TablePlan, plan_replication
 from spark_channel.replication.reasons import every_reason
@@ -146,21 +146,20 @@ def _status(file: Path, options: ReplicateOptions) -> int:
     if options.json_output:
         typer.echo(json_line([asdict(each) for each in found]))
         return 0
-    table = _table(
-        ("table", "object", "mode", "state", "rows", "position", "lag", "last run"), {"rows"}
-    )
+    table = _table(("table", "object", "mode", "state", "position", "lag", "last write"), set())
     for each in found:
         table.add_row(
             *map(cell, (each.stream, each.object, each.mode, each.state)),
-            "" if each.rows is None else str(each.rows),
             "" if each.position is None else cell(each.position),
             _lag(each),
-            cell(each.published_at),
+            cell(_last_write(each)),
         )
-    columns = {each.stream: f"{each.columns} ({each.columns_at})" for each in found if each.columns}
+    columns = {
+        each.stream: each.columns and f"{each.columns} ({each.columns_at})" for each in found
+    }
     said = [
         *every_reason(columns),
-        *every_reason({each.stream: each.why for each in found if each.why}),
+        *every_reason({each.stream: each.why for each in found}),
         *(f"{each.stream} lacks: {lack}" for each in found for lack in each.lacks),
     ]
     followed = [each for each in found if each.mode == "full_then_changes"]
@@ -180,6 +179,11 @@ def _of_tunnel(file: Path, replication: Replication, followed: Sequence[TableSta
     return [*(["; ".join(log)] if log else []), ends, f"tunnel: {file}"]
 
 
+def _last_write(status: TableStatus) -> str:
+    rows = "" if status.rows is None else f"{many(status.rows, 'row')} at "
+    return f"{rows}{status.published_at}" if status.published_at else ""
+
+
 def _lag(status: TableStatus) -> str:
     said = [] if status.lag_rows is None else [f"{status.lag_rows} rows"]
     return ", ".join(said + ([f"{status.lag_seconds:.0f} s"] if status.lag_seconds else []))
@@ -194,6 +198,7 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
         return code
     for line in _decision(made):
         say(line)
+    missing = [f"missing: {each}" for each in made.missing]
     table = _table(
         ("table", "object", "mode", "rows", "bytes", "connections", "target"),
         {"rows", "bytes", "connections"},
@@ -209,10 +214,10 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
     if options.plans:
         _print(table, *(line for each in made.tables for line in _plan_lines(each)))
     else:
-        faults = {
-            each.stream: f"would be parked: {each.fault}" for each in made.tables if each.fault
-        }
-        _print(table, *every_reason(faults))
+        _print(table)
+    faults = {each.stream: each.fault for each in made.tables}
+    for line in [*every_reason(faults, "would be parked: "), *missing]:
+        say(line)
     return code
 
 
@@ -221,16 +226,23 @@ def _decision(made: RunPlan) -> list[str]:
     unknown = sum(1 for each in made.tables if each.rows is None and not each.fault)
     without = f", without {unknown} tables that it knows no number of" if unknown else ""
     staging = f"at most about {short(made.staging)}B at a time" if made.staging else "none"
+    left = sum(1 for each in made.tables if each.fault)
+    without += f"; {many(left, 'table')} would be parked, and not counted" if left else ""
     return [
         f"rows: about {short(made.rows)}, {short(made.nbytes)}B{without}; from {made.numbers}",
         f"limit: {made.limit}",
         f"duration: {_lasts(made)}",
-        f"connections: at most {made.connections} at a time at each end",
+        f"connections: at most {made.connections} at a time at each end{_free(made)}",
         f"log of the source: {made.log}",
         f"staging in the target: {staging}",
         *(f"note: {note}" for note in made.notes),
-        *(f"missing: {each}" for each in made.missing),
     ]
+
+
+def _free(made: RunPlan) -> str:
+    named = zip(("source", "target"), made.servers, strict=True)
+    said = [f"{name}: {facts}" for name, facts in named if facts]
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def _rows(plan: TablePlan) -> str:
@@ -274,7 +286,7 @@ def _span(seconds: float) -> str:
 def _plan_lines(plan: TablePlan) -> list[str]:
     """What the servers do for a table: its statement and the plan for it, locks, staging, and what is created."""
     if plan.fault:
-        return [f"{plan.stream}: would be parked: {plan.fault}"]
+        return []
     steps = [f"    {line}" for line in plan.server_plan.splitlines()]
     said = [("locks of the source", plan.source_lock), ("locks of the target", plan.target_lock)]
     said += [("target", each) for each in plan.alters]
@@ -332,7 +344,7 @@ def _show(report: ReplicationReport) -> None:
         )
     _print(
         table,
-        *every_reason({each.stream: each.why for each in report.tables if each.why}),
+        *every_reason({each.stream: each.why for each in report.tables}),
         *(
             f"limit from {at.astimezone():%H:%M:%S}: {limit} ({window})"
             for at, window, limit in report.windows
@@ -347,23 +359,14 @@ def _table(names: Sequence[str], numbers: Set[str]) -> "Table":
 
     table = Table()
     for name in names:
-        table.add_column(
-            name,
-            justify="right" if name in numbers else "left",
-            overflow="fold",
-            no_wrap=name in ("mode", "state", "rows", "bytes", "position", "seconds"),
-            ratio=1 if name == "target" else None,
-        )
+        table.add_column(name, justify="right" if name in numbers else "left")
     return table
 
 
 def _print(table: "Table", *lines: str) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(table)
+    print_table(table)
     for line in lines:
-        console.print(one_line(line), markup=False, soft_wrap=True)
+        say(line)
 
 
 # The jobs of DataX as a replication's file.

@@ -1,6 +1,9 @@
 """Texts from outside on the console, and tables that keep names whole."""
 
 import json
+import shutil
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -8,9 +11,9 @@ import typer
 from spark_channel.plain_text import one_line, one_line_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-__all__ = ["cell", "json_line", "print_table", "say"]
+__all__ = ["cell", "json_line", "print_table", "say", "say_indented"]
 
 
 def cell(text: object) -> str:
@@ -25,30 +28,72 @@ def say(text: str, *, error: bool = False) -> None:
     typer.echo(one_line(text), err=error)
 
 
+def say_indented(text: str) -> None:
+    """Print one line for people below another: lines of the terminal's width, which end between words."""
+    _indent(one_line(text))
+
+
+def _indent(text: str) -> None:
+    width = shutil.get_terminal_size((80, 24)).columns - 2
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    typer.echo(textwrap.indent("\n".join(lines), "  ").replace(_BLANK, " "))
+
+
 def json_line(data: object) -> str:
     """The data as JSON in one line of printable characters; a value without a JSON form is its text."""
     return one_line_json(json.dumps(data, ensure_ascii=False, default=str))
 
 
 def print_table(table: "Table") -> None:
-    """Print `table` with nothing left out: the first column has names that are typed again, each in one line.
+    """Print `table` with nothing cut: as wide as its cells, else with one column of texts wrapped between words.
 
-    Other columns continue in the next line where the terminal, or a pipe's 80 columns, are too narrow. What does not
-    fit even so makes lines longer than the terminal.
+    Where even that is wider than the terminal, or than a pipe's 80 columns, each row is a block: its first cell, and
+    below it the others with the names of their columns. A column of empty cells is left out.
     """
     from rich.console import Console
 
     console = Console(highlight=False)
+    table.columns = [each for each in table.columns if any(each.cells)] or table.columns
+    widths = [_width(each) for each in table.columns]
+    texts = widths.index(max(widths[1:], default=widths[0]))
     for number, column in enumerate(table.columns):
-        column.overflow = "fold"
-        column.no_wrap = number == 0 or all(len(str(text)) <= _SHORT for text in column.cells)
+        column.no_wrap = number != texts or number == 0
+        column.min_width = min(widths[number], _TEXT)
     wide = console.options.update(width=_WIDE)
-    least = console.measure(table, options=wide).minimum
-    if least > console.width:
-        console = Console(highlight=False, width=least)
-    console.print(table)
+    if console.measure(table, options=wide).minimum <= console.width:
+        console.print(table)
+        return
+    names = [str(each.header) for each in table.columns[1:]]
+    for first, *others in zip(*(each.cells for each in table.columns), strict=True):
+        typer.echo(_plain(first))
+        for line in _block(names, [*map(_plain, others)]):
+            _indent(line)
+
+
+def _block(names: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """What is known of a row: short texts side by side, and sentences below them."""
+    pairs = zip(names, texts, strict=True)
+    said = [f"{name}: {text}" for name, text in pairs if text not in ("", "-")]
+    sentences = [each for each in said if len(each) > _TEXT and each.count(" ") > 2]
+    short = ", ".join(each.replace(" ", _BLANK) for each in said if each not in sentences)
+    return [*([short] if short else []), *sentences]
+
+
+def _plain(text: object) -> str:
+    from rich.text import Text
+
+    return Text.from_markup(str(text)).plain
+
+
+def _width(column: "Column") -> int:
+    from rich.cells import cell_len
+
+    texts = [_plain(each) for each in (column.header, *column.cells)]
+    return max(cell_len(line) for each in texts for line in each.split("\n"))
 
 
 _WIDE = 10_000
-_SHORT = 10
-"""What is not longer stays in one line: a speed, a state, a count."""
+_TEXT = 30
+"""A column of texts is not wrapped into fewer columns."""
+_BLANK = "\0"
+"""Stands for a blank at which no line is to end."""

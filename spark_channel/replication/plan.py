@@ -12,6 +12,7 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import FollowsTables, LogFacts
+from spark_channel.connectors.base.stored import server_facts
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.rights import lacking_to_read, lacking_to_write
 from spark_channel.connectors.sql.session_pool import keeping_sessions
@@ -65,13 +66,13 @@ class TablePlan:
     """What a run would do with one table. `rows`, `nbytes`: estimates of the source's catalog; None = it has none.
 
     `rows_between`: as far as the catalog is as exact as it usually is. `does` says what becomes of the target, and
-    `alters` what will be created or altered there; `fault` why the table would be parked. `connections`: most at a
-    time, at each end. `source_lock`, `target_lock`: of its tables. `staging`: bytes that the target has twice until
-    they are published. `statement` is the first one of the read, and `server_plan` what the server says that it would
-    do for it. `lacks`: what the target, which no run changes, lacks of the definition that `schema` asks for, as
-    statements. `left_out`: what the table that the run makes lacks of it, and `builds` the indexes and constraints that
-    it gets after its rows, which no limit slows down. `waits`: seconds before its copy begins, for rows that may be
-    committed late.
+    `alters` what will be created or altered there; `fault` why the table would be parked, each reason in a line.
+    `connections`: most at a time, at each end. `source_lock`, `target_lock`: of its tables. `staging`: bytes that the
+    target has twice until they are published. `statement` is the first one of the read, and `server_plan` what the
+    server says that it would do for it. `lacks`: what the target, which no run changes, lacks of the definition that
+    `schema` asks for, as statements. `left_out`: what the table that the run makes lacks of it, and `builds` the
+    indexes and constraints that it gets after its rows, which no limit slows down. `waits`: seconds before its copy
+    begins, for rows that may be committed late.
     """
 
     stream: str
@@ -103,6 +104,7 @@ class RunPlan:
     `seconds_between`: the same for the fewest and the most rows. `numbers`: where the rows come from. `staging`: the
     most bytes at a time. `waits`: seconds of the duration in which it waits for late rows. `log`: which log the source
     keeps for the run. `missing`: rights and settings that the run needs.
+    `servers`: what source and target are, and how many connections they have free.
     """
 
     tables: tuple[TablePlan, ...]
@@ -117,6 +119,7 @@ class RunPlan:
     waits: float = 0.0
     log: str = ""
     missing: tuple[str, ...] = ()
+    servers: tuple[str, str] = ("", "")
 
     @property
     def rows(self) -> int:
@@ -187,7 +190,19 @@ def plan_replication(
         waits,
         log,
         missing,
+        _servers_of(found.copies),
     )
+
+
+def _servers_of(copies: Sequence[TableCopy]) -> tuple[str, str]:
+    opened = next((each for each in copies if each.table is not None), None)
+    if opened is None:
+        return "", ""
+    source = target = ""
+    with suppress(ChannelError):  # which each table has met before
+        source = server_facts(reader_of(opened))
+        target = server_facts(writer_of(opened))
+    return source, target
 
 
 def _connections(replication: Replication, tables: Sequence[TablePlan]) -> int:
@@ -202,7 +217,7 @@ def _log_of(
     replication: Replication, tables: Sequence[TablePlan], seconds: float | None
 ) -> tuple[str, tuple[str, ...]]:
     """Which log the source keeps, and what is missing to follow it."""
-    if not any(each.mode == "full_then_changes" and not each.fault for each in tables):
+    if not any(each.mode == "full_then_changes" for each in tables):
         return "none is kept for this run; no transaction outlives a statement", ()
     try:
         facts = _log_facts_of(replication)
@@ -257,7 +272,8 @@ def _plan(
         return made
     try:
         if unread:
-            return replace(made, fault="; ".join(filter(None, (unread, _unwritable(copy)))))
+            every = (unread, _unwritable(copy), _unfollowed(replication, copy))
+            return replace(made, fault="\n".join(filter(None, every)))
         if copy.mode == "full_then_changes":
             return _followed(replication, copy, made, (source, target))
         outcome = TableOutcome(copy.stream, copy.object, copy.mode)
@@ -487,6 +503,17 @@ def _unwritable(copy: TableCopy, *, alters: bool = False) -> str:
     if not isinstance(writer, SqlWriter):
         return ""
     return lacking_to_write(writer, overwrite=copy.mode == "full", alters=alters)
+
+
+def _unfollowed(replication: Replication, copy: TableCopy) -> str:
+    """Why the log of a table that the login may not read cannot be followed either; "" = it can, or is not to be."""
+    if copy.mode != "full_then_changes" or copy.table is None:
+        return ""
+    try:
+        StreamSource(options_of(replication, [copy])).feed.joining(copy.table.dbtable, again=False)
+    except ChannelError as error:
+        return why_of(error)
+    return ""
 
 
 def _store_lacks(replication: Replication) -> str:

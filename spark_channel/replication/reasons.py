@@ -1,7 +1,7 @@
 """What several tables of a run share: one reason, and one statement for all of them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_channel.plain_text import log_of
 from spark_channel.replication.report import TableOutcome
@@ -12,30 +12,38 @@ __all__ = ["every_reason", "park", "shared_reasons"]
 _log = log_of(__name__)
 
 
-def shared_reasons(reasons: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
-    """Reasons by table, each once with its tables. Where only the table's name differs, the text has all names.
+def shared_reasons(reasons: Iterable[tuple[str, str]]) -> list[tuple[tuple[str, ...], str]]:
+    """Reasons of tables, each once with its tables. Where only the table's name differs, the text has all names.
 
     So `CREATE PUBLICATION p FOR TABLE shop.a` of one table and of another is one statement that can be run.
     """
     same: dict[str, list[str]] = {}
-    for table, why in reasons.items():
+    for table, why in reasons:
         same.setdefault(why, []).append(table)
-    alike: dict[str, list[str]] = {}
+    alike: dict[str, list[tuple[str, str]]] = {}
     for why, tables in same.items():
-        text = _named(tables[0]).sub("\0", why) if len(tables) == 1 else why
-        alike.setdefault(text, []).extend(tables)
+        found = _named(tables[0]).search(why) if len(tables) == 1 else None
+        text = why if found is None else why.replace(found[0], "\0")
+        written = "" if found is None else found[0]
+        alike.setdefault(text, []).extend((table, written) for table in tables)
     return [
-        (tuple(tables), text.replace("\0", ", ".join(tables))) for text, tables in alike.items()
+        (
+            tuple(table for table, _ in every),
+            text.replace("\0", ", ".join(written for _, written in every)),
+        )
+        for text, every in alike.items()
     ]
 
 
 def _named(table: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w.]){re.escape(table)}(?![\w]|\.\w)")
+    """The table's name, or the same with quotes around what SQL takes quoted."""
+    parts = (rf'(?:{re.escape(part)}|"{re.escape(part)}")' for part in table.split("."))
+    return re.compile(rf"(?<![\w.\"]){'[.]'.join(parts)}(?![\w\"]|\.[\w\"])")
 
 
 def park(errors: Mapping[str, Exception], outcomes: Mapping[str, TableOutcome]) -> None:
     """Park tables for this run, by their streams: those of one reason with one line."""
-    for streams, why in shared_reasons({name: why_of(error) for name, error in errors.items()}):
+    for streams, why in shared_reasons((name, why_of(error)) for name, error in errors.items()):
         verb = "is" if len(streams) == 1 else "are"
         _log.warning("%s %s parked: %s", ", ".join(streams), verb, why)
         for name in streams:
@@ -44,6 +52,7 @@ def park(errors: Mapping[str, Exception], outcomes: Mapping[str, TableOutcome]) 
             outcome.error_type = type(errors[name]).__name__
 
 
-def every_reason(reasons: Mapping[str, str]) -> Sequence[str]:
-    """The lines that say why, each with its tables."""
-    return [f"{', '.join(tables)}: {why}" for tables, why in shared_reasons(reasons)]
+def every_reason(reasons: Mapping[str, str], verdict: str = "") -> Sequence[str]:
+    """The lines that say why, each with its tables and the `verdict`. A table may have a reason in each line."""
+    lines = ((name, line) for name, why in reasons.items() for line in why.split("\n") if line)
+    return [f"{', '.join(tables)}: {verdict}{why}" for tables, why in shared_reasons(lines)]

@@ -135,7 +135,7 @@ def test_tables_without_a_publication_have_one_statement(
     file = file_of(followed, tmp_path)
     report = followed.run(code=3)
     statement = "CREATE PUBLICATION fol FOR TABLE fol.a, fol.b"
-    assert {each.why.partition("make it with ")[2] for each in report.parked} == {statement}
+    assert {each.why.partition(": run ")[2] for each in report.parked} == {statement}
     assert [line for line in caplog.messages if "is parked" in line] == []
     followed.sql(statement)
     followed.run()
@@ -149,9 +149,12 @@ def test_reasons_that_differ_by_the_name_are_one() -> None:
         "shop.b": "grant it with GRANT SELECT ON shop.b TO etl",
         "c": "the server is away",
         "d": "the server is away",
+        "e.f": "run ADD TABLE e.f",
+        "e.G h": 'run ADD TABLE e."G h"',
     }
-    assert shared_reasons(reasons) == [
+    assert shared_reasons(reasons.items()) == [
         (("shop.a", "shop.b"), "grant it with GRANT SELECT ON shop.a, shop.b TO etl"),
         (("shop.a.b",), "other"),
         (("c", "d"), "the server is away"),
+        (("e.f", "e.G h"), 'run ADD TABLE e.f, e."G h"'),
     ]

@@ -7,6 +7,7 @@ write them again. A write that empties the target first leaves the source nothin
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 __all__ = [
     "MOST_COUNTED",
@@ -16,6 +17,7 @@ __all__ = [
     "counted",
     "most_overlap",
     "overlap",
+    "server_facts",
 ]
 
 MOST_COUNTED = 10_000
@@ -49,12 +51,26 @@ class Stored:
 class FreeConnections:
     """How many more connections a server takes from a login.
 
-    `server` is a name that the server gives itself, equal for every login. `place` is for messages.
+    `server` is a name that the server gives itself, equal for every login. `place` is for messages, as is `product`,
+    the server's kind and version.
     """
 
     server: str
     place: str
     count: int
+    product: str = ""
+
+
+class _Counts(Protocol):
+    def free_connections(self) -> FreeConnections | None: ...
+
+
+def server_facts(end: _Counts) -> str:
+    """The server of a reader or a writer, and how many connections it has left, for people; "" = it does not say."""
+    found = end.free_connections()
+    if found is None:
+        return ""
+    return f"{found.product or found.place}, {found.count} connections free"
 
 
 def overlap(source: Stored, target: Stored) -> Overlap:

@@ -48,6 +48,7 @@ from spark_channel.connectors.delta.table import (
 )
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import LOG, Location
+from spark_channel.connectors.files.foreign import check_may_write
 from spark_channel.connectors.files.listing import partition_value
 from spark_channel.connectors.files.store import UNFINISHED, ObjectStore, Store, store_of
 from spark_channel.connectors.lake.replace import file_rows
@@ -183,6 +184,9 @@ class DeltaLake(LakeTable):
             name = f"{UNFINISHED}{os.getpid()}-{uuid.uuid4().hex}"
             self.store.check_put_new(posixpath.join(self.base, LOG, name))
             _CONDITIONAL.add(bucket)
+
+    def check_may_write(self) -> None:
+        check_may_write(self._place)
 
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         columns = planned(schema)

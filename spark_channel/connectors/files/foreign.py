@@ -1,5 +1,6 @@
 """Files of other programs that an overwrite of a directory would remove: only the log says which files are ours."""
 
+import errno
 import json
 import os
 import posixpath
@@ -16,6 +17,7 @@ from spark_channel.errors import TargetError
 
 __all__ = [
     "check_directory",
+    "check_may_write",
     "counted",
     "foreign",
     "format_by_name",
@@ -64,6 +66,21 @@ def check_directory(place: Location) -> None:
         raise TargetError(
             f"{place.show()} is a file; a write needs a directory, which it fills with files"
         )
+
+
+def check_may_write(place: Location) -> None:
+    """Check that this user may make files in a folder of the local disk, or the folder itself; makes none.
+
+    Raises:
+        OSError: as the system would refuse it.
+    """
+    if not place.local:
+        return
+    folder = next(each for each in (Path(place.path), *Path(place.path).parents) if each.exists())
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        is_mounted_so = os.statvfs(folder).f_flag & os.ST_RDONLY
+        code = errno.EROFS if is_mounted_so else errno.EACCES
+        raise OSError(code, os.strerror(code), str(folder))
 
 
 def foreign(paths: Iterable[str]) -> list[str]:

@@ -40,6 +40,7 @@ from spark_channel.connectors.files.filesystem import (
 )
 from spark_channel.connectors.files.foreign import (
     check_directory,
+    check_may_write,
     counted,
     foreign,
     head_of,
@@ -150,6 +151,7 @@ class FilesWriter(Writer):
         place = locate(self.options.path, login=self.options.login)
         with writing(place.show()):
             check_directory(place)
+            check_may_write(place)
             if context.overwrite:
                 self._refuse_foreign(place, self.directory(store_of(place), place.path))
 

@@ -218,6 +218,12 @@ class LakeTable(ABC):
             UnsupportedError: the store lets two jobs commit one version, and one would lose its rows.
         """
 
+    def check_may_write(self) -> None:  # noqa: B027 - stores other than a local disk are not asked
+        """
+        Raises:
+            OSError: the table's folder is on the local disk, and this user may not write there.
+        """
+
     @abstractmethod
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         """The columns of a table that `create` makes for rows of `schema`.

@@ -140,6 +140,7 @@ class LakeWriter(LakeMerger):
         self._check_mode(context)
         lake = self.lake()
         with writing(lake.shown):
+            lake.check_may_write()
             self._planned(lake, lake.open(), context, schema)
 
     def _check_mode(self, context: WriteContext) -> None:

@@ -323,8 +323,8 @@ class MysqlSession(BoundSession):
 
     def free_connections(self) -> FreeConnections | None:
         try:
-            ((host, port, most, own_most),) = self.rows(
-                "SELECT @@hostname, @@port, @@GLOBAL.max_connections, @@SESSION.max_user_connections"
+            ((host, port, most, own_most, version),) = self.rows(
+                "SELECT @@hostname, @@port, @@GLOBAL.max_connections, @@SESSION.max_user_connections, @@version"
             )
             ((_, used),) = self.rows("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
             counts = [int(most) - int(used)]
@@ -334,7 +334,9 @@ class MysqlSession(BoundSession):
                 counts.append(int(own_most) - len(own))
         except ChannelError:  # a server of another program that speaks MySQL's protocol
             return None
-        return FreeConnections(f"{host}:{port}", self.place, min(counts))
+        product = "MariaDB" if "MariaDB" in version else "MySQL"
+        shown = f"{product} {version.partition('-')[0]}"
+        return FreeConnections(f"{host}:{port}", self.place, min(counts), shown)
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """As fields of bytes. The server sends as fast as batches are taken: memory stays flat."""

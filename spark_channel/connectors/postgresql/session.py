@@ -79,9 +79,10 @@ SELECT pg_catalog.concat_ws(' ', pg_catalog.pg_postmaster_start_time(), pg_catal
     (SELECT CASE WHEN rolconnlimit >= 0 THEN rolconnlimit - (SELECT count(*) FROM used WHERE usesysid = r.oid) END
       FROM pg_catalog.pg_roles r WHERE rolname = session_user),
     (SELECT CASE WHEN datconnlimit >= 0 THEN datconnlimit - (SELECT count(*) FROM used WHERE datid = d.oid) END
-      FROM pg_catalog.pg_database d WHERE datname = current_database()))
+      FROM pg_catalog.pg_database d WHERE datname = current_database())),
+  pg_catalog.split_part(pg_catalog.current_setting('server_version'), ' ', 1)
 """
-"""The server, and what it has left for this login: `least` leaves out the bounds that are not set."""
+"""The server, what it has left for this login (`least` leaves out the bounds that are not set), and its version."""
 
 
 class PgSession(DriverSession):
@@ -217,10 +218,10 @@ class PgSession(DriverSession):
 
     def free_connections(self) -> FreeConnections | None:
         try:
-            ((server, count),) = self.rows(_FREE)
+            ((server, count, version),) = self.rows(_FREE)
         except ChannelError:  # a server of another program that speaks PostgreSQL's protocol
             return None
-        return FreeConnections(str(server), self.place, int(count))
+        return FreeConnections(str(server), self.place, int(count), f"PostgreSQL {version}")
 
     def repeated(
         self, name: str, types: str, sql: str, literals: Sequence[str]

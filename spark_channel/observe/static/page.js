@@ -315,6 +315,10 @@ function showChart(job) {
   const bytes = inBytes(job), source = bytes ? 3 : 1, target = bytes ? 4 : 2, limitAt = bytes ? 2 : 1;
   const end = Math.max(job.seconds, 1);
   const samples = state.samples.filter((sample) => ended(job) || sample[0] < end - 1); // tasks report late
+  const isEmpty = ended(job) && samples.length < 2;
+  byId("speed").hidden = isEmpty;
+  byId("no-speed").hidden = !isEmpty;
+  if (isEmpty) return;
   const fixed = bytes ? job.limit_bytes : job.limit_rows;
   const limits = state.changes.length ? state.changes.map((each) => [each[0], each[3] === "paused" ? 0 : each[limitAt]]) : [[0, fixed]];
   let most = 0;

@@ -38,6 +38,7 @@ from spark_channel.connectors.postgresql.log.publication import (
     Published,
     check_decodable,
     check_operations,
+    named_as,
     read_published,
     row_key,
 )
@@ -606,11 +607,11 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 f"{session.place} has wal_level = {level}; logical replication needs wal_level = logical "
                 "in postgresql.conf, and a restart of the server"
             )
-        name = quoted(self._publication)
+        name, named = quoted(self._publication), named_as(table.schema, table.name)
         if not session.value(f"SELECT count(*) FROM pg_publication WHERE pubname = {name}"):  # noqa: S608 - quoted
             raise SourceError(
-                f"publication {self._publication!r} does not exist in {session.place}; "
-                f"make it with CREATE PUBLICATION {self._publication} FOR TABLE {table.label}"
+                f"publication {self._publication!r} does not exist in {session.place}: "
+                f"run CREATE PUBLICATION {named_as(self._publication)} FOR TABLE {named}"
             )
         if table.kind == "p" and not self._is_by_root(session):
             raise SourceError(
@@ -628,8 +629,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         published = self._published(session, [table.oid])
         if table.oid not in published.entries:
             raise SourceError(
-                f"publication {self._publication!r} does not hold table {table.label}; "
-                f"add it with ALTER PUBLICATION {self._publication} ADD TABLE {table.label}"
+                f"publication {self._publication!r} does not hold table {named}: "
+                f"run ALTER PUBLICATION {named_as(self._publication)} ADD TABLE {named}"
             )
         check_operations(self._publication, published)
         self._check_identity(session, source)

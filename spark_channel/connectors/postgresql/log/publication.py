@@ -17,6 +17,7 @@ from spark_channel.connectors.postgresql.catalog import (
     name_parts,
 )
 from spark_channel.connectors.postgresql.log.pgoutput import LogColumn
+from spark_channel.connectors.postgresql.log.slot import lacks_slots
 from spark_channel.connectors.postgresql.log.tokens import Entries, differ
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
 from spark_channel.connectors.postgresql.types import ELEMENTS, OF_SESSION, read_type
@@ -40,6 +41,7 @@ __all__ = [
     "log_facts",
     "look_up",
     "named",
+    "named_as",
     "read_published",
     "row_columns",
     "row_key",
@@ -183,13 +185,13 @@ def _about(tables: Sequence[str], text: str) -> SourceError:
 
 
 _FACTS = """
-SELECT current_setting('max_slot_wal_keep_size', true), current_user::text,
+SELECT current_setting('max_slot_wal_keep_size', true), quote_ident(current_user),
   (SELECT rolsuper OR rolreplication FROM pg_catalog.pg_roles WHERE rolname = current_user)
     OR EXISTS (SELECT FROM pg_catalog.pg_roles r
                WHERE r.rolname = 'rds_replication' AND pg_has_role(current_user, r.oid, 'MEMBER')),
   EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}),
   (SELECT count(*) FROM pg_catalog.pg_replication_slots)::int, current_setting('max_replication_slots')::int,
-  current_setting('idle_replication_slot_timeout', true)
+  current_setting('idle_replication_slot_timeout', true), current_setting('wal_level')
 """
 _RATE = """
 SELECT (wal_bytes / greatest(extract(epoch FROM now() - stats_reset), 1))::float8 FROM pg_catalog.pg_stat_wal
@@ -198,14 +200,16 @@ _RATES_SINCE = 140_000
 
 
 def log_facts(session: PgReadSession, slot: str) -> LogFacts:
-    most, role, may_use_slots, is_there, used, slots, idle = session.rows(
+    most, role, may_use_slots, is_there, used, slots, idle, level = session.rows(
         _FACTS.format(slot=_quoted(slot))
     )[0]
     missing = []
-    if not may_use_slots:
+    if level != "logical":
         missing.append(
-            f"role {role} may not use replication slots: run ALTER ROLE {role} REPLICATION"
+            f"wal_level is {level}: run ALTER SYSTEM SET wal_level = logical, and restart the server"
         )
+    if not may_use_slots:
+        missing.append(lacks_slots(role))
     if not is_there and int(used) >= int(slots):
         missing.append(
             f"all {slots} replication slots are used: drop one that no client reads, or raise max_replication_slots, "
@@ -253,6 +257,13 @@ WHERE c.oid IN ({oids})
 """
 
 
+def named_as(*parts: str) -> str:
+    """A name as people write it in SQL: parts that are not plain are quoted."""
+    return ".".join(
+        part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"' for part in parts
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
     """A table that there is. `name` is what the feed calls it, and `sql` its name in a statement.
@@ -267,10 +278,7 @@ class CatalogTable:
 
     @property
     def name(self) -> str:
-        return ".".join(
-            part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"'
-            for part in (self.schema, self.table)
-        )
+        return named_as(self.schema, self.table)
 
     @property
     def sql(self) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors.postgresql.failures import sqlstate_of
 from spark_channel.connectors.postgresql.log.pgoutput import (
     begin_time,
     lsn_text,
@@ -20,6 +21,7 @@ from spark_channel.connectors.sql.feed.log_tables import TableWaiting
 from spark_channel.connectors.sql.read.keyset import SessionHolder
 from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import ChannelError, SourceError
+from spark_channel.final_errors import of_input
 from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
@@ -31,6 +33,7 @@ __all__ = [
     "create_slot",
     "flushed_lsn",
     "identifier",
+    "lacks_slots",
     "lent",
     "lsn_literal",
     "peek",
@@ -42,6 +45,7 @@ __all__ = [
 
 _log = log_of(__name__)
 
+_DENIED = "42501"
 MOST_COUNTED = 100_000
 """Messages of the log that one look goes through."""
 _SHOWN = """ordinality AS n, get_byte(data, 0) AS kind, octet_length(data) AS nbytes,
@@ -266,17 +270,25 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def lacks_slots(role: str) -> str:
+    """What to do for a role, as SQL writes it, that may not use replication slots."""
+    return f"role {role} may not use replication slots: run ALTER ROLE {role} REPLICATION"
+
+
 def create_slot(session: PgReadSession, name: str, *, temporary: bool) -> int:
     """Return the consistent point of a new slot. In a transaction, in which the session has written nothing.
 
     The server waits for all transactions that have written by now. It is told which, and a signal ends the wait: the
     session is not left waiting on the server.
+
+    Raises:
+        SourceError: the server makes none, as for a role without the right to use slots.
     """
     made = (
         "SELECT (lsn - '0/0'::pg_lsn)::bigint FROM pg_create_logical_replication_slot("  # noqa: S608 - quoted
         f"{quoted(name)}, 'pgoutput', {str(temporary).lower()})"
     )
-    process = int(session.value("SELECT pg_backend_pid()"))
+    process, role = session.rows("SELECT pg_backend_pid(), quote_ident(current_user)")[0]
     call: Future[Any] = Future()
 
     def run() -> None:
@@ -298,7 +310,12 @@ def create_slot(session: PgReadSession, name: str, *, temporary: bool) -> int:
             other.rows(f"SELECT pg_cancel_backend({process})")
         thread.join(_TOLD_SECONDS)
         raise
-    return int(call.result())
+    try:
+        return int(call.result())
+    except ChannelError as error:
+        if sqlstate_of(error) != _DENIED:
+            raise
+        raise of_input(SourceError(f"{session.place}: {lacks_slots(role)}")) from error
 
 
 def _tell_writers(session: PgReadSession, name: str, process: int) -> None:

@@ -88,6 +88,9 @@ class FileWriter(SqlWriter[S]):
             self.check_file()
         _check_writable(self.path, self.dialect.product, self.beside)
 
+    def free_connections(self) -> None:
+        """A file has no bound, and is not made to ask."""
+
     def place(self, schema: str, name: str, table: Table | None = None) -> WriteTarget:
         label = name if schema.lower() == "main" else f"{schema}.{name}"
         return WriteTarget(schema, name, label, table, folds=True)
