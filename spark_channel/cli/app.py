@@ -94,7 +94,9 @@ def demo(
 
 @app.command()
 def report(
-    file: Annotated[Path, typer.Argument(help="A file that `TransferReport.to_json` wrote.")],
+    file: Annotated[
+        Path, typer.Argument(help="A file that `--report` or `TransferReport.to_json` wrote.")
+    ],
     picture: Annotated[
         Path | None, typer.Option(help="Draw speed against the limit into this SVG file.")
     ] = None,
@@ -249,7 +251,7 @@ def plan(
     master: Master = None,
     all_content: AllContent = False,
 ) -> None:
-    """Show the plan of a DataX job as a table, without moving a row."""
+    """Show the plan of a DataX job, without moving a row."""
     from spark_channel.cli.plan import plan_job
 
     plan_job(job, parameters or [], master=master, all_content=all_content)

@@ -1,6 +1,7 @@
 """The results of a command's jobs as tables and JSON, and the exit codes."""
 
 import errno
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -268,24 +269,42 @@ _BAD_INPUT = 2
 
 
 def show_report(file: Path, picture: Path | None) -> None:
-    """Print the summary of the report in `file`; draw it into `picture` (SVG) when one is named."""
+    """Print the summary of each report in `file`; draw the last one into `picture` (SVG) when one is named."""
     try:
-        report = TransferReport.from_json(file.read_text(encoding="utf-8"))
+        reports = list(_reports(file.read_text(encoding="utf-8")))
     except OSError as error:
         _refuse(f"{file} cannot be read: {error.strerror}")
     except ValueError as error:
         _refuse(f"{file} holds no report: {error}")
-    for line in str(report).split("\n"):
+    for line in (line for report in reports for line in str(report).split("\n")):
         say(line)
     if picture is None:
         return
-    drawn = svg(report)
+    drawn = svg(reports[-1])
     if not drawn:
         _refuse(
             "no picture can be drawn: no row was moved, or matplotlib is missing (extra `notebook`)"
         )
     picture.write_text(drawn, encoding="utf-8")
     say(f"the picture is in {picture}")
+
+
+def _reports(text: str) -> Iterator[TransferReport]:
+    """The reports in what `TransferReport.to_json` or `--report` wrote.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    found = json.loads(text)
+    if not isinstance(found, dict) or not ("jobs" in found or "tables" in found):
+        yield TransferReport.from_json(text)
+        return
+    jobs = [each for job in found.get("jobs", []) for each in job["transfers"]]
+    tables = [each["transfer"] for each in found.get("tables", []) if each["transfer"]]
+    if not jobs and not tables:
+        raise ValueError("no rows were copied by a transfer")
+    for each in (*jobs, *tables):
+        yield TransferReport.from_json(json.dumps(each))
 
 
 def _refuse(why: str) -> NoReturn:

@@ -35,7 +35,7 @@ from spark_channel.connectors.base.registry import (
     is_database,
     load_writer,
 )
-from spark_channel.connectors.base.stored import counted
+from spark_channel.connectors.base.stored import MOST_COUNTED, counted
 from spark_channel.connectors.sql.definition import DEFINING
 from spark_channel.datax import LoadedJob
 from spark_channel.errors import ChannelError, OptionError
@@ -44,6 +44,7 @@ from spark_channel.option_types import ColumnList, parse_transaction
 from spark_channel.plain_text import one_line_json
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
+from spark_channel.progress.report import many
 from spark_channel.service.display import is_verbose
 from spark_channel.verification.report import (
     RepairSettings,
@@ -129,14 +130,15 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
     outcome = carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
     if before and not outcome.code and outcome.rows_written:
         be = "was" if before == 1 else "were"
-        say(f"added to {counted(before, 'row')} that {be} there", error=True)
+        there = many(before, "row") if before <= MOST_COUNTED else counted(before, "row")
+        say(f"added to {there} that {be} there", error=True)
     return outcome.code
 
 
 def _rows_before(end: Endpoint) -> int | None:
-    """How many rows a table of a database has, counted up to a bound; None where that is not known."""
+    """How many rows a table or a folder has, counted up to a bound; None where that is not known."""
     options = {key: value for key, value in end.options.items() if key.lower() in _OF_PLACE}
-    if not is_database(end.name) or not any(key.lower() == "dbtable" for key in options):
+    if is_database(end.name) and not any(key.lower() == "dbtable" for key in options):
         return None
     try:
         writer, _ = load_writer({**options, "writer": end.name})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spark_channel.cli.text import cell, json_line, print_table, say, say_indented
+from spark_channel.cli.text import cell, json_line, say, say_indented
 from spark_channel.connectors import find_connector, load_reader, load_writer
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.connectors.base.stored import server_facts
@@ -195,8 +195,6 @@ def show_plan(loaded: "LoadedJob", master: str | None, *, on_spark: bool = False
 
 
 def _show_one(spec: TransferSpec, parallelism: int, console: "Console", *, here: bool) -> None:
-    from rich.table import Table
-
     from spark_channel.transfers.plan import rehearse
 
     if spec.reader.spark_format or spec.writer.spark_format:
@@ -237,20 +235,10 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console", *, here:
     console.print(f"limit: {' and '.join(limits) or 'none'}; dirty rows: {_dirty(spec)}")
     columns = ", ".join(f"{field.name} {field.type}" for field in opened.schema)
     console.print(one_line(f"columns: {columns}"), markup=False)
-    table = Table("task group", "channels", "tasks", "rows", "bytes")
-    for group in made.groups:
-        splits = [task.split for task in group.tasks]
-        table.add_row(
-            str(group.id),
-            str(group.channels),
-            str(len(group.tasks)),
-            _sum([split.rows for split in splits]),
-            _sum([split.nbytes for split in splits], "B"),
-        )
-    print_table(table)
+    over = f"{many(len(made.tasks), 'split')} over {many(made.channels, 'channel')}"
+    size = "" if made.nbytes is None else f", {short(made.nbytes)}B"
     console.print(
-        f"{made.channels} channels, {len(made.tasks)} tasks in {len(made.groups)} task groups: "
-        f"{_sum([made.rows])} rows, {_sum([made.nbytes], 'B')}"
+        f"{'unknown' if made.rows is None else f'about {short(made.rows)}'} rows{size}, in {over}"
     )
 
 
@@ -258,16 +246,6 @@ def _dirty(spec: TransferSpec) -> str:
     if spec.max_dirty_fraction is not None:
         return f"at most {100 * spec.max_dirty_fraction:g} %"
     return "any number" if spec.max_dirty_rows is None else f"at most {spec.max_dirty_rows}"
-
-
-def _sum(values: list[int | None], unit: str = "") -> str:
-    """Rounded as the progress line rounds."""
-    known = [value for value in values if value is not None]
-    return (
-        f"{short(sum(known))}{unit}"
-        if len(known) == len(values)
-        else f"unknown {'bytes' if unit else ''}".rstrip()
-    )
 
 
 def _cores(master: str | None) -> int:
@@ -408,12 +386,12 @@ def _connect(specs: Sequence[TransferSpec]) -> Iterator[str]:
         with ExitStack() as held:
             for opened in rehearse(spec, 1, held):
                 for source in opened.sources:
-                    columns = many(len(source.reader.schema()), "column")
+                    columns = many(len(source.pipeline.output_schema), "column")
                     server = server_facts(source.reader) or "open"
                     yield f"source: {server}; may read {columns} of {plain_end(opened.source)}"
                 for writer in opened.writers:
-                    verb = "create" if writer.exists() is False else "write"
-                    yield f"target: {server_facts(writer) or 'open'}; may {verb} {plain_end(opened.target)}"
+                    server = server_facts(writer) or "open"
+                    yield f"target: {server}; may write {plain_end(opened.target)}"
 
 
 def _needs(spec: TransferSpec) -> list[str]:

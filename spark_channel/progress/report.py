@@ -351,7 +351,7 @@ def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
         if report.commit == "task" and report.where and report.rows:
             lines.append(f"{grouped(report.rows)} rows are in {report.where} (commit=task)")
     else:
-        size = f"{grouped(report.rows)} rows"
+        size = many(report.rows, "row")
         if report.bytes or not report.rows:
             size += f" ({short(report.bytes)}B)"
         enough = "; Spark wanted no more, as with a LIMIT" if report.phase == Phase.ENDED else ""

@@ -594,6 +594,7 @@ class Follower(ChangePublisher):
         with self._lock:
             outcome = self._outcomes[copy.stream]
             outcome.rows += written
+            outcome.nbytes += gathered.nbytes
             outcome.state = "done"
             outcome.why = self._columns_done.get(copy.stream, outcome.why)
             outcome.position = delivery.sequence

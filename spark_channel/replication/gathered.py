@@ -35,7 +35,7 @@ class GatheredRows:
         self.num_rows = 0
         self._shapes: dict[pa.Schema, None] = {}
         self._kept: list[pa.RecordBatch] = []
-        self._nbytes = 0
+        self.nbytes = 0
         self._file: IO[bytes] | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
         self._written = pa.schema([])
@@ -70,8 +70,8 @@ class GatheredRows:
             self._truncated = self.num_rows + place, batch.column(AT)[place].as_py()
         self.num_rows += batch.num_rows
         self._shapes[batch.schema] = None
-        self._nbytes += batch.nbytes
-        if self._file is None and self._nbytes <= _IN_MEMORY:
+        self.nbytes += batch.nbytes
+        if self._file is None and self.nbytes <= _IN_MEMORY:
             self._kept.append(batch)
             return
         kept, self._kept = self._kept, []

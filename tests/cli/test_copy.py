@@ -282,8 +282,9 @@ def test_with_spark(
 def test_rows_that_were_there_are_named(tmp_path: Path) -> None:
     source, target = tmp_path / "a.csv", f"{tmp_path / 'b.db'}?dbtable=t"
     source.write_text("id\n1\n2\n")
-    said = [typed("copy", str(source), target).output for _ in range(2)]
-    assert ["added to 2 rows that were there" in each for each in said] == [False, True]
+    for place in (target, f"parquet:{tmp_path / 'lake'}"):
+        said = [typed("copy", str(source), place).output for _ in range(2)]
+        assert ["added to 2 rows that were there" in each for each in said] == [False, True]
     again = [typed("copy", str(source), target, "--txn", "t:1") for _ in range(2)]
     assert [each.exit_code for each in again] == [0, 0]
     assert ["that were there" in each.output for each in again] == [True, False]

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from spark_channel.cli.app import complete
 from spark_channel.progress import Sample, TransferReport
+from tests.cli.typed import typed
 
 REPORT = TransferReport(
     job="j",
@@ -32,6 +33,18 @@ def test_a_kept_report_is_shown_and_drawn(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert str(REPORT) in done.output
     assert (tmp_path / "r.svg").read_text().startswith("<svg")
+
+
+def test_the_report_of_a_command_is_shown_and_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "a.csv").write_text("id\n1\n2\n")
+    file, picture = str(tmp_path / "r.json"), tmp_path / "r.svg"
+    done = typed("copy", f"{tmp_path}/a.csv", f"parquet:{tmp_path}/b", "--report", file)
+    assert done.exit_code == 0, done.output
+    shown = typed("report", file, "--picture", str(picture))
+    assert shown.exit_code == 0, shown.output
+    assert "copied 2 rows" in shown.output
+    assert picture.read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from spark_channel.connectors.base.compaction import Compaction, are_few
 from spark_channel.connectors.base.contract import PartialWrite
 from spark_channel.connectors.base.definition import notes_of, with_not_null, with_notes
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
+from spark_channel.connectors.base.stored import MOST_COUNTED
 from spark_channel.connectors.files.claims import JobFolder, OwnedFileNames, new_attempt
 from spark_channel.connectors.files.filesystem import (
     LOG,
@@ -35,6 +36,7 @@ from spark_channel.connectors.files.filesystem import (
     StorageCredentials,
     locate,
     read_file,
+    reading,
     reopen,
     writing,
 )
@@ -87,6 +89,7 @@ __all__ = [
 
 _log = log_of(__name__)
 
+_MOST_FOOTERS = 100
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 
 
@@ -673,6 +676,23 @@ class ParquetWriter(FilesWriter):
 
     Options = ParquetWriteOptions
     format = "parquet"
+
+    def existing_rows(self) -> int | None:
+        """By the footers of a local folder, a few of which mostly have enough rows; None = too many would be read."""
+        import pyarrow.parquet as pq
+
+        place = locate(self.options.path, login=self.options.login)
+        if not place.local:
+            return None
+        rows = 0
+        with reading(place.show()):
+            directory = self.directory(store_of(place), place.path)
+            paths = directory.paths()
+            for path in paths[:_MOST_FOOTERS]:
+                rows += int(pq.read_metadata(directory.inside(path)).num_rows)
+                if rows > MOST_COUNTED:
+                    return rows
+        return rows if len(paths) <= _MOST_FOOTERS else None
 
 
 class CsvWriter(FilesWriter):
