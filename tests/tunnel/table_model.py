@@ -131,6 +131,10 @@ class ModelChunk:
     last: Key | None
     unseen: frozenset[int]
 
+    @property
+    def nbytes(self) -> int:
+        return len(self.rows)
+
     def sees(self, transaction: int) -> bool:
         return transaction not in self.unseen
 

@@ -3,8 +3,9 @@
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from spark_channel.connectors.postgresql.log.pgoutput import LogColumn, TableCol
 from spark_channel.connectors.postgresql.log.tokens import TablePlace, TablesToken, differ
 from spark_channel.connectors.sql.feed.incremental_snapshot import (
     BaseProgress,
+    ChunkRange,
     ChunkWindow,
     Key,
-    read_window,
+    read_windows,
 )
 from spark_channel.errors import SourceError, TunnelError
 from tests.tunnel.table_model import Event, ModelChunk, ModelLog, Table, play
@@ -76,13 +78,22 @@ class TableLog:
         return NamedChunk(self.log.chunk(lower or (self.low,), upper, rows), self.name)
 
     def events(self, after: int, upto: int, high: int, window: ChunkWindow) -> Iterator[Row]:
+        return self.beside(after, upto, high, {self.name: window})
+
+    def beside(
+        self, after: int, upto: int, high: int, windows: Mapping[str, ChunkWindow]
+    ) -> Iterator[Row]:
         log = self.log
         log.others()
         for each in list(log.table.log):
             assert each.commit is not None
             if each.commit < log.confirmed or each.commit >= max(high, upto):
                 continue
-            holds = window.holds(each.commit >= after, each.number)
+            holding = {
+                name: window
+                for name, window in windows.items()
+                if window.holds(each.commit >= after, each.number)
+            }
             for place, event in enumerate(each.events):
                 names = self.followed if event[0] == "truncate" else [name_of(event[1])]
                 for name in names:
@@ -92,11 +103,11 @@ class TableLog:
                         continue
                     if each.commit < self.begins[name]:
                         continue
-                    if holds and name == self.name:
+                    if name in holding:
                         if event[0] == "truncate":
-                            window.emptied()
+                            holding[name].emptied()
                         else:
-                            window.changed((event[1],))
+                            holding[name].changed((event[1],))
                     if after <= each.commit < upto:
                         yield name, event
         log.others()
@@ -105,7 +116,7 @@ class TableLog:
 class NamedChunk:
     def __init__(self, chunk: ModelChunk, name: str) -> None:
         self.inner, self.name = chunk, name
-        self.last, self.sees = chunk.last, chunk.sees
+        self.last, self.nbytes, self.sees = chunk.last, chunk.nbytes, chunk.sees
 
     def kept(self, window: ChunkWindow) -> Iterator[Row]:
         for event in self.inner.kept(window):
@@ -195,15 +206,18 @@ class Client:
         self.shared = max(self.shared, len(chunks))
         while True:
             found: list[Row] = []
-            upto = new.lsn
-            for name, place, upper in chunks:
-                assert place.base is not None
-                assert place.since is not None
-                begins = {**old.begins(), name: place.since}
-                log = TableLog(self.log, name, followed, self.unpublished, begins)
-                rows = chance.randrange(1, 4)
-                found += read_window(log, old.lsn, upto, place.base.after, upper, rows)
-                upto = old.lsn
+            begins = old.begins() | {name: place.since for name, place, _ in chunks}
+            logs = {
+                name: TableLog(self.log, name, followed, self.unpublished, begins)
+                for name, _, _ in chunks
+            }
+            ranges = [
+                ChunkRange(name, logs[name], place.base.after, upper, chance.randrange(1, 4))
+                for name, place, upper in chunks
+            ]
+            if ranges:
+                beside = partial(logs[ranges[0].name].beside, old.lsn)
+                found += read_windows(ranges, old.lsn, new.lsn, beside)
             if not chunks:
                 log = TableLog(self.log, followed[0], followed, self.unpublished, old.begins())
                 found += log.events(old.lsn, new.lsn, new.lsn, ChunkWindow(lambda _: True))

@@ -7,7 +7,7 @@ A feed of one table has a list of one: its subclass says what becomes of its tab
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,16 +57,17 @@ from spark_channel.connectors.postgresql.log.slot import (
     waiting_query,
 )
 from spark_channel.connectors.postgresql.log.tokens import TablesToken
-from spark_channel.connectors.postgresql.log.watermarks import Connect, PgWatermarks
+from spark_channel.connectors.postgresql.log.watermarks import Connect, Events, PgWatermarks
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.feed.incremental_snapshot import (
     MOST_TABLES,
     BaseProgress,
+    ChunkRange,
     ChunkWindow,
     Key,
     WatermarkLog,
-    read_window,
+    read_windows,
 )
 from spark_channel.connectors.sql.feed.log_feed import SchemaRule
 from spark_channel.connectors.sql.feed.log_tables import (
@@ -168,9 +169,11 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         """A reader of a table's existing rows."""
 
     @abstractmethod
-    def _rows_of(self, session: PgReadSession, table: FollowedTable) -> SqlReader | None:
-        """A reader of the existing rows of a range that was handed out; None: the table was dropped with its rows, and
-        the range has changes only.
+    def _rows_of(
+        self, session: PgReadSession, tables: Sequence[FollowedTable]
+    ) -> Mapping[str, SqlReader]:
+        """Readers of the existing rows of a range that was handed out. Of a table that was dropped with its rows, the
+        range has changes only.
         """
 
     @abstractmethod
@@ -397,7 +400,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         at: int,
         connect: Connect,
         rows: Connect | None = None,
-        events: Callable[..., Iterator[pa.RecordBatch]] | None = None,
+        events: Events | None = None,
         order: Sequence[str] = (),
         *,
         rule: SchemaRule,
@@ -509,51 +512,54 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 ]
             named = {each.name: each for each in tables}
             first = {each.oid: int(params["begins"][each.name]) for each in tables}
-            end = upto  # the changes are delivered once, with the first chunk
-            for chunk in params.get("chunks", ()):
-                table = named[chunk["table"]]
+            chunks = {str(each["table"]): each for each in params.get("chunks", ())}
+            readers: Mapping[str, SqlReader] = {}
+            if chunks:
                 with connect() as session:
-                    reader = self._rows_of(session, table)
-                if reader is None:
-                    continue
-                begins = {**first, table.oid: int(chunk["since"])}
-                found = self._log_of(
-                    table,
-                    reader,
-                    upto,
-                    connect,
-                    partial(lent, rows),
-                    partial(self._beside, connect, tables, table, begins),
-                    chunk["order"],
-                    rule=self._range_rule,
-                )
-                log = self._given_log(found, table.name)
-                lower, upper = chunk["lower"], tuple(chunk["upper"])
-                lower = None if lower is None else tuple(lower)
-                yield from read_window(log, after, end, lower, upper, found.chunk_rows())
-                end = after
-            if end > after:
-                for name, batch in self._decoded_of(connect, tables, first, after, upto, upto):
+                    readers = self._rows_of(session, [named[name] for name in chunks])
+            logs: dict[str, PgWatermarks] = {}
+
+            def beside(
+                upto: int, high: int, windows: Mapping[str, ChunkWindow]
+            ) -> Iterator[pa.RecordBatch]:
+                """The changes of all tables up to `upto`. Those of some are also reported to their windows."""
+                told = {
+                    named[name].oid: (window, logs[name].key) for name, window in windows.items()
+                }
+                since = {named[name].oid: int(chunks[name]["since"]) for name in windows}
+                followed = tables if upto > after else [each for each in tables if each.oid in told]
+                for name, batch in self._decoded_of(
+                    connect, followed, {**first, **since}, after, upto, max(upto, high), told
+                ):
                     yield self._given(batch, name)
 
-    def _beside(
-        self,
-        connect: Connect,
-        tables: Sequence[FollowedTable],
-        table: FollowedTable,
-        first: Mapping[int, int],
-        after: int,
-        upto: int,
-        high: int,
-        window: ChunkWindow,
-        key: Sequence[str],
-    ) -> Iterator[pa.RecordBatch]:
-        """The changes of all tables, once. Those of `table` are also reported to `window`."""
-        followed = tables if upto > after else [table]
-        for name, batch in self._decoded_of(
-            connect, followed, first, after, upto, high, table, window, key
-        ):
-            yield self._given(batch, name)
+            def beside_one(
+                name: str, upto: int, high: int, window: ChunkWindow
+            ) -> Iterator[pa.RecordBatch]:
+                return beside(upto, high, {name: window})
+
+            def ranges() -> Iterator[ChunkRange[int, pa.RecordBatch]]:
+                for name, reader in readers.items():
+                    chunk = chunks[name]
+                    logs[name] = log = self._log_of(
+                        named[name],
+                        reader,
+                        upto,
+                        connect,
+                        partial(lent, rows),
+                        partial(beside_one, name),
+                        chunk["order"],
+                        rule=self._range_rule,
+                    )
+                    lower = None if chunk["lower"] is None else tuple(chunk["lower"])
+                    upper = tuple(chunk["upper"])
+                    given = self._given_log(log, name)
+                    yield ChunkRange(name, given, lower, upper, log.chunk_rows())
+
+            if readers:
+                yield from read_windows(ranges(), after, upto, beside)
+            elif upto > after:
+                yield from beside(upto, upto, {})
 
     def _decoded_of(
         self,
@@ -563,15 +569,13 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         after: int,
         upto: int,
         high: int,
-        table: FollowedTable | None = None,
-        window: ChunkWindow | None = None,
-        key: Sequence[str] = (),
+        told: Mapping[int, tuple[ChunkWindow, Sequence[str]]],
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         made = {}
         for each in tables:
             decoder = self._decoder_of(each, after, upto)
-            if each is table and window is not None:
-                decoder.report_to(window, key)
+            if each.oid in told:
+                decoder.report_to(*told[each.oid])
             made[each.oid] = TableChanges(each.name, decoder, first[each.oid])
         decoders = TablesDecoder(made)
         with connect() as session:

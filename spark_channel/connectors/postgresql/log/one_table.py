@@ -1,6 +1,6 @@
 """A feed of one table by its own slot, with the columns that it had when its stream began."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -193,15 +193,17 @@ class OneTableFeed(ReplicationFeed):
     def _reader_of(self, session: PgReadSession, name: str, oid: int) -> SqlReader:
         return self._reader
 
-    def _rows_of(self, session: PgReadSession, table: FollowedTable) -> SqlReader | None:
+    def _rows_of(
+        self, session: PgReadSession, tables: Sequence[FollowedTable]
+    ) -> Mapping[str, SqlReader]:
         if self.missing is None:
-            return self._reader
+            return {each.name: self._reader for each in tables}
         _log.warning(
             "%s does not exist: its existing rows that were not read are lost, "
             "and its changes in the log are delivered",
             self._shape.label,
         )
-        return None
+        return {}
 
     def _decoder_of(self, table: FollowedTable, after: int, upto: int) -> ChangeDecoder:
         has = self._rule.has(self._has_column)

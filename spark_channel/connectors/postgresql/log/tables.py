@@ -3,7 +3,8 @@
 Each batch has rows of one table, with that table's columns, and its name in the last column, `_table`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -89,6 +90,15 @@ _MADE_AGAIN = f"Add it to the publication, run {READ_AGAIN}, and `spark-channel 
 
 
 @dataclass(frozen=True)
+class _Look:
+    """What the catalog said of the tables that were `asked` for, by number."""
+
+    asked: frozenset[int]
+    present: Mapping[int, CatalogTable]
+    published: Published
+
+
+@dataclass(frozen=True)
 class _CatalogState:
     """What the catalog said of the tables. `digests` of their columns by number, `changed` those that a table continues
     with. `dropped`: the tables that no longer exist.
@@ -122,6 +132,7 @@ class TablesFeed(ReplicationFeed):
         self._types = LogTypes(self._session)
         self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
         self._told_dropped: set[str] = set()
+        self._look: _Look | None = None
         super().__init__(reader, options)
         self._rule, self._range_rule = rules_of(options)
 
@@ -136,20 +147,17 @@ class TablesFeed(ReplicationFeed):
 
     def earliest(self) -> list[Token]:
         with self._session() as session:
-            tables = self._begin(session)
-            published = self._published(session, [each.oid for each, _ in tables])
-            made = self._made(session)
-            return [
-                self._token(self._confirmed(session) if made is None else made, tables, published)
-            ]
+            with self._begin(session) as (tables, published):
+                made = self._made(session)
+            at = self._confirmed(session) if made is None else made
+            return [self._token(at, tables, published)]
 
     def now(self) -> list[Token]:
         with self._session() as session:
-            tables = self._begin(session)
-            for each, _ in tables if self._has_base else ():
-                with of_table(each.name):
-                    self._check_base(session, each)
-            published = self._published(session, [each.oid for each, _ in tables])
+            with self._begin(session) as (tables, published):
+                for each, _ in tables if self._has_base else ():
+                    with of_table(each.name):
+                        self._check_base(session, each)
             # The slot is made last: an error leaves none behind.
             return [self._token(self._place_now(session), tables, published)]
 
@@ -171,12 +179,13 @@ class TablesFeed(ReplicationFeed):
     def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
         with self._session() as session:
             oid = find_one(session, table).oid
-            found = look_up(session, [oid])[oid]
-            self._check_base(
-                session, found, "whose existing rows are read whatever 'tunnelType' is"
-            )
-            shape = self._look_at(session, found).columns
-            entries = self._published(session, [oid]).entries.get(oid, ())
+            with self._looking_at(session, [oid]) as look:
+                found = look.present[oid]
+                self._check_base(
+                    session, found, "whose existing rows are read whatever 'tunnelType' is"
+                )
+                shape = self._look_at(session, found).columns
+                entries = look.published.entries.get(oid, ())
             at = flushed_lsn(session)
 
         def changed(token: Token) -> Token:
@@ -205,14 +214,16 @@ class TablesFeed(ReplicationFeed):
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         token = TablesToken.read(after)
         with self._session() as session:
+            oids = [each.oid for each in token.tables.values()]
             while True:
-                look = self._check_tables(session, token)
-                made = self._planned(session, token, limit, upto, look.dropped)
+                with self._looking_at(session, oids) as look:
+                    state = self._check_tables(session, token, look)
+                    made = self._planned(session, token, limit, upto, state.dropped)
                 if made is None:
                     return after
                 # A table that has changed meanwhile is checked again, so that no refused change is handed out.
-                if _digests(look_up(session, list(look.digests))) == look.digests:
-                    return look.noted(made)
+                if _digests(look_up(session, list(state.digests))) == state.digests:
+                    return state.noted(made)
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         raise base_refused(_INSTEAD)
@@ -258,8 +269,11 @@ class TablesFeed(ReplicationFeed):
     def _given_log(self, log: PgWatermarks, table: str) -> WatermarkLog[int, pa.RecordBatch]:
         return NamedLog(log, table)
 
-    def _begin(self, session: PgReadSession) -> list[tuple[CatalogTable, TableColumns]]:
-        """The tables that a new tunnel begins with."""
+    @contextmanager
+    def _begin(
+        self, session: PgReadSession
+    ) -> Iterator[tuple[list[tuple[CatalogTable, TableColumns]], Published]]:
+        """The tables that a new tunnel begins with, and what the publication has of them, during one look."""
         found = find_listed(session, self._publication, self._items)
         without = list(left_out(session, self._publication, self._items))
         if without:
@@ -270,12 +284,13 @@ class TablesFeed(ReplicationFeed):
                 ", ".join(without),
                 self._publication,
             )
-        present = look_up(session, [each.oid for each in found])
-        made = []
-        for each in found:
-            with of_table(each.name):
-                made.append((present[each.oid], self._look_at(session, present[each.oid]).columns))
-        return made
+        with self._looking_at(session, [each.oid for each in found]) as look:
+            made = []
+            for each in found:
+                with of_table(each.name):
+                    there = look.present[each.oid]
+                    made.append((there, self._look_at(session, there).columns))
+            yield made, look.published
 
     @staticmethod
     def _token(
@@ -300,30 +315,58 @@ class TablesFeed(ReplicationFeed):
         known = self._readers.get(oid)
         if known is not None:
             return known
-        found = look_up(session, [oid]).get(oid)
-        if found is None:
-            raise SourceError(f"table {name!r} was dropped. Run {REMOVE}")
-        options = self._reader.options.model_copy(update={"dbtable": found.sql})
-        reader: PostgresReader = cast(Any, type(self._reader))(options)
-        reader.fetch_size = self._reader.fetch_size
-        reader.part = self._published(session, [oid]).parts.get(oid, Part())
+        with self._looking_at(session, [oid]) as look:
+            found = look.present.get(oid)
+            if found is None:
+                raise SourceError(f"table {name!r} was dropped. Run {REMOVE}")
+            options = self._reader.options.model_copy(update={"dbtable": found.sql})
+            reader: PostgresReader = cast(Any, type(self._reader))(options)
+            reader.fetch_size = self._reader.fetch_size
+            reader.part = look.published.parts.get(oid, Part())
         self._readers[oid] = reader
         return reader
 
-    def _rows_of(self, session: PgReadSession, table: FollowedTable) -> SqlReader | None:
-        """A reader of the existing rows of a range that was handed out; None: the table was dropped with its rows, and
-        the range has changes only.
+    def _rows_of(
+        self, session: PgReadSession, tables: Sequence[FollowedTable]
+    ) -> Mapping[str, SqlReader]:
+        made = {}
+        with self._looking_at(session, [each.oid for each in tables]) as look:
+            self._forget(look.published)
+            for table in tables:
+                found = look.present.get(table.oid)
+                if found is None:
+                    warn_of_gone_rows(table.name)
+                    continue
+                known = self._readers.get(table.oid)
+                if known is not None and known.options.dbtable != found.sql:
+                    # Its old name may be another table's.
+                    del self._readers[table.oid]
+                made[table.name] = self._reader_of(session, table.name, table.oid)
+        return made
+
+    @contextmanager
+    def _looking_at(self, session: PgReadSession, oids: Sequence[int]) -> Iterator["_Look"]:
+        """Ask the catalog once for all of these tables: what is asked for one of them in the block is answered by
+        that. The server goes through a whole publication for each question.
         """
-        found = look_up(session, [table.oid]).get(table.oid)
-        if found is not None:
-            known = self._readers.get(table.oid)
-            if known is not None and known.options.dbtable != found.sql:
-                # Its old name may be another table's.
-                del self._readers[table.oid]
-            self._forget(self._published(session, [table.oid]))
-            return self._reader_of(session, table.name, table.oid)
-        warn_of_gone_rows(table.name)
-        return None
+        before = self._look
+        if before is not None and before.asked.issuperset(oids):
+            yield before
+            return
+        present = look_up(session, list(oids))
+        self._look = _Look(frozenset(oids), present, super()._published(session, oids))
+        try:
+            yield self._look
+        finally:
+            self._look = before
+
+    def _published(self, session: PgReadSession, oids: Sequence[int]) -> Published:
+        look = self._look
+        if look is None or not look.asked.issuperset(oids):
+            return super()._published(session, oids)
+        every = look.published
+        entries = {oid: every.entries[oid] for oid in oids if oid in every.entries}
+        return Published(entries, every.parts, every.lacks if entries else ())
 
     def _forget(self, now: Published) -> None:
         """Drop readers of other rows and columns than the publication has now."""
@@ -360,15 +403,16 @@ class TablesFeed(ReplicationFeed):
                 f"{error}. 'columns' does not go with 'tables': follow this table by 'dbtable' and its own slot"
             ) from None
 
-    def _check_tables(self, session: PgReadSession, token: TablesToken) -> _CatalogState:
+    def _check_tables(
+        self, session: PgReadSession, token: TablesToken, look: _Look
+    ) -> _CatalogState:
         """
         Raises:
             SourceError: one was renamed or made again, or left the publication. SchemaError: one has columns that it
                 cannot continue with.
             OptionError: the options name one that the tunnel does not follow.
         """
-        oids = [each.oid for each in token.tables.values()]
-        present, now = look_up(session, oids), self._published(session, oids)
+        present, now = look.present, look.published
         self._forget(now)
         changed, dropped = {}, []
         for name, place in token.tables.items():

@@ -29,6 +29,7 @@ from spark_channel.retry import Retry
 
 __all__ = [
     "Connect",
+    "Events",
     "PgWatermarks",
     "obstacle",
     "warn_of_kept_wal",
@@ -100,14 +101,15 @@ def _mark(session: PgReadSession) -> int:
 
 Connect = Callable[[], AbstractContextManager[PgReadSession]]
 """A session for a call or two, which may be one that lasts."""
-Events = Callable[[int, int, int, ChunkWindow, Sequence[str]], Iterator[pa.RecordBatch]]
+Events = Callable[[int, int, ChunkWindow], Iterator[pa.RecordBatch]]
+"""The log up to two positions: (its end, where changes are reported, to what)."""
 
 
 class PgWatermarks:
     """Used by one thread, for one range, which ends at position `upto`; see `WatermarkLog`.
 
     `connect` gives a session that may write a message, `rows` one that reads; after a lost connection they give another
-    for `retry_seconds`. `events` reads the log, and gets the columns of the key. For `columns`, `schema` and `order`
+    for `retry_seconds`. `events` reads the log. For `columns`, `schema` and `order`
     see `BaseTable`.
     """
 
@@ -171,8 +173,12 @@ class PgWatermarks:
     def events(
         self, after: int, upto: int, high: int, window: ChunkWindow
     ) -> Iterator[pa.RecordBatch]:
-        key = [each.name for each in self._table.keyset.key]
-        return self._events(after, upto, max(high, upto), window, key)
+        return self._events(upto, high, window)
+
+    @property
+    def key(self) -> list[str]:
+        """The columns by which the log reports a row to a window, once a chunk was read."""
+        return [each.name for each in self._table.keyset.key]
 
     def chunk_rows(self) -> int:
         """How many rows are held at once, and read by one statement."""

@@ -7,9 +7,9 @@ earlier transaction that the statement did not see: then it is what the log up t
 chunk was read, and however often. A row that is dropped has a change in the log, which is or will be delivered.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from spark_channel.errors import TunnelError
 
@@ -17,6 +17,7 @@ __all__ = [
     "MOST_TABLES",
     "BaseProgress",
     "Chunk",
+    "ChunkRange",
     "ChunkSizes",
     "ChunkWindow",
     "Key",
@@ -24,6 +25,7 @@ __all__ = [
     "SeveralTables",
     "WatermarkLog",
     "read_window",
+    "read_windows",
     "safe_after",
 ]
 
@@ -32,6 +34,8 @@ MOST_TABLES = 500
 """Tables that share a range, each with all its existing rows."""
 _SMALL_ROWS = 1_000
 """A table with fewer rows left shares its range."""
+_MOST_HELD = 8 << 20
+"""Bytes of the chunks that share a look at the log."""
 P = TypeVar("P")
 """A position in a log."""
 T = TypeVar("T")
@@ -69,6 +73,11 @@ class Chunk(Protocol[T_co]):
     @property
     def last(self) -> Key | None:
         """The last key, where more rows may follow; None at the end of the asked range."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Of all rows."""
         ...
 
     def sees(self, transaction: Any) -> bool:
@@ -333,6 +342,17 @@ class ChunkSizes(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkRange(Generic[P, T]):
+    """What is read of the table `name`: the rows behind `lower` up to `upper`, `rows` of them by one statement."""
+
+    name: str
+    log: WatermarkLog[P, T]
+    lower: Key | None
+    upper: Key
+    rows: int
+
+
 Safety = tuple[int, int, tuple[int, ...]]
 """`safe`, `doubt_at` and `doubt` of a `BaseProgress`."""
 
@@ -365,3 +385,37 @@ def read_window(
         if chunk.last is None:
             return
         lower, is_first = chunk.last, False
+
+
+def read_windows(
+    ranges: Iterable[ChunkRange[P, T]],
+    after: P,
+    upto: P,
+    events: Callable[[P, P, Mapping[str, ChunkWindow]], Iterator[T]],
+) -> Iterator[T]:
+    """As `read_window`, of several tables, whose first chunks share the high watermark and the look at the log.
+
+    `events` reads the changes in [after, its first argument), and reports to the windows of tables, by name, what each
+    of them holds, up to the later one of its positions. Chunks beyond a few megabytes are not held together.
+    """
+    left = iter(ranges)
+    while True:
+        held: list[tuple[ChunkRange[P, T], Chunk[T]]] = []
+        nbytes = 0
+        for each in left:
+            chunk = each.log.chunk(each.lower, each.upper, each.rows)
+            held.append((each, chunk))
+            nbytes += chunk.nbytes
+            if nbytes >= _MOST_HELD:
+                break
+        if not held:
+            return
+        high = held[-1][0].log.mark()
+        windows = {each.name: ChunkWindow(chunk.sees) for each, chunk in held}
+        yield from events(upto, high, windows)
+        upto = after  # the changes are delivered once
+        while held:
+            each, chunk = held.pop(0)
+            yield from chunk.kept(windows[each.name])
+            if chunk.last is not None:
+                yield from read_window(each.log, after, after, chunk.last, each.upper, each.rows)

@@ -65,6 +65,10 @@ class BaseChunk:
     at: str
     places: Sequence[int | None]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in self.batches)
+
     def sees(self, transaction: Any) -> bool:
         return self.seen(transaction)
 

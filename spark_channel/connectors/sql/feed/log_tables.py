@@ -251,7 +251,7 @@ class NamedLog:
 class _NamedChunk:
     def __init__(self, chunk: BaseChunk, name: str) -> None:
         self._chunk, self._name = chunk, name
-        self.last, self.sees = chunk.last, chunk.sees
+        self.last, self.nbytes, self.sees = chunk.last, chunk.nbytes, chunk.sees
 
     def kept(self, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
         for batch in self._chunk.kept(window):
