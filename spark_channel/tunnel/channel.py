@@ -149,8 +149,8 @@ _MOST_ROWS = 10_000_000
 class RangeSize:
     """Grows or shrinks a range, at most twofold a time, towards `seconds`; never above `most`.
 
-    What a range takes whatever it has, as the search of its first change, is left out. Where that alone is longer than
-    `seconds`, the rows may take as long.
+    What a range takes whatever it has, as the search of its first change or its plan, is left out. Where that alone is
+    longer than `seconds`, the rows may take as long.
     """
 
     def __init__(self, most: FeedLimit, seconds: float) -> None:
@@ -167,10 +167,10 @@ class RangeSize:
         """Whether the limit cut a range of this size, so that there is more to read at once."""
         return rows >= self._rows or (self._most.nbytes is not None and nbytes >= self._most.nbytes)
 
-    def took(self, seconds: float, rows: int) -> None:
-        """A range of `rows` took `seconds` to be read and processed."""
+    def took(self, seconds: float, rows: int, planning: float = 0.0) -> None:
+        """A range of `rows` took `seconds` to be read and processed, and `planning` to be planned and stored."""
         of_rows = self._fixed.took(rows, seconds)
-        aim = max(self._seconds, self._fixed.seconds)
+        aim = max(self._seconds, self._fixed.seconds, planning)
         if rows < self._rows / 2 and of_rows <= aim:
             return  # there was no more to read
         factor = 2.0 if of_rows <= 0 else min(2.0, max(0.5, aim / of_rows))

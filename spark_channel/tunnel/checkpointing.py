@@ -133,7 +133,9 @@ class ChannelTurns(ABC):
         if backfill_blocked_by:
             until = ", and `consume(drained=True)` ends when they are read" if self._drained else ""
             _log.warning("channel %s: %s%s", run.id, backfill_blocked_by, until)
+        began = self._clock.now()
         end = None if _is_drained(run, start) else self._end_of_range(run, start, sequence)
+        planning = self._clock.now() - began
         if end is None:
             if run.token == start:  # else its last checkpoint is on its way
                 self._over_with(run, finished=True)
@@ -156,6 +158,7 @@ class ChannelTurns(ABC):
             room_wanted=lambda: self._give_next(run),
             counted=self._job.read,
         )
+        found.planning = planning
         with self._changed:
             ends = self._over or run.closed or run.stopping or run.lost or run.parked_by is not None
             if ends or run.planned_sequence != sequence:
@@ -400,9 +403,10 @@ class ChannelTurns(ABC):
     def _checkpoint(self, run: ChannelRun, done: RangeRead) -> None:
         with self._changed:
             behind = run.in_flight(done.sequence + 1)
+        began = self._clock.now()
         self._client.checkpoint(run.id, done.sequence, done.end, behind)
         run.trouble.over()
-        run.size.took(done.took, done.given_rows)
+        run.size.took(done.took, done.given_rows, done.planning + self._clock.now() - began)
         with self._changed:
             run.ranges.remove(done)
             run.ends.pop(done.sequence, None)
@@ -414,7 +418,9 @@ class ChannelTurns(ABC):
         run.reading.ask()
 
     def _fix(self, run: ChannelRun, found: RangeRead) -> None:
+        began = self._clock.now()
         end = self._client.hand_out(run.id, found.sequence, found.end)
+        found.planning += self._clock.now() - began
         if end == found.start:  # the channel was split here
             run.until = end
             self._drop(run, found)

@@ -331,7 +331,7 @@ class RangeRead:
         self.sequence = sequence
         self.start = start
         self.stage = Stage.READ
-        self.began = self.read_took = self.took = 0.0
+        self.began = self.read_took = self.took = self.planning = 0.0
         self.end = end
         self.rows = self.nbytes = 0
         self.reading_seconds = 0.0

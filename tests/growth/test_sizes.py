@@ -61,3 +61,17 @@ def test_a_read_whose_statements_search_long_keeps_their_rows() -> None:
         pacer.answered(asked, asked, asked * 100, 20.0 + asked * 1e-5)
         asked = pacer._fitting
     assert asked >= 5_000
+
+
+@pytest.mark.parametrize("tables", [300, 3_000, 30_000])
+def test_ranges_that_plan_all_tables_and_read_some_take_twice_their_rows_at_most(
+    tables: int,
+) -> None:
+    """Each table has five rows."""
+    size, left, seconds = RangeSize(FeedLimit(), 0.4), tables, 0.0
+    while left:
+        read = min(left, (size.limit().rows or 0) // 5)
+        planning, reading = tables * 1e-3, read * 0.05
+        size.took(reading, 5 * read, planning)
+        left, seconds = left - read, seconds + planning + reading
+    assert seconds <= 2.1 * tables * 0.05
