@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.base.registry import load_reader
+from spark_channel.connectors.postgresql import PostgresReader
 from spark_channel.connectors.postgresql.log.pgoutput import LogColumn, TableColumns
 from spark_channel.connectors.postgresql.log.tokens import TablePlace, TablesToken
+from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, Key
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.tunnel.records import Channel, Client, TunnelRecord, TunnelType
 from spark_channel.tunnel.state_machine import checkpoint, hand_out
 from spark_channel.tunnel.store import SqliteStore
+from tests.servers.postgres import PostgresServer
 
 _SHAPE = TableColumns((LogColumn("id", 23), LogColumn("name", 25)), ("id",))
 _ROWS = 5
@@ -141,3 +146,57 @@ def test_the_store_keeps_what_the_state_machine_makes_of_several_tables(tmp_path
     assert list(channels[left].token["tables"]) == ["shop.t0", "shop.t2", "shop.t3", "b"]
     assert channels["stream-0"].until == token.token()
     assert channels[joined].until == channels[joined].token
+
+
+def asked_by_a_first_run(
+    server: PostgresServer, patch: pytest.MonkeyPatch, tables: int
+) -> dict[str, int]:
+    """How often the server goes through the publication, and through the slot's log, until all rows are read."""
+    name = f"growth_{tables}"
+    made = (
+        f"CREATE TABLE {name}.t{number} (id int PRIMARY KEY); INSERT INTO {name}.t{number} VALUES (1), (2);"
+        for number in range(tables)
+    )
+    listed = ", ".join(f"{name}.t{number}" for number in range(tables))
+    server.psql(
+        f"CREATE SCHEMA {name}; {''.join(made)} CREATE PUBLICATION {name} FOR TABLE {listed}"
+    )
+    counts = {"pg_publication_tables": 0, "pg_logical_slot_peek_binary_changes": 0}
+
+    def counted(method: str) -> None:
+        asked = getattr(PgReadSession, method)
+
+        def made(session: PgReadSession, sql: str, *more: Any) -> Any:
+            for what in counts:
+                counts[what] += what in sql
+            return asked(session, sql, *more)
+
+        patch.setattr(PgReadSession, method, made)
+
+    counted("rows")
+    counted("stream")
+    reader, _ = load_reader({**server.login, "dbtable": "any"})
+    assert isinstance(reader, PostgresReader)
+    options = FeedOptions(slot=name, publication=name, tables=f"{name}.*", has_base=True)
+    feed, rows = reader.tables_feed(options), 0
+    begun = feed.with_base(feed.now())
+    assert begun is not None
+    (token,) = begun
+    while not TablesToken.read(token).is_read:
+        token, start = feed.latest(token, FeedLimit(rows=10_000)), token
+        for split in feed.changes(start, token):
+            rows += sum(batch.num_rows for batch in feed.read(split))
+    feed.close()
+    server.psql(f"DROP PUBLICATION {name}; DROP SCHEMA {name} CASCADE")
+    assert rows == 2 * tables
+    return counts
+
+
+def test_small_tables_share_each_look_at_the_publication_and_at_the_log(
+    postgres_server: PostgresServer,
+) -> None:
+    found = []
+    for tables in (2, 20):
+        with pytest.MonkeyPatch.context() as patch:
+            found.append(asked_by_a_first_run(postgres_server, patch, tables))
+    assert found[0] == found[1]

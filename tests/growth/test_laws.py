@@ -26,13 +26,14 @@ _ELSEWHERE = {
     "connections of a plan": "test_plans.py",
     "what PostgreSQL estimates for three named tables of its catalog": "test_catalogs.py",
     "what PostgreSQL estimates for all tables of its catalog": "test_catalogs.py",
+    "questions to the publication and looks at the slot in that run": "test_followed_tables.py",
     "dumps of a binary log": "../connectors/mysql/test_binlog_kept.py",
 }
 """What needs a server, and the test that holds it."""
 
 
 def _laws() -> dict[str, str]:
-    table = _PAGE.read_text().partition("## 7. How cost grows")[2]
+    table = _PAGE.read_text().partition("<summary>What is counted")[2]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
     return {what: law for what, _, law in rows[1:]}
 
