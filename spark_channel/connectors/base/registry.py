@@ -334,6 +334,7 @@ _BUILT_IN = (
                 "MySQL 9.7, and recorded logs of MySQL 5.6 to 8.0",
             ),
         ),
+        together="spark_channel.connectors.mysql.write.small_tables:joined",
     ),
     Connector(
         "clickhouse",

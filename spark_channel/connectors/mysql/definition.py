@@ -1,7 +1,8 @@
 """The definition of a MySQL or MariaDB table, read from the catalog and from SHOW CREATE TABLE."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from spark_channel.connectors.base.definition import (
     ColumnDefinition,
@@ -11,12 +12,18 @@ from spark_channel.connectors.base.definition import (
     SequenceDefinition,
     TableDefinition,
 )
-from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
+from spark_channel.connectors.mysql.dialect import (
+    CatalogRows,
+    MysqlDialect,
+    MysqlTable,
+    catalog_rows,
+    parted,
+)
 from spark_channel.connectors.sql.catalog import TABLE
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import SchemaError
 
-__all__ = ["read_definition"]
+__all__ = ["on_table", "read_definition", "read_definitions"]
 
 _HEAD = re.compile(r"CREATE TABLE `(?:[^`]|``)*` \(\n")
 _NAME = r"`((?:[^`]|``)*)`"
@@ -26,6 +33,9 @@ _FOREIGN_KEY = re.compile(
 )
 _INDEX = re.compile(rf"\s*((?:UNIQUE |FULLTEXT |SPATIAL )?KEY {_NAME} .*?),?$")
 _FOLLOWING = re.compile(r"\n\).* AUTO_INCREMENT=(\d+)")
+_TRIGGERS = (
+    "SELECT event_object_schema, event_object_table, trigger_name FROM information_schema.triggers"
+)
 _CHECK = re.compile(r"\s*CONSTRAINT `((?:[^`]|``)*)` CHECK ")
 
 
@@ -33,28 +43,43 @@ def read_definition(
     session: Session, table: MysqlTable, reads: MysqlDialect | None = None
 ) -> TableDefinition:
     """What the server says of the table. `reads`: how its rows are read, of which some NULL may not be there."""
+    place = table.schema, table.name
+    rows = catalog_rows(session, [place]).get(place, CatalogRows((*place, None, None, None)))
+    return read_definitions(session, [(table, rows)], reads)[0]
+
+
+def read_definitions(
+    session: Session,
+    tables: Sequence[tuple[MysqlTable, CatalogRows]],
+    reads: MysqlDialect | None = None,
+) -> list[TableDefinition]:
+    """As `read_definition`, of tables whose rows of the catalog are known."""
+    triggers: dict[tuple[str, str], list[str]] = {}
+    for some in parted(tables):
+        asked = [f"{_TRIGGERS} WHERE {on_table(table.schema, table.name)}" for table, _ in some]
+        for schema, name, trigger in sorted(session.rows(" UNION ALL ".join(asked))):
+            triggers.setdefault((str(schema), str(name)), []).append(str(trigger))
+    return [
+        _definition(session, table, rows, triggers.get((table.schema, table.name), []), reads)
+        for table, rows in tables
+    ]
+
+
+def _definition(
+    session: Session,
+    table: MysqlTable,
+    rows: CatalogRows,
+    triggers: Sequence[str],
+    reads: MysqlDialect | None,
+) -> TableDefinition:
     dialect = MysqlDialect()
     reads = reads or dialect
     place = ".".join(map(dialect.quoted, (table.schema, table.name)))
     statement, keys, checks = _apart(_shown(session, table, place))
     lines = (_INDEX.match(line) for line in statement.split("\n"))
     texts = {_unquoted(line[2]): line[1] for line in lines if line is not None}
-    schema, name = dialect.literal(table.schema, None), dialect.literal(table.name, None)
-    triggers = session.rows(
-        "SELECT trigger_name FROM information_schema.triggers "  # noqa: S608 - texts are quoted
-        f"WHERE event_object_schema = {schema} AND event_object_table = {name} ORDER BY trigger_name"
-    )
-    details = session.rows(
-        "SELECT column_name, column_default, extra, column_comment, generation_expression "  # noqa: S608 - texts are quoted
-        "FROM information_schema.columns "
-        f"WHERE table_schema = {schema} AND table_name = {name} ORDER BY ordinal_position"
-    )
-    comment = session.value(
-        "SELECT table_comment FROM information_schema.tables "  # noqa: S608 - texts are quoted
-        f"WHERE table_schema = {schema} AND table_name = {name}"
-    )
     following = _FOLLOWING.search(statement)
-    more = {str(row[0]): row[1:] for row in details}
+    more = {str(row[0]): (row[3], row[4], row[7], row[8]) for row in rows.columns}
     columns = tuple(
         ColumnDefinition(
             column.name,
@@ -77,10 +102,10 @@ def read_definition(
         table.schema,
         table.name,
         columns,
-        (*_indexes(session, f"table_schema = {schema} AND table_name = {name}", texts), *checks),
+        (*_indexes(rows.indexes, texts), *checks),
         keys,
-        str(comment or "") or None,
-        others=tuple(f"trigger {trigger}" for (trigger,) in triggers),
+        str(rows.table[4] or "") or None,
+        others=tuple(f"trigger {trigger}" for trigger in triggers),
         statement=statement,
     )
 
@@ -98,6 +123,12 @@ def _shown(session: Session, table: MysqlTable, place: str) -> str:
             f"the server shows the definition of {table.label} with bytes that are no text, as in DEFAULT 0xFF, and "
             "it cannot be repeated: set schema (option 'createTable') to keys"
         ) from error
+
+
+def on_table(database: str, name: str) -> str:
+    """The condition of the table's triggers in the catalog."""
+    literal = MysqlDialect().literal
+    return f"event_object_schema = {literal(database, None)} AND event_object_table = {literal(name, None)}"
 
 
 def _default(text: object, extra: str) -> str | None:
@@ -150,15 +181,11 @@ def _unquoted(name: str) -> str:
 
 
 def _indexes(
-    session: Session, there: str, texts: Mapping[str, str]
+    rows: Sequence[tuple[Any, ...]], texts: Mapping[str, str]
 ) -> Iterator[ConstraintDefinition]:
-    rows = session.rows(
-        "SELECT index_name, non_unique, column_name, sub_part, collation, index_type "  # noqa: S608 - texts are quoted
-        f"FROM information_schema.statistics WHERE {there} ORDER BY index_name, seq_in_index"
-    )
     found: dict[str, list[tuple[object, ...]]] = {}
-    for name, *about in rows:
-        found.setdefault(str(name), []).append(tuple(about))
+    for name, unique, column, _, part, order, kind in rows:
+        found.setdefault(str(name), []).append((unique, column, part, order, kind))
     for name, parts in found.items():
         # A part of a column, an expression, a hash or an index of words is not of columns alone.
         plain = all(
@@ -166,7 +193,7 @@ def _indexes(
             for _, column, part, order, kind in parts
         )
         columns = tuple(str(column) for _, column, *_ in parts if column is not None)
-        unique = not int(str(parts[0][0]))
-        kind: ConstraintKind = "primary key" if name == "PRIMARY" else "index"
+        is_unique = not int(str(parts[0][0]))
+        what: ConstraintKind = "primary key" if name == "PRIMARY" else "index"
         text = texts.get(name, "")
-        yield ConstraintDefinition(kind, name, columns, text, is_unique=unique, is_plain=plain)
+        yield ConstraintDefinition(what, name, columns, text, is_unique=is_unique, is_plain=plain)

@@ -1,10 +1,10 @@
 """MySQL's and MariaDB's SQL: their catalog, and the expression that reads each type."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -36,12 +36,19 @@ from spark_channel.errors import SchemaError, SourceError, TargetError
 
 __all__ = [
     "LOCAL_ENGINES",
+    "CatalogRows",
     "MysqlColumn",
     "MysqlDialect",
     "MysqlTable",
+    "catalog_rows",
+    "find_rows",
     "name_places",
+    "of_tables",
+    "parted",
+    "places_of",
     "state_of",
     "table_named",
+    "table_of",
 ]
 
 
@@ -516,23 +523,103 @@ def _is_one_expression(query: str) -> bool:
 
 def name_places(session: Session, text: str) -> list[tuple[str, str]]:
     """(database, name) that `dbtable` may mean: the whole text as a name first, then `database.name`."""
-    here = session.value("SELECT DATABASE()")
-    return [place for place in name_readings(text, "mysql", str(here or "")) if place[0]]
+    return places_of(text, str(session.value("SELECT DATABASE()") or ""))
+
+
+def places_of(text: str, here: str) -> list[tuple[str, str]]:
+    """As `name_places`; `here` is the session's database, "" = none."""
+    return [place for place in name_readings(text, "mysql", here) if place[0]]
+
+
+@dataclass(slots=True)
+class CatalogRows:
+    """What the catalog says of one table: its row, and those of its columns and indexes."""
+
+    table: tuple[Any, ...]
+    columns: list[tuple[Any, ...]] = field(default_factory=list)
+    indexes: list[tuple[Any, ...]] = field(default_factory=list)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return str(self.table[0]), str(self.table[1])
+
+
+_T = TypeVar("_T")
+_AT_ONCE = 50
+_OF_TABLE = (
+    "table_schema, table_name, table_type, engine, table_comment FROM information_schema.tables"
+)
+_COLUMN_ROWS = (
+    "SELECT table_schema, table_name, ordinal_position, column_name, column_type, is_nullable, column_default, extra, "
+    "character_set_name, collation_name, column_comment, generation_expression FROM information_schema.columns"
+)
+_INDEX_ROWS = (
+    "SELECT table_schema, table_name, index_name, seq_in_index, non_unique, column_name, nullable, sub_part, "
+    "collation, index_type FROM information_schema.statistics"
+)
+
+
+def of_tables(select: str, places: Sequence[tuple[str, str]], *behind: str) -> str:
+    """Return `select` of these tables, one part of a UNION each: MariaDB opens one table for one schema and one name, and all
+    tables for several of them.
+    """
+    return " UNION ALL ".join(
+        f"{select} WHERE {' AND '.join((_there(*each), *behind))}" for each in places
+    )
+
+
+def parted(places: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """The tables of each statement that asks the catalog for several."""
+    for begin in range(0, len(places), _AT_ONCE):
+        yield places[begin : begin + _AT_ONCE]
+
+
+def catalog_rows(
+    session: Session, places: Sequence[tuple[str, str]], *, indexes: bool = True
+) -> dict[tuple[str, str], CatalogRows]:
+    """The tables and views of these that are there, by their places as they were asked for."""
+    found: dict[tuple[str, str], CatalogRows] = {}
+    for some in parted(places):
+        asked = [
+            f"SELECT {number}, {_OF_TABLE} WHERE {_there(*place)}"
+            for number, place in enumerate(some)
+        ]
+        for row in session.rows(" UNION ALL ".join(asked)):
+            found[some[int(row[0])]] = CatalogRows(row[1:])
+    by_place = {rows.place: rows for rows in found.values()}
+    for some in parted(list(by_place)):
+        for row in session.rows(f"{of_tables(_COLUMN_ROWS, some)} ORDER BY 1, 2, 3"):
+            by_place[str(row[0]), str(row[1])].columns.append(row[3:])
+    keyed = [place for place, rows in by_place.items() if "VIEW" not in str(rows.table[2])]
+    for some in parted(keyed if indexes else []):
+        for row in session.rows(f"{of_tables(_INDEX_ROWS, some)} ORDER BY 1, 2, 3, 4"):
+            by_place[str(row[0]), str(row[1])].indexes.append((row[2], *row[4:]))
+    return {place: by_place[rows.place] for place, rows in found.items()}
+
+
+def find_rows(session: Session, texts: Sequence[str]) -> list[CatalogRows | None]:
+    """What each `dbtable` names, by few statements for all; None = nothing."""
+    here = str(session.value("SELECT DATABASE()") or "")
+    meant = [places_of(text, here) for text in texts]
+    found = catalog_rows(session, list(dict.fromkeys(place for each in meant for place in each)))
+    return [next((found[place] for place in each if place in found), None) for each in meant]
 
 
 def table_named(session: Session, database: str, name: str) -> MysqlTable | None:
     """The table or view; None when there is none."""
-    there = _there(database, name)
-    rows = session.rows(
-        f"SELECT table_schema, table_name, table_type, engine FROM information_schema.tables WHERE {there}"  # noqa: S608 - texts are quoted
-    )
-    if not rows:
-        return None
-    columns = _columns(session, there)
-    database, name, kind, engine = (None if each is None else str(each) for each in rows[0])  # type: ignore[assignment] # four columns
+    found = catalog_rows(session, [(database, name)]).get((database, name))
+    return None if found is None else table_of(found)
+
+
+def table_of(rows: CatalogRows) -> MysqlTable:
+    """The table as it is read and written."""
+    database, name, kind, engine = (None if each is None else str(each) for each in rows.table[:4])
+    assert database is not None
+    assert name is not None
+    columns = _columns(rows.columns)
     if "VIEW" in str(kind):
         return MysqlTable(database, name, columns, is_view=True)
-    indexes = _indexes(session, there)
+    indexes = _indexes(rows.indexes)
     unique = [each for each in indexes if each.is_unique]
     return MysqlTable(
         database,
@@ -640,13 +727,9 @@ def _is_named(name: str, granted: str, *, is_pattern: bool) -> bool:
     return re.fullmatch(like, name, re.IGNORECASE | re.DOTALL) is not None
 
 
-def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
-    rows = session.rows(
-        "SELECT column_name, column_type, is_nullable, column_default, extra, character_set_name, collation_name "  # noqa: S608 - texts are quoted
-        f"FROM information_schema.columns WHERE {there} ORDER BY ordinal_position"
-    )
+def _columns(rows: Sequence[tuple[Any, ...]]) -> tuple[MysqlColumn, ...]:
     found = []
-    for column, declared, nullable, default, extra, charset, collation in rows:
+    for column, declared, nullable, default, extra, charset, collation, *_ in rows:
         notes = str(extra).upper()
         found.append(
             MysqlColumn(
@@ -688,15 +771,11 @@ class _Index:
         return any(each.descending for each in self.columns)
 
 
-def _indexes(session: Session, there: str) -> list[_Index]:
+def _indexes(rows: Sequence[tuple[Any, ...]]) -> list[_Index]:
     """The indexes of whole columns: the primary key first, then the shortest."""
-    rows = session.rows(
-        "SELECT index_name, non_unique, column_name, nullable, sub_part, collation "  # noqa: S608 - texts are quoted
-        f"FROM information_schema.statistics WHERE {there} ORDER BY index_name, seq_in_index"
-    )
     found: dict[str, _Index] = {}
     partial = set()
-    for name, non_unique, column, nullable, part, order in rows:
+    for name, non_unique, column, nullable, part, order, _ in rows:
         index = found.setdefault(str(name), _Index(str(name), not int(non_unique)))
         index.columns.append(KeyColumn(str(column), order == "D"))
         index.takes_null |= nullable == "YES"

@@ -2,13 +2,13 @@
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, cast
 
-from spark_channel.connectors.base.contract import ColumnFact
+from spark_channel.connectors.base.contract import ColumnFact, Reader
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts
 from spark_channel.connectors.base.health import (
@@ -18,8 +18,15 @@ from spark_channel.connectors.base.health import (
     StatementLatency,
     WakeLatency,
 )
-from spark_channel.connectors.mysql.definition import read_definition
-from spark_channel.connectors.mysql.dialect import LOCAL_ENGINES, MysqlDialect, MysqlTable, state_of
+from spark_channel.connectors.mysql.definition import read_definition, read_definitions
+from spark_channel.connectors.mysql.dialect import (
+    LOCAL_ENGINES,
+    MysqlDialect,
+    MysqlTable,
+    find_rows,
+    state_of,
+    table_of,
+)
 from spark_channel.connectors.mysql.options import MysqlReadOptions, ServerOptions, address_of
 from spark_channel.connectors.mysql.session import (
     MysqlSession,
@@ -258,6 +265,18 @@ class MysqlReader(SqlReader):
         if table.is_view:
             return super().defined(session, table)
         return read_definition(session, table, self.dialect)
+
+    def definitions(self, readers: Sequence[Reader]) -> list[TableDefinition | None]:
+        names = [cast(MysqlReader, reader).options.dbtable or "" for reader in readers]
+        with self.connect("plan") as session:
+            rows = find_rows(session, names)
+            tables = [
+                None if each is None or "VIEW" in str(each.table[2]) else (table_of(each), each)
+                for each in rows
+            ]
+            there = [each for each in tables if each is not None]
+            found = iter(read_definitions(session, there, self.dialect))
+        return [None if table is None else next(found) for table in tables]
 
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""

@@ -6,6 +6,7 @@ found then. Its foreign keys are left out, since the tables to which they refer 
 
 import re
 import secrets
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -19,17 +20,15 @@ from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.write.protocol import WriteTarget
 from spark_channel.errors import TargetError
 
-__all__ = ["tried"]
+__all__ = ["tried", "untried"]
 
 _TRIALS = 3
 """Another job may remove the first, which no claim names."""
 _ENGINE = re.compile(r"(?<=\n\) ENGINE=)\w+")
 
 
-def tried(
-    session: MysqlWriteSession, place: WriteTarget, definition: TableDefinition, rows: pa.Schema
-) -> NewTable | str:
-    """The table as its source is defined; a text: why this server does not take it, in its words."""
+def untried(place: WriteTarget, definition: TableDefinition, rows: pa.Schema) -> NewTable | str:
+    """The table as its source is defined, as far as that can be known before a server is asked; a text: why not."""
     lacks = [column.name for column in definition.columns if column.name not in rows.names]
     if lacks:
         return f"the rows lack column {lacks[0]}"
@@ -43,12 +42,23 @@ def tried(
     if engine is not None and engine[0] != "InnoDB":
         create = _ENGINE.sub("InnoDB", create, count=1)
         left.append(f"engine {engine[0]}: its tables have no transactions")
+    left += [f"{other}: no copy carries it" for other in definition.others]
+    return NewTable(with_not_null(rows, definition), create=create, left_out=tuple(left))
+
+
+def tried(
+    session: MysqlWriteSession, place: WriteTarget, definition: TableDefinition, rows: pa.Schema
+) -> NewTable | str:
+    """The table as its source is defined; a text: why this server does not take it, in its words."""
+    made = untried(place, definition, rows)
+    if isinstance(made, str):
+        return made
     table = None
     for _ in range(_TRIALS):
         # As staging, which the next job removes if this one is killed here.
         trial = table_in(place.staging, f"{place.stage}trial_{secrets.token_hex(8)}")
         try:
-            session.rows(create.replace(TABLE, trial))
+            session.rows(made.create.replace(TABLE, trial))
         except TargetError as error:
             return " ".join(str(error).split())
         try:
@@ -61,7 +71,4 @@ def tried(
         raise TargetError(
             f"other jobs removed the table in {place.staging!r} on which the definition was tried: run it again"
         )
-    left += [f"{other}: no copy carries it" for other in definition.others]
-    return NewTable(
-        with_not_null(rows, definition), create=create, table=table, left_out=tuple(left)
-    )
+    return replace(made, table=table)

@@ -59,7 +59,7 @@ from spark_channel.final_errors import of_input
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.plain_text import log_of
 
-__all__ = ["MysqlWriter"]
+__all__ = ["MysqlWriter", "with_late_instants"]
 
 
 _log = log_of(__name__)
@@ -205,7 +205,7 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         if target.create is not None and not target.key:
             _check_key_not_required(session, target)
         is_one_pass = not has_triggers and self.is_one_pass(plan, place.table, context)
-        target = _with_late_instants(session, target)
+        target = with_late_instants(session, target)
         return replace(plan, target=target, one_pass=is_one_pass)
 
     def is_one_pass(self, plan: SqlPlan, table: Table | None, context: WriteContext) -> bool:
@@ -366,12 +366,13 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         split_script(self.options.post_sql, "postSql", "mysql", forbidden)
 
 
-def _with_late_instants(session: MysqlWriteSession, target: TargetTable) -> TargetTable:
+def with_late_instants(session: MysqlWriteSession, target: TargetTable) -> TargetTable:
     """With the range of the server's TIMESTAMPs: MariaDB's go on until 2106 from 11.5 on."""
     has_instants = any(parts(column.declared)[0] == "timestamp" for column in target.columns)
     if not (has_instants and session.is_mariadb):
         return target
-    if not session.value("SELECT UNIX_TIMESTAMP('2100-01-01 00:00:00')"):
+    late = "SELECT UNIX_TIMESTAMP('2100-01-01 00:00:00')"
+    if not session.kept(late, lambda: session.value(late)):
         return target
     columns = (
         replace(each, column=replace(cast(MysqlColumn, each.column), holds_2106=True))

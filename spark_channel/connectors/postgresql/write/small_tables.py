@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, utc_text
 from spark_channel.connectors.base import claims as rules
-from spark_channel.connectors.base.claims import Claim, ClaimDecision, Identity
+from spark_channel.connectors.base.claims import Identity
 from spark_channel.connectors.base.contract import Reader, native_batch, native_data
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.together import SmallTable, Together
@@ -50,16 +50,9 @@ from spark_channel.connectors.sql.catalog import TABLE, MisfitError, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.connectors.sql.write.claim_tables import (
-    CLAIMS,
-    COLUMNS,
-    TASKS,
-    Ledger,
-    claim_of,
-    is_own_table,
-)
-from spark_channel.connectors.sql.write.claims import Claims
+from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
 from spark_channel.connectors.sql.write.encode import BadValueError
+from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
 from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import check_planned
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
@@ -127,7 +120,7 @@ def joined(reader: Reader, writer: PostgresWriter) -> "PostgresTogether | None":
 class _Plan:
     """`there`: the table that the rows replace; None = it is to be made. `new`: with its source's whole definition.
 
-    `numbers`: see `SqlPlan`. `seen`: see `_state`.
+    `numbers`: see `SqlPlan`. `seen`: see `GroupClaims`.
     """
 
     source: ReadSource
@@ -138,7 +131,7 @@ class _Plan:
     there: PgTable | None
     new: NewTable | None = None
     numbers: tuple[str, ...] = ()
-    seen: "_State" = (0, "", None)
+    seen: SeenClaim = (0, "", None)
 
     @property
     def stream_of(self) -> str:
@@ -605,107 +598,7 @@ class _Sources:
 # The claims of a group.
 
 
-class _GroupClaims(Claims):
-    """The claims of several tables of one schema, read and written by few statements."""
-
-    def look(self, tables: Sequence[SmallTable]) -> None:
-        """Note how far the streams have published, and the states of their claims."""
-        if not self.exist():
-            return
-        streams = {table: _stream(table) for table in tables}
-        found = self._found(list(streams.values()))
-        for table, identity in streams.items():
-            claim = found.get(identity)
-            if claim is None:
-                continue
-            table.plan = replace(table.plan, seen=_state(claim))
-            # Of a stream whose batches follow each other, the table's claim says whether its rows are still there.
-            table.known = (
-                rules.progress_of(claim)
-                if claim.generation is None
-                else self.progress(identity.target, identity.name)
-            )
-
-    def take_all(self, tables: Sequence[SmallTable]) -> dict[SmallTable, ClaimDecision]:
-        """Lock the claims of the tables and of their streams, and decide which of the tables are to be published.
-
-        Tables that another run has begun to publish since they were looked up get a `why`, and no decision.
-        """
-        streams = {table: _stream(table) for table in tables}
-        found = self._made(list(streams.values()))
-        self._of_tables = self._made([_table(table) for table in tables])
-        listed = ", ".join(literal_sql(each.key) for each in streams.values())
-        tasks = self._dialect.table(TASKS)
-        if self._run(f"SELECT 1 FROM {tasks} WHERE claim IN ({listed}) LIMIT 1", ()):  # noqa: S608 - quoted
-            raise TargetError("a claim of the group has tasks that committed alone")
-        process, now = rules.own_process(), utc_text()
-        decided = {}
-        for table, identity in streams.items():
-            claim = found[identity]
-            if _state(claim) != table.plan.seen and not claim.has_published(table.position):
-                table.why = TargetError(f"another run publishes {identity.target}")
-                continue
-            claim = rules.unless_replaced(claim, self._of_tables[_table(table)].epoch)
-            decided[table] = rules.take(
-                claim, identity, table.job, position=table.position, process=process, now=now
-            )
-            if decided[table].overtaken is not None:
-                _log.warning("job %s takes the claim of %s over", table.job, identity.target)
-        return decided
-
-    def publish_all(
-        self, tables: Sequence[SmallTable], taken: Mapping[SmallTable, ClaimDecision]
-    ) -> None:
-        """Write the claims of `tables`, which are locked, as published."""
-        at, written = utc_text(), []
-        for table in tables:
-            held, claim = taken[table].held, taken[table].claim
-            assert held is not None
-            if claim is None:
-                raise TargetError("the claim of this run is there already")
-            done = rules.publish(claim, held, at=at, rows=table.rows, nbytes=table.nbytes)
-            assert done is not None, "the claim is locked"
-            owned = self._of_tables[_table(table)]
-            written += [done, replace(owned, epoch=owned.epoch + 1, owner=table.job)]
-        if written:
-            names = COLUMNS.split(", ")[1:]
-            sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
-            self._insert(written, f"DO UPDATE SET {sets}")
-
-    def _made(self, keys: Sequence[Identity]) -> dict[Identity, Claim]:
-        """The claims, locked; those that are not there are made. By their keys, as in every other group."""
-        ordered = sorted(keys, key=lambda each: each.key)
-        self._insert([Claim(each, "", 0) for each in ordered], "DO NOTHING")
-        return self._found(ordered, "FOR UPDATE")
-
-    def _found(self, keys: Sequence[Identity], lock: str = "") -> dict[Identity, Claim]:
-        by_key = {each.key: each for each in keys}
-        listed = ", ".join(map(literal_sql, sorted(by_key)))
-        rows = self._run(f"{self._select} WHERE claim IN ({listed}) ORDER BY claim {lock}", ())
-        found = {}
-        for row in rows:
-            identity = by_key[str(row[0])]
-            found[identity] = replace(claim_of(row), identity=identity)
-        return found
-
-    def _insert(self, made: Sequence[Claim], conflict: str) -> None:
-        rows = [self._writing(each, None)[1] for each in made]
-        values = ", ".join(f"({', '.join(map(literal_sql, each))})" for each in rows)
-        into = f"INSERT INTO {self._dialect.table(CLAIMS)} ({COLUMNS})"
-        self._run(f"{into} VALUES {values} ON CONFLICT (claim) {conflict}", ())
-
-
-_State = tuple[int, str, int | None]
-
-
-def _state(claim: Claim) -> _State:
-    """What each run that takes a claim, gives it back or publishes changes: of none it is that of a new one."""
-    return claim.epoch, claim.owner, claim.position
-
-
-def _stream(table: SmallTable) -> Identity:
-    return Identity(table.plan.stream_of, "stream", table.stream)
-
-
-def _table(table: SmallTable) -> Identity:
-    return Identity(table.plan.stream_of, "table", table.plan.stream_of)
+class _GroupClaims(GroupClaims):
+    def otherwise(self, names: Sequence[str]) -> str:
+        sets = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
+        return f"ON CONFLICT (claim) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"

@@ -139,14 +139,16 @@ class ReadSource:
         )
 
 
-def read_source(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSource:
-    """Work out what `options` read from the database of `session`.
+def read_source(
+    session: Session, dialect: Dialect, options: SqlReadOptions, table: Table | None = None
+) -> ReadSource:
+    """Work out what `options` read from the database of `session`. `table`: what `dbtable` names, if that is known.
 
     Raises:
         SourceError: no such table. SchemaError: columns that cannot be carried, or told apart.
         OptionError: `where`, `columns`, `query` or `customSchema` that do not fit the source.
     """
-    source = _find(session, dialect, options)
+    source = _find(session, dialect, options) if table is None else _of_table(dialect, table)
     what = "the query" if options.dbtable is None else repr(options.dbtable)
     if not source.all_columns:
         raise SourceError(
@@ -217,11 +219,7 @@ def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSo
     assert options.dbtable is not None
     table = dialect.find_table(session, options.dbtable)
     if table is not None:
-        origin = ".".join(dialect.quoted(part) for part in (table.schema, table.name) if part)
-        if dialect.alias is None:
-            return ReadSource(dialect, origin, table.name, table, table.columns)
-        origin = f"{origin} AS {dialect.quoted(dialect.alias)}"
-        return ReadSource(dialect, origin, dialect.alias, table, table.columns)
+        return _of_table(dialect, table)
     if options.dbtable.lstrip().startswith("("):
         found = statements.source_query(options.dbtable, dialect.sql, "dbtable")
         return _of_query(
@@ -229,6 +227,14 @@ def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSo
         )
     names = dialect.table_names(session)
     raise missing_table(options.dbtable, names, session.place, may_hide=dialect.hides_tables)
+
+
+def _of_table(dialect: Dialect, table: Table) -> ReadSource:
+    origin = ".".join(dialect.quoted(part) for part in (table.schema, table.name) if part)
+    if dialect.alias is None:
+        return ReadSource(dialect, origin, table.name, table, table.columns)
+    origin = f"{origin} AS {dialect.quoted(dialect.alias)}"
+    return ReadSource(dialect, origin, dialect.alias, table, table.columns)
 
 
 def _of_query(session: Session, dialect: Dialect, query: str, name: str) -> ReadSource:

@@ -1,0 +1,527 @@
+"""Small tables of a run, whose claims and rows are written in one transaction.
+
+As PostgreSQL's groups: one look at both catalogs, one statement that locks all claims, one that writes them, and for
+each table a SELECT and a LOAD DATA. Nothing is staged, since the rows are in memory, and no definition is tried before:
+a table that this server refuses is copied alone.
+
+DDL commits here. So new tables are made before the transaction, empty, under the locks of the server (GET_LOCK) that
+publishes of single tables take; a group waits for none of these locks. A table that it made, and did not fill, is
+dropped again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, utc_text
+from spark_channel.connectors.base import claims as rules
+from spark_channel.connectors.base.claims import Identity
+from spark_channel.connectors.base.contract import Reader
+from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.mysql.definition import on_table, read_definitions
+from spark_channel.connectors.mysql.dialect import (
+    CatalogRows,
+    MysqlTable,
+    catalog_rows,
+    find_rows,
+    places_of,
+    table_of,
+)
+from spark_channel.connectors.mysql.write.new_table import untried
+from spark_channel.connectors.mysql.write.publish import drop_if_empty, table_lock
+from spark_channel.connectors.mysql.read.reader import MysqlReader
+from spark_channel.connectors.mysql.session import (
+    LostConnectionError,
+    MysqlSession,
+    MysqlWriteSession,
+    is_away,
+    was_rolled_back,
+)
+from spark_channel.connectors.mysql.write.task_writer import Loader, RefusedRowsError
+from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
+from spark_channel.connectors.mysql.write.writer import MysqlWriter, with_late_instants
+from spark_channel.connectors.sql.catalog import MisfitError, Table, TargetTable
+from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
+from spark_channel.connectors.sql.definition import NewTable, plain_new_table, with_safe_key
+from spark_channel.connectors.sql.write.encode import BadValueError
+from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
+from spark_channel.connectors.sql.write.publish import check_planned
+from spark_channel.connectors.sql.session import BatchSize, Session, transaction
+from spark_channel.connectors.sql.read.source import ReadSource, read_source
+from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
+from spark_channel.plain_text import log_of
+
+__all__ = ["MysqlTogether", "joined"]
+
+_log = log_of(__name__)
+
+_LOGIN = frozenset(
+    {"url", "dbtable", "user", "password", "sslrootcert", "sslcert", "sslkey", "sslmode"}
+    | {"connect_timeout", "retry_timeout", "allow_public_key_retrieval"}
+    | {"enable_cleartext_plugin", "server_rsa_public_key_file"}
+)
+_READS, _WRITES = _LOGIN | {"reader"}, _LOGIN | {"writer", "create_table"}
+"""With any other option, a table is copied alone."""
+_PIECE = BatchSize(1 << 16, 1 << 20)
+_WAIT_SECONDS = 2
+"""How long a statement of a group waits for a lock, while it has those of others."""
+_LONGEST_SECONDS = 5.0
+"""The tables of a group are locked for so long, and for the statement that runs then."""
+_TRIES = 5
+"""How often a group is tried, each time without the table that was refused."""
+_NAME_LETTERS = 64
+_WRITE = MysqlWriteDialect()
+
+
+def joined(reader: Reader, writer: MysqlWriter) -> "MysqlTogether | None":
+    """What copies the table with others; None = an option asks for something that only a copy of one table does."""
+    if not isinstance(reader, MysqlReader):
+        return None
+    known = reader.options.model_fields_set <= _READS and writer.options.model_fields_set <= _WRITES
+    makes = writer.options.create_table in ("columns", "auto", "keys", "full")
+    return MysqlTogether(reader, writer) if known and makes else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """`there`: whether the table whose rows are replaced is there. `new`: what one that is to be made gets of its
+    source's definition. `looks`: the columns of the source. `seen`: see `GroupClaims`.
+    """
+
+    source: ReadSource
+    place: WriteTarget
+    target: TargetTable
+    there: bool
+    looks: tuple[tuple[Any, ...], ...]
+    new: NewTable | None = None
+    seen: SeenClaim = (0, "", None)
+
+    @property
+    def stream_of(self) -> str:
+        """The table, as claims name it."""
+        return self.place.claimed
+
+
+class _RefusedError(Exception):
+    """A table of a group was refused, and the transaction is rolled back. `table`: None = it is not known which."""
+
+    def __init__(self, table: SmallTable | None, why: Exception) -> None:
+        super().__init__(str(why))
+        self.table, self.why = table, why
+
+
+class MysqlTogether(Together):
+    """See `Together`. `reader` and `writer` are those of one of the tables."""
+
+    def __init__(self, reader: MysqlReader, writer: MysqlWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    # --- the look
+
+    def look(self, tables: Sequence[SmallTable]) -> None:
+        sources: dict[SmallTable, tuple[ReadSource, CatalogRows]] = {}
+        with self._reader.connect("plan") as reading:
+            names = [cast(MysqlReader, each.reader).options.dbtable or "" for each in tables]
+            for table, rows in zip(tables, find_rows(reading, names), strict=True):
+                with self._alone(table):
+                    sources[table] = _source(reading, cast(MysqlReader, table.reader), rows)
+            _see_whole(reading, [source for source, _ in sources.values()])
+            definitions = self._definitions(reading, sources)
+        with self._session() as session:
+            self._look_at_targets(session, sources, definitions)
+
+    def _definitions(
+        self, session: Session, sources: Mapping[SmallTable, tuple[ReadSource, CatalogRows]]
+    ) -> dict[SmallTable, TableDefinition]:
+        if self._writer.options.create_table == "columns":
+            return {}
+        asked = [(cast(MysqlTable, source.table), rows) for source, rows in sources.values()]
+        found = read_definitions(session, asked, self._reader.dialect)
+        return dict(zip(sources, found, strict=True))
+
+    def _look_at_targets(
+        self,
+        session: MysqlWriteSession,
+        sources: Mapping[SmallTable, tuple[ReadSource, CatalogRows]],
+        definitions: Mapping[SmallTable, TableDefinition],
+    ) -> None:
+        names = [cast(MysqlWriter, each.writer).options.dbtable for each in sources]
+        found = [None if each is None else table_of(each) for each in find_rows(session, names)]
+        facts = _Facts(session, [each for each in found if each is not None])
+        targets: set[str] = set()
+        for table, there in zip(sources, found, strict=True):
+            with self._alone(table):
+                place = self._placed(cast(MysqlWriter, table.writer), there, facts)
+                if place.claimed in targets:
+                    raise TargetError(f"{place.label} is the target of two tables")
+                targets.add(place.claimed)
+                source, rows = sources[table]
+                table.plan = self._planned(
+                    session, table, source, rows, place, definitions.get(table)
+                )
+                table.schema, table.is_there = source.schema, there is not None
+        for some in _by_schema(list(sources)):
+            self._claims(session, some).look(some)
+
+    def _placed(
+        self, writer: MysqlWriter, there: MysqlTable | None, facts: "_Facts"
+    ) -> WriteTarget:
+        if there is not None:
+            facts.check(there)
+            place = writer.place(there.schema, there.name, there)
+        else:
+            schema, name = facts.new_place(writer.options.dbtable)
+            place = writer.place(schema, name)
+        if is_own_table(place.name) or len(place.name) > _NAME_LETTERS:
+            raise TargetError(f"table {place.name!r} cannot be written")
+        return replace(place, ledger=Ledger(place.schema, place.schema))
+
+    def _planned(
+        self,
+        session: MysqlWriteSession,
+        table: SmallTable,
+        source: ReadSource,
+        rows: CatalogRows,
+        place: WriteTarget,
+        definition: TableDefinition | None,
+    ) -> _Plan:
+        """
+        Raises:
+            ChannelError: the rows do not fit, or only in a copy of one table.
+        """
+        new = None
+        if place.table is None and definition is not None:
+            new = self._new(source, place, definition)
+        plan = SqlPlan(table.job, source.schema, "job", place=place, new_table=new)
+        target = cast(MysqlWriter, table.writer).target(plan, place)
+        target = with_late_instants(session, target)
+        kept = replace(place, table=None)
+        return _Plan(source, kept, target, place.table is not None, tuple(rows.columns), new)
+
+    def _new(
+        self, source: ReadSource, place: WriteTarget, definition: TableDefinition
+    ) -> NewTable | None:
+        level = self._writer.options.create_table
+        definition = definition.with_keys_to_itself()
+        if level == "full":
+            made = untried(place, definition, source.schema)
+            if isinstance(made, str):
+                raise SchemaError(made)
+            there = cast(MysqlTable, source.table)
+            new = replace(made, table=replace(there, schema=place.schema, name=place.name))
+        else:
+            left: tuple[str, ...] = ()
+            if level == "auto":
+                lengths = source.text_lengths
+                definition, left = with_safe_key(_WRITE, definition, source.schema, lengths)
+            new = plain_new_table(_WRITE, definition, source.schema, is_full=False, name_of=str)
+            new = replace(new, left_out=(*left, *new.left_out))
+        kept = tuple(each for each in new.left_out if not each.startswith("foreign key "))
+        return replace(new, left_out=kept)
+
+    @staticmethod
+    @contextmanager
+    def _alone(table: SmallTable) -> Iterator[None]:
+        """What goes wrong with one table does so again when it is copied alone."""
+        try:
+            yield
+        except (ChannelError, BadValueError, MisfitError) as error:
+            table.why = error
+
+    # --- the rows
+
+    def reading(self, *, at_once: bool) -> AbstractContextManager["_Sources"]:
+        return _Sources(self._reader)
+
+    def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
+        reading: _Sources = session
+        yield from reading.read(table)
+
+    # --- the transaction
+
+    def publish(self, tables: Sequence[SmallTable]) -> None:
+        """A COMMIT without an answer raises: a table that is copied alone then waits for its claim, and looks at it."""
+        try:
+            for some in _by_schema(tables):
+                with self._session() as session:
+                    self._publish(session, some)
+        except LostConnectionError as error:
+            raise TargetError(error.text) from error
+
+    def _publish(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
+        claims = self._claims(session, tables)
+        self._writer.ensure(session, claims)
+        session.end_when_silent()
+        waits = f"innodb_lock_wait_timeout = {_WAIT_SECONDS}, lock_wait_timeout = {_WAIT_SECONDS}"
+        session.rows(f"SET SESSION {waits}")
+        made: list[SmallTable] = []
+        try:
+            _hold_all(session, tables)
+            for table in tables:
+                if table.is_left and not table.plan.there:
+                    with self._alone(table):
+                        session.rows(table.plan.target.create)
+                        made.append(table)
+            self._try(session, claims, tables)
+        finally:
+            for table in made:
+                if table.why is not None or table.published_at is None:
+                    drop_if_empty(session, table.plan.target)
+            _free_all(session, tables)
+
+    def _try(
+        self, session: MysqlWriteSession, claims: "_GroupClaims", tables: Sequence[SmallTable]
+    ) -> None:
+        for _ in range(_TRIES):
+            left = [each for each in tables if each.is_left]
+            if not left:
+                return
+            try:
+                with transaction(session, _WRITE.begin):
+                    new = self._write(session, claims, left)
+            except _RefusedError as refused:
+                if refused.table is not None:
+                    refused.table.why = refused.why
+                continue
+            at = utc_text()
+            for table in new:
+                table.published_at, table.is_new = at, True
+                if (of_source := table.plan.new) is not None:
+                    of_source.remark(table.plan.place.label)
+                    table.left_out = of_source.left_out
+            if new:
+                self._sweep(session, new[0])
+            return
+        for table in tables:
+            if table.is_left:
+                table.why = TargetError("too many tables of its group were refused")
+
+    def _write(
+        self, session: MysqlWriteSession, claims: "_GroupClaims", tables: Sequence[SmallTable]
+    ) -> list[SmallTable]:
+        """All statements of the transaction. Returns the tables whose rows it publishes."""
+        with self._refusing(None):
+            before = claims.take_all(tables)
+        new = [each for each in before if before[each].held is not None]
+        until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS
+        for table in new:
+            if SYSTEM_CLOCK.now() > until:
+                raise TargetError(f"the group has locked its tables for {_LONGEST_SECONDS:g} s")
+            with self._refusing(table):
+                self._load(session, table)
+        self._hold(session, new)
+        with self._refusing(None):
+            claims.publish_all(new, before)
+        for table, decision in before.items():
+            if decision.held is None:
+                table.published_at = decision.published_at or ""
+        return new
+
+    def _load(self, session: MysqlWriteSession, table: SmallTable) -> None:
+        plan: _Plan = table.plan
+        if plan.there:
+            session.rows(_WRITE.emptied(plan.target.own_rows, self._writer.options))
+        if table.rows:
+            loader = Loader(session, plan.target.sql, plan.target.columns, None, cost=None)
+            for batch in table.batches:
+                loader.load(batch)
+
+    def _hold(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
+        """Check that the tables, which have been written to, so that no one alters them, are as they were planned."""
+        found = catalog_rows(session, [_place(each.plan.target) for each in tables], indexes=False)
+        for table in tables:
+            rows = found.get(_place(table.plan.target))
+            with self._refusing(table):
+                there = None if rows is None else table_of(rows)
+                check_planned(_WRITE, table.plan.target, there)
+                if there is None or there.is_view or str(there.engine).lower() != "innodb":
+                    raise TargetError(f"table {table.plan.target.label} was altered")
+
+    @contextmanager
+    def _refusing(self, table: SmallTable | None) -> Iterator[None]:
+        try:
+            yield
+        except (ChannelError, BadValueError, RefusedRowsError) as error:
+            of_group = isinstance(error, ChannelError) and was_rolled_back(error)
+            if isinstance(error, ChannelError) and is_away(error) and not of_group:
+                raise
+            raise _RefusedError(None if of_group else table, error) from error
+
+    def _session(self) -> MysqlWriteSession:
+        return MysqlWriteSession(self._writer.options, TargetError, local_infile=True)
+
+    def _claims(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
+        return _GroupClaims(session, self._writer.claim_dialect(session, tables[0].plan.place))
+
+    def _sweep(self, session: MysqlWriteSession, table: SmallTable) -> None:
+        """Remove the staging of runs that are dead, as a copy of one table does."""
+        assert table.schema is not None
+        plan = SqlPlan(table.job, table.schema, "job", place=table.plan.place)
+        held = rules.HeldClaim(Identity(table.plan.stream_of, "stream", table.stream), table.job, 0)
+        try:
+            self._writer.sweep(session, replace(plan, held=held))
+        except TargetError as error:
+            _log.warning("staging of earlier runs stays for now: %s", error)
+
+
+class _GroupClaims(GroupClaims):
+    def otherwise(self, names: Sequence[str]) -> str:
+        sets = ", ".join(f"{name} = VALUES({name})" for name in names or ("claim",))
+        return f"ON DUPLICATE KEY UPDATE {sets}"
+
+
+def _by_schema(tables: Sequence[SmallTable]) -> list[list[SmallTable]]:
+    """The tables that are left, by the schema of their targets, where their claims are."""
+    found: dict[str, list[SmallTable]] = {}
+    for table in tables:
+        if table.is_left:
+            found.setdefault(table.plan.place.schema, []).append(table)
+    return list(found.values())
+
+
+def _place(table: Table | TargetTable) -> tuple[str, str]:
+    return table.schema, table.name
+
+
+def _hold_all(session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
+    """Take the locks of publishes; a table whose lock another session has is copied alone, and waits for it."""
+    locks = [table_lock(each.plan.target.label) for each in tables]
+    ((*got,),) = session.rows(f"SELECT {', '.join('GET_LOCK(%s, 0)' for _ in locks)}", locks)
+    for table, one in zip(tables, got, strict=True):
+        if one != 1:
+            table.why = TargetError(f"another job publishes {table.plan.target.label}")
+
+
+def _free_all(session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
+    """Release the locks before the session ends, which the server notices later."""
+    locks = [table_lock(each.plan.target.label) for each in tables]
+    with suppress(ChannelError, LostConnectionError):
+        session.rows(f"DO {', '.join('RELEASE_LOCK(%s)' for _ in locks)}", locks)
+
+
+class _Facts:
+    """What the target's server says of all tables of a group at once."""
+
+    def __init__(self, session: MysqlWriteSession, there: Sequence[MysqlTable]) -> None:
+        self._here = str(session.value("SELECT DATABASE()") or "")
+        self._lowers = session.value("SELECT @@lower_case_table_names") == 1
+        self._special: set[tuple[str, str]] = set()
+        if there:
+            self._special = _triggered(session, there) | _reaching(session, there)
+
+    def new_place(self, dbtable: str) -> tuple[str, str]:
+        """Where a table is made."""
+        places = places_of(dbtable, self._here)
+        if not places:
+            raise TargetError("no database is named")
+        database, name = places[-1]
+        return (database.lower(), name.lower()) if self._lowers else (database, name)
+
+    def check(self, table: MysqlTable) -> None:
+        """
+        Raises:
+            TargetError: a DELETE of its rows changes other tables, or the server computes what it stores.
+        """
+        is_special = (table.schema, table.name) in self._special
+        is_computed = any(column.generated for column in table.columns)
+        if table.is_view or str(table.engine).lower() != "innodb" or is_special or is_computed:
+            raise TargetError(f"table {table.label} is written alone")
+
+
+def _triggered(session: Session, tables: Sequence[MysqlTable]) -> set[tuple[str, str]]:
+    one = "SELECT event_object_schema, event_object_table FROM information_schema.triggers WHERE "
+    asked = " UNION ALL ".join(one + on_table(each.schema, each.name) for each in tables)
+    return {(str(schema), str(name)) for schema, name in session.rows(asked)}
+
+
+def _reaching(session: Session, tables: Sequence[MysqlTable]) -> set[tuple[str, str]]:
+    """Those that foreign keys of other tables refer to."""
+    schemas = ", ".join(sorted({_WRITE.literal(each.schema, None) for each in tables}))
+    rows = session.rows(
+        "SELECT DISTINCT unique_constraint_schema, referenced_table_name "  # noqa: S608 - texts are quoted
+        "FROM information_schema.referential_constraints "
+        f"WHERE unique_constraint_schema IN ({schemas}) AND delete_rule IN ('CASCADE', 'SET NULL')"
+    )
+    return {(str(schema), str(name)) for schema, name in rows}
+
+
+# The source of a table, and its rows.
+
+
+def _source(
+    session: Session, reader: MysqlReader, rows: CatalogRows | None
+) -> tuple[ReadSource, CatalogRows]:
+    if rows is None:
+        raise SourceError(f"there is no table {reader.options.dbtable}")
+    table = table_of(rows)
+    if table.is_view:
+        raise SourceError(f"{table.label} is read alone")
+    return read_source(session, reader.dialect, reader.options, table), rows
+
+
+def _see_whole(session: Session, sources: Sequence[ReadSource]) -> None:
+    """Check that the login may read all columns: the catalog does not show it the others.
+
+    Raises:
+        SourceError: not those of each table.
+    """
+    if sources:
+        whole = "(SELECT 1 FROM (SELECT * FROM {} LIMIT 0) AS one)"
+        session.rows(" UNION ALL ".join(whole.format(each.origin) for each in sources))
+
+
+class _Sources:
+    """The session that reads. Each table is read by one statement, which sees its rows as of one moment."""
+
+    def __init__(self, reader: MysqlReader) -> None:
+        self._reader = reader
+        self._connected: AbstractContextManager[Session] | None = None
+        self._session: MysqlSession | None = None
+        self._read: list[SmallTable] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        connected, self._connected = self._connected, None
+        if connected is None:
+            return
+        try:
+            if kind is None:
+                self._check()
+        finally:
+            connected.__exit__(kind, None, None)
+
+    def read(self, table: SmallTable) -> Iterator[pa.RecordBatch]:
+        if self._connected is None:
+            self._connected = self._reader.connect("read")
+            self._session = cast(MysqlSession, self._connected.__enter__())
+        assert self._session is not None
+        source = table.plan.source
+        self._read.append(table)
+        asked = source.dialect.statement(source.columns, source.behind())
+        try:
+            for raw in self._session.stream(asked, _PIECE):
+                if raw.num_rows:
+                    yield source.dialect.decode(raw, source.columns, source.schema)
+        except MisfitError as error:
+            raise SourceError(f"{source.label} is read alone: {error}") from error
+
+    def _check(self) -> None:
+        """A table that was altered since it was looked up is copied alone: its values may have been read as others."""
+        assert self._session is not None
+        read = [each for each in self._read if each.is_left]
+        if not read:
+            return
+        places = {each: _place(each.plan.source.table) for each in read}
+        found = catalog_rows(self._session, list(places.values()), indexes=False)
+        for table, place in places.items():
+            rows = found.get(place)
+            if rows is None or tuple(rows.columns) != table.plan.looks:
+                table.why = SourceError(f"{table.plan.source.label} was altered while it was read")
+                table.batches.clear()

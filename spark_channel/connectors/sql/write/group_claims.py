@@ -1,0 +1,135 @@
+"""The claims of small tables that are copied together: each by the rules of a single table, in few statements."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from spark_channel.clock import utc_text
+from spark_channel.connectors.base import claims as rules
+from spark_channel.connectors.base.claims import Claim, ClaimDecision, Identity
+from spark_channel.connectors.base.together import SmallTable
+from spark_channel.connectors.sql.write.claim_tables import CLAIMS, COLUMNS, TASKS, claim_of
+from spark_channel.connectors.sql.write.claims import Claims
+from spark_channel.errors import TargetError
+from spark_channel.plain_text import log_of
+
+__all__ = ["GroupClaims", "SeenClaim"]
+
+_log = log_of(__name__)
+
+SeenClaim = tuple[int, str, int | None]
+"""What each run that takes a claim, gives it back or publishes changes: of none it is that of a new one."""
+
+
+class GroupClaims(Claims):
+    """The claims of several tables of one schema, read and written by few statements.
+
+    The `plan` of each `SmallTable` has `stream_of`, the table as claims name it, and is a dataclass with `seen`.
+    """
+
+    @abstractmethod
+    def otherwise(self, names: Sequence[str]) -> str:
+        """The end of an INSERT that sets these columns of a row whose claim is there to those that were to be inserted;
+        () = leaves it as it is.
+        """
+
+    def look(self, tables: Sequence[SmallTable]) -> None:
+        """Note how far the streams have published, and the states of their claims."""
+        if not self.exist():
+            return
+        streams = {table: _stream(table) for table in tables}
+        found = self._found(list(streams.values()))
+        for table, identity in streams.items():
+            claim = found.get(identity)
+            if claim is None:
+                continue
+            table.plan = replace(table.plan, seen=_state(claim))
+            # Of a stream whose batches follow each other, the table's claim says whether its rows are still there.
+            table.known = (
+                rules.progress_of(claim)
+                if claim.generation is None
+                else self.progress(identity.target, identity.name)
+            )
+
+    def take_all(self, tables: Sequence[SmallTable]) -> dict[SmallTable, ClaimDecision]:
+        """Lock the claims of the tables and of their streams, and decide which of the tables are to be published.
+
+        Tables that another run has begun to publish since they were looked up get a `why`, and no decision.
+        """
+        streams = {table: _stream(table) for table in tables}
+        found = self._made(list(streams.values()))
+        self._of_tables = self._made([_table(table) for table in tables])
+        keys = [each.key for each in streams.values()]
+        tasks = self._dialect.table(TASKS)
+        if self._run(f"SELECT 1 FROM {tasks} WHERE claim IN ({_marks(keys)}) LIMIT 1", keys):  # noqa: S608 - quoted
+            raise TargetError("a claim of the group has tasks that committed alone")
+        process, now = rules.own_process(), utc_text()
+        decided = {}
+        for table, identity in streams.items():
+            claim = found[identity]
+            if _state(claim) != table.plan.seen and not claim.has_published(table.position):
+                table.why = TargetError(f"another run publishes {identity.target}")
+                continue
+            claim = rules.unless_replaced(claim, self._of_tables[_table(table)].epoch)
+            decided[table] = rules.take(
+                claim, identity, table.job, position=table.position, process=process, now=now
+            )
+            if decided[table].overtaken is not None:
+                _log.warning("job %s takes the claim of %s over", table.job, identity.target)
+        return decided
+
+    def publish_all(
+        self, tables: Sequence[SmallTable], taken: Mapping[SmallTable, ClaimDecision]
+    ) -> None:
+        """Write the claims of `tables`, which are locked, as published."""
+        at, written = utc_text(), []
+        for table in tables:
+            held, claim = taken[table].held, taken[table].claim
+            assert held is not None
+            if claim is None:
+                raise TargetError("the claim of this run is there already")
+            done = rules.publish(claim, held, at=at, rows=table.rows, nbytes=table.nbytes)
+            assert done is not None, "the claim is locked"
+            owned = self._of_tables[_table(table)]
+            written += [done, replace(owned, epoch=owned.epoch + 1, owner=table.job)]
+        if written:
+            self._insert(written, COLUMNS.split(", ")[1:])
+
+    def _made(self, keys: Sequence[Identity]) -> dict[Identity, Claim]:
+        """The claims, locked; those that are not there are made. By their keys, as in every other group."""
+        ordered = sorted(keys, key=lambda each: each.key)
+        self._insert([Claim(each, "", 0) for each in ordered], ())
+        return self._found(ordered, self._dialect.update or "")
+
+    def _found(self, keys: Sequence[Identity], lock: str = "") -> dict[Identity, Claim]:
+        by_key = {each.key: each for each in keys}
+        asked = sorted(by_key)
+        sql = f"{self._select} WHERE claim IN ({_marks(asked)}) ORDER BY claim {lock}"
+        found = {}
+        for row in self._run(sql, asked):
+            identity = by_key[str(row[0])]
+            found[identity] = replace(claim_of(row), identity=identity)
+        return found
+
+    def _insert(self, made: Sequence[Claim], names: Sequence[str]) -> None:
+        rows = [self._writing(each, None)[1] for each in made]
+        values = ", ".join(f"({_marks(each)})" for each in rows)
+        into = f"INSERT INTO {self._dialect.table(CLAIMS)} ({COLUMNS})"
+        given = [value for row in rows for value in row]
+        self._run(f"{into} VALUES {values} {self.otherwise(names)}", given)
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" for _ in values)
+
+
+def _state(claim: Claim) -> SeenClaim:
+    return claim.epoch, claim.owner, claim.position
+
+
+def _stream(table: SmallTable) -> Identity:
+    return Identity(table.plan.stream_of, "stream", table.stream)
+
+
+def _table(table: SmallTable) -> Identity:
+    return Identity(table.plan.stream_of, "table", table.plan.stream_of)
