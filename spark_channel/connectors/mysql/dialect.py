@@ -560,8 +560,8 @@ _INDEX_ROWS = (
 
 
 def of_tables(select: str, places: Sequence[tuple[str, str]], *behind: str) -> str:
-    """Return `select` of these tables, one part of a UNION each: MariaDB opens one table for one schema and one name, and all
-    tables for several of them.
+    """Return `select` of these tables, one part of a UNION each: MariaDB opens one table for one schema and one name,
+    and all tables for several of them.
     """
     return " UNION ALL ".join(
         f"{select} WHERE {' AND '.join((_there(*each), *behind))}" for each in places

@@ -4,10 +4,11 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Self, cast
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ from spark_channel.connectors.mysql.options import (
     settings_to_change,
 )
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession, session_script
+from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.errors import ChannelError
 from spark_channel.final_errors import final, of_input
 from spark_channel.masking import without_frames
@@ -57,6 +59,7 @@ _AWAY = frozenset(
     {1040, 1053, 1077, 1158, 1159, 1160, 1161, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
 )
 """Too many connections, shutting down, network, killed, lost; and lock waits and deadlocks, which pass."""
+_NO_CONNECTION_LEFT = 1040
 _PASSES = frozenset({1205, 1213})
 _ENDED = frozenset({1317, 1969, 3024})
 """KILL QUERY, MariaDB's max_statement_time, MySQL's max_execution_time."""
@@ -191,6 +194,8 @@ class MysqlSession(BoundSession):
         import pymysql
 
         def is_of_the_moment(error: Exception) -> bool:
+            if _code(error) == _NO_CONNECTION_LEFT:
+                sessions.close_idle()
             if isinstance(error, pymysql.err.MySQLError):
                 return _code(error) in _AWAY and not _is_untrusted(error)
             return isinstance(error, LostConnectionError | ChannelError) and is_away(error)
@@ -590,6 +595,8 @@ _OF_KEYS = frozenset({DUPLICATE, 1287})
 IGNORED_ROWS = 20_000
 """Rows of an INSERT IGNORE: a server stores other values than were sent with a warning, of which it keeps 65 535."""
 _MOST_WARNINGS = 65_535
+_IN_TRANSACTION = 1
+"""A bit of the status that the server sends with each answer."""
 _SILENT_SECONDS = 30
 """Less than `innodb_lock_wait_timeout` (50): a run that needs the lock of a silent client gets it in one wait."""
 
@@ -601,6 +608,42 @@ class MysqlWriteSession(MysqlSession):
 
     It raises LostConnectionError where an answer is missing. The caller then checks which rows were written.
     """
+
+    pool_key: Hashable | None = None
+
+    @classmethod
+    def lent(cls, options: ServerOptions, failure: type[ChannelError], *, patient: bool) -> Self:
+        """A session for a look, which sets nothing in it: one that was kept for the next tables, else a new one."""
+        key = _key(options)
+
+        def make() -> "MysqlWriteSession":
+            made = cls(options, failure, patient=patient)
+            made.pool_key = key
+            return made
+
+        return cast(Self, sessions.take(key, lambda kept: kept.renewed(failure), make))
+
+    def renewed(self, failure: type[ChannelError]) -> bool:
+        """Let another table use it; False = its server does not answer."""
+        self._failure = failure
+        self._kept.clear()
+        try:
+            self.ping()
+        except (ChannelError, LostConnectionError):
+            return False
+        return True
+
+    def is_reusable(self) -> bool:
+        return self._connection is not None and not self._connection.server_status & _IN_TRANSACTION
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None or not sessions.give(self):
+            self.close()
 
     def lost(self, text: str) -> Exception:
         return LostConnectionError(text)
@@ -664,6 +707,15 @@ class MysqlWriteSession(MysqlSession):
         A process that is paused, or whose host is lost, so holds a claim for no longer.
         """
         self.rows(f"SET SESSION wait_timeout = {_SILENT_SECONDS}")
+
+
+def _key(options: ServerOptions) -> Hashable | None:
+    """Equal for sessions that may replace each other; None = a user's statements, or a bound, need a new one."""
+    names = ("session_init_statement", "start_sql", "pre_sql", "post_sql", "max_connections")
+    if any(getattr(options, name, None) for name in names):
+        return None
+    kept = {*ServerOptions.model_fields, "query_timeout", "hide_values"} - {"dbtable", *names}
+    return MysqlWriteSession, *(getattr(options, name, None) for name in sorted(kept))
 
 
 def is_conflict(error: BaseException) -> bool:

@@ -147,12 +147,12 @@ class SessionPool:
         try:
             return make()
         except Exception as error:
-            if not (is_full(error) and self._close_idle()):
+            if not (is_full(error) and self.close_idle()):
                 raise
         retry = Retry(_FREED_SECONDS, first=0.02, what="opening a session", clock=self._clock)
         return retry.call(make, is_full)
 
-    def _close_idle(self) -> bool:
+    def close_idle(self) -> bool:
         """Close all sessions that no job uses; whether there were any."""
         with self._lock:
             ended, self._idle = self._idle, []

@@ -132,7 +132,7 @@ class MysqlTogether(Together):
                     sources[table] = _source(reading, cast(MysqlReader, table.reader), rows)
             _see_whole(reading, [source for source, _ in sources.values()])
             definitions = self._definitions(reading, sources)
-        with self._session() as session:
+        with MysqlWriteSession.lent(self._writer.options, TargetError, patient=True) as session:
             self._look_at_targets(session, sources, definitions)
 
     def _definitions(

@@ -125,6 +125,8 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     def session(
         self, failure: type[TargetError], purpose: str, *, patient: bool
     ) -> MysqlWriteSession:
+        if purpose == "look":
+            return MysqlWriteSession.lent(self.options, failure, patient=patient)
         return MysqlWriteSession(self.options, failure, patient=patient)
 
     def is_lost(self, error: BaseException) -> bool:
