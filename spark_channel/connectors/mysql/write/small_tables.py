@@ -31,8 +31,6 @@ from spark_channel.connectors.mysql.dialect import (
     places_of,
     table_of,
 )
-from spark_channel.connectors.mysql.write.new_table import untried
-from spark_channel.connectors.mysql.write.publish import drop_if_empty, table_lock
 from spark_channel.connectors.mysql.read.reader import MysqlReader
 from spark_channel.connectors.mysql.session import (
     LostConnectionError,
@@ -41,18 +39,20 @@ from spark_channel.connectors.mysql.session import (
     is_away,
     was_rolled_back,
 )
-from spark_channel.connectors.mysql.write.task_writer import Loader, RefusedRowsError
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
+from spark_channel.connectors.mysql.write.new_table import untried
+from spark_channel.connectors.mysql.write.publish import drop_if_empty, table_lock
+from spark_channel.connectors.mysql.write.task_writer import Loader, RefusedRowsError
 from spark_channel.connectors.mysql.write.writer import MysqlWriter, with_late_instants
 from spark_channel.connectors.sql.catalog import MisfitError, Table, TargetTable
-from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
 from spark_channel.connectors.sql.definition import NewTable, plain_new_table, with_safe_key
+from spark_channel.connectors.sql.read.source import ReadSource, read_source
+from spark_channel.connectors.sql.session import BatchSize, Session, transaction
+from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
-from spark_channel.connectors.sql.write.publish import check_planned
-from spark_channel.connectors.sql.session import BatchSize, Session, transaction
-from spark_channel.connectors.sql.read.source import ReadSource, read_source
 from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.publish import check_planned
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
 from spark_channel.plain_text import log_of
 
