@@ -170,7 +170,7 @@ class TransferSpec:
     unlimited, unless `max_dirty_fraction` (0..1 of all rows) is set. `time_patterns` (strptime's letters) read text
     as a time where the writer's option `convert` is `lenient`, and `time_texts` write timestamps, dates and times of
     day as texts; () = as ISO 8601 has them, to the second. `part_of` is the name of the replication that copies
-    this table.
+    this table, and `leaves_builds` its later step makes the indexes and constraints of a new table.
     """
 
     reader: Endpoint
@@ -196,6 +196,7 @@ class TransferSpec:
     time_texts: tuple[str, ...] = ()
     stream: StreamBatch | None = None
     part_of: str = ""
+    leaves_builds: bool = False
 
     @property
     def ends(self) -> tuple[Endpoint, ...]:

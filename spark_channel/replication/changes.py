@@ -54,7 +54,7 @@ from spark_channel.replication.renames import (
     rewritten,
 )
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.table_run import reader_of, why_of
+from spark_channel.replication.table_run import continue_numbers, reader_of, why_of
 from spark_channel.replication.tables import TableCopy, connector_of, tables_of
 from spark_channel.replication.tunnels import (
     AGAIN,
@@ -198,6 +198,9 @@ class Follower(ChangePublisher):
                         self._tell_of_slot()
                     return bool(self._left)
             tunnel.resume()
+        if once:
+            drained = (copy for copy in self._copies.values() if self._outcomes[copy.stream].rows)
+            continue_numbers(drained)
         return bool(self._left)
 
     def _finish_columns(self) -> bool:

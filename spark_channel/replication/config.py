@@ -68,6 +68,14 @@ def _checked_window(text: str) -> str:
     return text
 
 
+def _checked_time(text: str) -> str:
+    try:
+        parse_window(f"{text} unlimited")
+    except ValueError:
+        raise ValueError("days and times, such as '22:00-06:00' or 'Sat-Sun'") from None
+    return text
+
+
 def _mask_text(value: object) -> object:
     return "null" if value is None else value
 
@@ -81,6 +89,9 @@ _Bytes = Annotated[
 _Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 _Windows = Annotated[
     tuple[Annotated[str, AfterValidator(_checked_window)], ...], BeforeValidator(_names)
+]
+_Times = Annotated[
+    tuple[Annotated[str, AfterValidator(_checked_time)], ...], BeforeValidator(_names)
 ]
 _Mask = Annotated[str, BeforeValidator(_mask_text), AfterValidator(_checked_mask)]
 
@@ -210,6 +221,11 @@ class Limit(_Part):
         None, description="in Arrow bytes per second; default: unlimited"
     )
     windows: _Windows = Field((), description="other limits by time: 'Mon-Fri 08:00-18:00 5k'")
+    builds: _Times = Field(
+        (),
+        description="when indexes and constraints are built that targets lack: '22:00-06:00', 'Sat-Sun'; at other "
+        "times a run leaves them to a later one; default: those of a new table with its rows",
+    )
     timezone: str = Field("UTC", description="time zone of the windows, such as Europe/Berlin")
 
     @field_validator("timezone")
@@ -221,6 +237,10 @@ class Limit(_Part):
     @property
     def parsed(self) -> tuple[Window, ...]:
         return tuple(map(parse_window, self.windows))
+
+    @property
+    def build_times(self) -> tuple[Window, ...]:
+        return tuple(parse_window(f"{text} unlimited") for text in self.builds)
 
 
 def _streams(value: object) -> object:

@@ -65,6 +65,7 @@ def _is_small(copy: TableCopy) -> bool:
         options.source_options,
         options.target_options,
         copy.fault,
+        copy.leaves_builds,
     )
     known = copy.table is not None and copy.table.nbytes is not None
     evolves = copy.contract.tables == "evolve"

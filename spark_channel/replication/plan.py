@@ -324,7 +324,9 @@ def _plan(
         nbytes=nbytes,
         rows_between=_estimated(source, rows),
         alters=_altered(copy.object, adds, there),
-        lacks=() if there is None else lacks_of(copy, reader_of(copy), writer_of(copy)),
+        lacks=()
+        if there is None
+        else tuple(each.text for each in lacks_of(copy, reader_of(copy), writer_of(copy))),
         left_out=keys.left_out(copy, opened.left_out),
         builds=opened.builds,
         source_lock=source_lock,

@@ -18,6 +18,7 @@ from spark_channel.errors import (
 )
 from spark_channel.plain_text import log_of
 from spark_channel.planning import TransferSpec
+from spark_channel.replication.builds import build_left
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import Replication
 from spark_channel.replication.foreign_keys import ForeignKeys
@@ -71,7 +72,9 @@ def replicate_on(
             keys = ForeignKeys(found.copies)
             keys.drop()
             run.carry_out(more, cancel)
-            keys.add({each.stream: each for each in run.report.tables})
+            outcomes = {each.stream: each for each in run.report.tables}
+            build_left(found.copies, outcomes, replication.limit)
+            keys.add(outcomes)
             if run.followed:
                 run.follow(settings)
         finally:

@@ -9,7 +9,7 @@ from spark_channel.connectors.base.feed import TableLag
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.replication.config import Replication
-from spark_channel.replication.table_run import reader_of, writer_of
+from spark_channel.replication.table_run import continue_numbers, reader_of, writer_of
 from spark_channel.replication.tables import TableCopy, find_tables, lacks_of
 from spark_channel.replication.tunnels import (
     AGAIN,
@@ -181,7 +181,9 @@ def _status(copy: TableCopy, followed: _Followed | None) -> TableStatus:
     if note is not None:
         shown = replace(shown, columns=note.text, columns_at=note.at)
     with suppress(ChannelError):  # what the target has to say of its rows is known already
-        shown = replace(shown, lacks=lacks_of(copy, reader_of(copy), writer))
+        shown = replace(
+            shown, lacks=tuple(each.text for each in lacks_of(copy, reader_of(copy), writer))
+        )
     if known.position is None:
         return replace(shown, state="reset", published_at=known.published_at)
     return replace(
@@ -240,6 +242,7 @@ def end_tables(replication: Replication, select: Sequence[str] = ()) -> Ended:
         writer = writer_of(copy)
         for channel in channels:
             writer.end_stream(changes_of_channel(record.id, f"{channel}/{name}"))
+    continue_numbers(ended.values())
     return Ended(streams, others, slot_of(record) if is_whole else "", is_whole)
 
 

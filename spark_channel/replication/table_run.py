@@ -1,7 +1,7 @@
 """One table of a replication: which rows a run copies, and under which position they are published."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.claims import StreamProgress
 from spark_channel.connectors.base.contract import is_row_refusal
 from spark_channel.connectors.base.together import SmallTable, Together
+from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import (
     BatchRefusedError,
     ChannelError,
@@ -44,6 +45,7 @@ __all__ = [
     "Pace",
     "RunSettings",
     "TableRun",
+    "continue_numbers",
     "is_of_values",
     "of_table",
     "reader_of",
@@ -103,6 +105,21 @@ def reader_of(copy: TableCopy) -> Reader:
     """The reader of a table's source, which is not opened yet."""
     made: Reader = _opened(copy.reader, "reader")
     return made
+
+
+def continue_numbers(copies: Iterable[TableCopy]) -> None:
+    """Let identity and serial columns of the targets count on: an application may add rows there from now on."""
+    for copy in copies:
+        try:
+            writer = writer_of(copy)
+            if isinstance(writer, SqlWriter):
+                writer.continue_numbers(reader_of(copy).definition)
+        except ChannelError as error:
+            _log.warning(
+                "%s: its numbers in the target may not go on behind its rows: %s",
+                copy.stream,
+                error,
+            )
 
 
 def together_of(copy: TableCopy, reader: Reader, writer: Writer) -> Together | None:
@@ -377,6 +394,7 @@ class TableRun:
             save_mode="overwrite" if planned.overwrite else "append",
             stream=planned.stream,
             part_of=f"replicate {self._report.run_id}",
+            leaves_builds=copy.leaves_builds,
         )
         return replace(made, channels=1, splits_per_channel=1) if copy.is_small else made
 

@@ -14,7 +14,7 @@ from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.contract import SourceTable
 from spark_channel.connectors.base.registry import Connector
 from spark_channel.connectors.base.stored import Overlap, most_overlap
-from spark_channel.connectors.sql.definition import DEFINING, lacking
+from spark_channel.connectors.sql.definition import DEFINING, Lack, lacking
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import (
@@ -76,6 +76,7 @@ class TableCopy:
     """One table, and where it goes. `reader` and `writer` are options of a transfer, `fault` why it cannot run.
 
     `source` is one for each source, whatever the login is. `file` is the name of the replication's file.
+    `leaves_builds`: indexes and constraints of the target are built at the times of `limit.builds`.
     """
 
     stream: str
@@ -87,6 +88,7 @@ class TableCopy:
     fault: str = ""
     source: str = ""
     file: str = ""
+    leaves_builds: bool = False
 
     @property
     def mode(self) -> str:
@@ -224,8 +226,8 @@ def _target_reader(copy: TableCopy) -> Reader:
     return made
 
 
-def lacks_of(copy: TableCopy, reader: Reader, writer: Writer) -> tuple[str, ...]:
-    """What the target, which is there, lacks of as much of its source's definition as `schema` asks for: statements.
+def lacks_of(copy: TableCopy, reader: Reader, writer: Writer) -> tuple[Lack, ...]:
+    """What the target, which is there, lacks of as much of its source's definition as `schema` asks for.
 
     Raises:
         ChannelError: an end cannot be read.
@@ -451,6 +453,9 @@ def _copy(
         _fault(replication, options),
         digest,
         replication.file,
+        leaves_builds=bool(replication.limit.builds)
+        and options.table_schema in ("keys", "full")
+        and options.mode != "full_then_changes",
     )
 
 
@@ -531,6 +536,11 @@ def _schema_fault(replication: Replication, options: StreamOptions) -> str:
     if level in (None, "columns"):
         return ""
     target = connector_of(replication.target, "writer")
+    if replication.limit.builds and target.name == "mysql":
+        return (
+            f"schema {level} makes a table of {target.name} with all of its indexes, before its rows, and limit.builds "
+            "would leave them to later: remove one of them"
+        )
     if target.name in _REPLACES and options.mode == "full_then_changes":
         return (
             f"schema {level} makes no followed table of {target.name}: remove it, or use mode full"

@@ -759,6 +759,7 @@ def rehearse(
             text_lengths=opened.text_lengths,
             reads=opened.reads(),
             definition=opened.definition,
+            leaves_builds=opened.spec.leaves_builds,
             native=native,
             one_pass=opened.one_pass,
         )

@@ -211,6 +211,7 @@ class Transfer:
                 alone=len(opened.plan.tasks) == 1,
                 one_pass=opened.one_pass and len(opened.plan.tasks) == 1,
                 definition=opened.definition,
+                leaves_builds=opened.spec.leaves_builds,
                 gathers=(opened.spec.channels or 1) == 1,
             )
             replaced = writer.foreign_content(opened.schema) if context.overwrite else ""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import spark_channel
+from spark_channel.clock import utc_now
 from tests.cli.typed import typed
 from tests.servers.mariadb import MariadbServer, MysqlServer
 from tests.servers.postgres import PostgresServer
@@ -201,3 +202,51 @@ def test_a_replication_leaves_the_index_builds_to_a_file_of_statements_of_each_t
         for statements in after.glob("*.sql"):
             dw.executescript(statements.read_text())
         assert dw.execute(wanted).fetchall() == shop.execute(wanted).fetchall() != []
+
+
+def test_indexes_are_built_at_their_times_also_after_a_build_that_was_killed(
+    postgres_server: PostgresServer,
+) -> None:
+    run, rows = postgres_server.psql, postgres_server.rows
+    drop = "DROP SCHEMA IF EXISTS timed, timed_dw CASCADE;"
+    run(
+        f"{drop} CREATE SCHEMA timed; CREATE SCHEMA timed_dw;"
+        "CREATE TABLE timed.shops (id int PRIMARY KEY, name text UNIQUE);"
+        "CREATE TABLE timed.orders (id int PRIMARY KEY, shop int REFERENCES timed.shops, n int CHECK (n > 0));"
+        "CREATE INDEX by_n ON timed.orders (n DESC, id) WHERE n > 1;"
+        "INSERT INTO timed.shops VALUES (1, 'a'); INSERT INTO timed.orders VALUES (1, 1, 7), (2, 1, 7); ANALYZE"
+    )
+    target = {**postgres_server.login, "currentSchema": "timed_dw"}
+    other_day = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")[(utc_now().weekday() + 3) % 7]
+    file = {
+        "source": postgres_server.login,
+        "target": target,
+        "defaults": {"schema": "full", "object": "{table}"},
+        "limit": {"builds": other_day},
+        "streams": {"timed.*": {}},
+    }
+    found = (
+        "SELECT c.relname, pg_get_indexdef(i.indexrelid), i.indisvalid::text FROM pg_index i "
+        "JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = 'timed_dw' AND c.relname NOT LIKE 'spark_channel%' ORDER BY 1"
+    )
+    why = {each.stream: each.why for each in spark_channel.replicate(None, file).tables}
+    assert rows(found) == []
+    assert f"left to limit.builds ({other_day}): " in why["timed.orders"]
+    assert 'CREATE INDEX CONCURRENTLY "by_n" ON "timed_dw"."orders"' in why["timed.orders"]
+    with pytest.raises(Exception, match="could not create unique index"):
+        run("CREATE UNIQUE INDEX CONCURRENTLY by_n ON timed_dw.orders (n)")
+    assert [name for name, _, _ in rows(found)] == ["by_n"]
+    run("INSERT INTO timed.orders VALUES (3, 1, 9)")
+    file["limit"] = {"builds": ["mon-sun"]}
+    report = spark_channel.replicate(None, file)
+    assert [each.why for each in report.tables] == ["", ""], report
+    made = {name: (text, is_valid) for name, text, is_valid in rows(found)}
+    assert sorted(made) == ["by_n", "orders_pkey", "shops_name_key", "shops_pkey"]
+    assert made["by_n"][0].endswith("(n DESC, id) WHERE (n > 1)")
+    assert {is_valid for _, is_valid in made.values()} == {"true"}
+    for row in ("(9, 2, 1)", "(9, 1, 0)", "(1, 1, 1)"):
+        with pytest.raises(Exception, match=r"foreign key|check constraint|duplicate key"):
+            run(f"INSERT INTO timed_dw.orders VALUES {row}")
+    assert rows("SELECT count(*)::text FROM timed_dw.orders") == [("3",)]
+    run(drop)

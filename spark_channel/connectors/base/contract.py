@@ -350,6 +350,7 @@ class WriteContext:
     `one_pass`: that task may also publish them, see `Writer.one_pass_rows`.
     `gathers`: few rows of several tasks become one file, of a writer that makes files.
     `definition`: how the one table is defined whose rows come unchanged; None = they come from elsewhere.
+    `leaves_builds`: a later step makes the indexes and constraints of a new table.
     """
 
     job: str
@@ -367,6 +368,7 @@ class WriteContext:
     one_pass: bool = False
     gathers: bool = False
     definition: Defines | None = field(default=None, hash=False)
+    leaves_builds: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from spark_channel.plain_text import log_of
 
 __all__ = [
     "DEFINING",
+    "Lack",
     "NewTable",
     "free_names",
     "is_build",
@@ -76,11 +77,11 @@ class NewTable:
                 "table %s has other names than its source: %s", label, "; ".join(self.renamed)
             )
 
-    def announce(self, label: str) -> None:
-        """Log, before a row moves, the index builds that no limit slows down."""
+    def announce(self, label: str, later: str) -> None:
+        """Log, before a row moves, the index builds that no limit slows down; `later`: how those are made."""
         if self.later:
             what = "; ".join(step.what for step in self.later)
-            _log.warning("table %s gets later, by a file of statements: %s", label, what)
+            _log.warning("table %s gets later, %s: %s", label, later, what)
         if self.builds:
             _log.warning(
                 "table %s gets, after its rows, what no limit slows down: %s",
@@ -207,6 +208,14 @@ def parts_of_both(
     return both | {key.label for key in one.foreign_keys if key.columns in theirs}, rest
 
 
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What a target lacks: a statement, or text for people. `is_build`: it makes a key, an index or a check."""
+
+    text: str
+    is_build: bool = False
+
+
 def lacking(
     dialect: WriteDialect,
     source: TableDefinition,
@@ -214,7 +223,7 @@ def lacking(
     *,
     is_full: bool,
     name_of: Callable[[str], str] = str,
-) -> list[str]:
+) -> list[Lack]:
     """What the target lacks of NOT NULL, the primary key and (`is_full`) indexes of the source, as statements.
 
     Foreign keys are named alone: their statements need the places of other copies.
@@ -234,7 +243,9 @@ def lacking(
         own = target.column(theirs(column.name) or "")
         if own is not None and column.not_null and not own.not_null:
             statement = dialect.not_null(table, own.name, own.declared)
-            said.append(statement or f"NOT NULL of {own.name}, which {dialect.product} cannot add")
+            said.append(
+                Lack(statement or f"NOT NULL of {own.name}, which {dialect.product} cannot add")
+            )
     keys = {
         key.columns: key.is_unique for key in target.constraints if key.is_plain and key.is_unique
     }
@@ -247,26 +258,26 @@ def lacking(
             continue
         if is_key:
             if target.primary is None and not held.get(columns):
-                said.append(dialect.keyed(table, columns, target.name))
+                said.append(Lack(dialect.keyed(table, columns, target.name), is_build=True))
         elif constraint.is_plain and constraint.kind in ("index", "unique constraint"):
             if columns in held and held[columns] >= constraint.is_unique:
                 continue
             made = _index(dialect, constraint, name_of(constraint.name), on, columns)
-            said.append(dialect.beside_writers(made))
+            said.append(Lack(dialect.beside_writers(made), is_build=True))
         elif source.system == target.system and constraint.text and constraint.text not in texts:
             made = dialect.stated(constraint, name_of(constraint.name), table, on)
             why = f", which {dialect.product} adds to no table that is there"
             said.append(
-                dialect.beside_writers(made)
+                Lack(dialect.beside_writers(made), is_build=True)
                 if made
-                else f"{constraint.label}: {constraint.text}{why}"
+                else Lack(f"{constraint.label}: {constraint.text}{why}")
             )
     there = {key.columns for key in target.foreign_keys}
     for foreign in source.foreign_keys if is_full else ():
         columns = tuple(theirs(name) or "" for name in foreign.columns)
         if all(columns) and columns not in there:
             listed = ", ".join(columns)
-            said.append(f"{foreign.label} of {listed} to the copy of {foreign.table}")
+            said.append(Lack(f"{foreign.label} of {listed} to the copy of {foreign.table}"))
     return said
 
 

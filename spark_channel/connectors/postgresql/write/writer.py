@@ -1,6 +1,6 @@
 """Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import ClassVar
@@ -193,6 +193,24 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
             return ()
         source = None if context.definition is None else context.definition()
         return counted_on(self.definition_of(session, table), source)
+
+    def clear_builds(self, names: Collection[str]) -> None:
+        listed = ", ".join(map(literal_sql, names))
+
+        def clear(session: PgWriteSession) -> None:
+            table = self.look(session).table
+            if table is None or not listed:
+                return
+            sql = literal_sql(DIALECT.place(table.schema, table.name))
+            left = session.rows(
+                "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid "  # noqa: S608 - quoted
+                f"WHERE i.indrelid = {sql}::regclass AND NOT i.indisvalid AND x.relname IN ({listed}) "
+                "AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)"
+            )
+            for (index,) in left:
+                session.rows(f"DROP INDEX CONCURRENTLY {index}")
+
+        self.run(TargetError, "clear builds", clear)
 
     def count_on(self, session: PgWriteSession, plan: SqlPlan) -> None:
         count_on(session, plan.numbers, plan.place.label)

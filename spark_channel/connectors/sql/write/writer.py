@@ -22,7 +22,7 @@ from spark_channel.connectors.base.contract import (
     WriteContext,
     WritePlan,
 )
-from spark_channel.connectors.base.definition import TableDefinition
+from spark_channel.connectors.base.definition import Defines, TableDefinition
 from spark_channel.connectors.base.feed import row_fields
 from spark_channel.connectors.base.stored import MOST_COUNTED, FreeConnections, counted
 from spark_channel.connectors.sql.catalog import TABLE, Column, Table, TargetTable
@@ -400,7 +400,7 @@ class SqlWriter(WriteProtocol[S]):
         new = replace(new, left_out=left)
         new.remark(place.label)
         self.left_out = new.left_out
-        if self.options.schema_after is not None:
+        if self.options.schema_after is not None or context.leaves_builds:
             if new.create and self.dialect.ddl_commits:
                 raise OptionError(
                     f"option 'schemaAfter' got {self.options.schema_after!r}, and {self.dialect.product} makes "
@@ -410,8 +410,11 @@ class SqlWriter(WriteProtocol[S]):
                 )
             new = new.without_builds(had)
         self.builds = new.builds
+        if self.options.schema_after is None:
+            self.builds += tuple(step.what for step in new.later)
         if self.options.is_limited or new.later:
-            new.announce(place.label)
+            in_file = self.options.schema_after is not None
+            new.announce(place.label, "by a file of statements" if in_file else "by limit.builds")
         return replace(plan, new_table=new)
 
     def _replaced(
@@ -493,6 +496,31 @@ class SqlWriter(WriteProtocol[S]):
 
     def count_on(self, session: S, plan: SqlPlan) -> None:
         """Run the plan's `numbers` in the transaction that publishes; one that is refused does not fail it."""
+
+    def continue_numbers(self, source: Defines) -> None:
+        """Let identity and serial columns of the table count on behind its rows, and its source's numbers.
+
+        Raises:
+            ChannelError: an end cannot be reached.
+        """
+
+        def work(session: S) -> None:
+            place = self.look(session)
+            context = WriteContext("numbers", definition=source)
+            numbers = () if place.table is None else self.numbers(session, place.table, context)
+            if numbers:
+                plan = SqlPlan(context.job, pa.schema([]), "job", numbers=numbers, place=place)
+                with self.transaction(session):
+                    self.count_on(session, plan)
+
+        self.run(TargetError, "continue numbers", work)
+
+    def build(self, statement: str) -> None:
+        """Build what the table lacks, by a statement that `lacking` returned."""
+        self.run(TargetError, "build", lambda session: session.rows(statement))
+
+    def clear_builds(self, names: Collection[str]) -> None:
+        """Drop indexes of the table with these names that a build left which was killed."""
 
     def definition_of(self, session: S, table: Table) -> TableDefinition | None:
         """The definition of a table of the target; None = the database says no expressions."""
