@@ -79,7 +79,13 @@ INSERT INTO other VALUES (1);
 INSERT INTO probe (a, b, e, f) VALUES (1, 1, 1, 1), (2, NULL, NULL, NULL);
 """
 _ALL = frozenset(PARTS)
-_BETWEEN = frozenset({"not null", "primary key", "unique", "index", "foreign key"})
+_BETWEEN = frozenset({"not null", "primary key", "unique", "index"})
+_MORE: Mapping[str, frozenset[str]] = {
+    "postgresql": frozenset({"foreign key", "sequence", "comment"}),
+    "mysql": frozenset({"foreign key", "sequence"}),
+    "sqlite": frozenset(),
+    "duckdb": frozenset(),
+}
 _ALIKE: Mapping[str, frozenset[str]] = {
     "postgresql": _ALL - {"trigger"},
     "mysql": _ALL - {"trigger"},
@@ -94,7 +100,7 @@ def carried(source: str, target: str) -> frozenset[str]:
         return frozenset({"not null", "primary key"} | ({"comment"} - _LACKS[source]))
     if source == target:
         return _ALIKE[source]
-    return _BETWEEN - (frozenset() if target in ("postgresql", "mysql") else {"foreign key"})
+    return _BETWEEN | _MORE[target]
 
 
 _LACKS: Mapping[str, frozenset[str]] = {
@@ -142,7 +148,7 @@ def page() -> str:
         f"{TITLES[name]} to itself": CARRIED[name, name] for name in DATABASES
     }
     others = [(one, two) for one, two in product(DATABASES, DATABASES) if one != two]
-    for targets in (DATABASES[:2], DATABASES[2:]):
+    for targets in (DATABASES[:1], DATABASES[1:2], DATABASES[2:]):
         (parts,) = {CARRIED[pair] for pair in others if pair[1] in targets}
         columns[f"another system to {', '.join(TITLES[name] for name in targets)}"] = parts
     columns["to Delta, Iceberg"] = CARRIED["postgresql", "delta"]

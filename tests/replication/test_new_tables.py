@@ -250,3 +250,37 @@ def test_indexes_are_built_at_their_times_also_after_a_build_that_was_killed(
             run(f"INSERT INTO timed_dw.orders VALUES {row}")
     assert rows("SELECT count(*)::text FROM timed_dw.orders") == [("3",)]
     run(drop)
+
+
+def test_a_table_of_another_system_takes_rows_without_a_number(
+    postgres_server: PostgresServer, mariadb_server: MariadbServer
+) -> None:
+    """From PostgreSQL into MariaDB, and on into PostgreSQL. One row got its number by hand."""
+    pg, maria = postgres_server, mariadb_server
+    drop = "DROP SCHEMA IF EXISTS counted, counted_dw CASCADE;"
+    pg.psql(
+        f"{drop} CREATE SCHEMA counted; CREATE SCHEMA counted_dw;"
+        "CREATE TABLE counted.t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v varchar(9));"
+        "COMMENT ON COLUMN counted.t.v IS 'it''s';"
+        "INSERT INTO counted.t (v) VALUES ('a'), ('b'); INSERT INTO counted.t OVERRIDING SYSTEM VALUE VALUES (10, 'c')"
+    )
+    maria.sql("DROP DATABASE IF EXISTS counted_dw; CREATE DATABASE counted_dw")
+    between = {**maria.login, "url": maria.url.rpartition("/")[0] + "/counted_dw"}
+    back = {**pg.login, "currentSchema": "counted_dw"}
+    for source, target, stream in (
+        ({**pg.login}, between, "counted.t"),
+        (between, back, "counted_dw.t"),
+    ):
+        streams = {stream: {"schema": "full", "object": "t"}}
+        for _ in range(2):
+            report = spark_channel.replicate(
+                None, {"source": source, "target": target, "streams": streams}
+            )
+            assert report.exit_code == 0, report
+        if target is between:
+            maria.sql("INSERT INTO counted_dw.t (v) VALUES ('d')")
+            assert maria.sql("SELECT id FROM counted_dw.t WHERE v = 'd'") == "11"
+    pg.psql("INSERT INTO counted_dw.t (v) VALUES ('e')")
+    assert pg.rows("SELECT id::text FROM counted_dw.t WHERE v = 'e'") == [("12",)]
+    maria.sql("DROP DATABASE counted_dw")
+    pg.psql(drop)

@@ -68,6 +68,12 @@ class NewTable:
         steps = tuple(step for step in self.steps if step not in later)
         return replace(self, steps=steps, later=tuple(later))
 
+    def with_carried(self, steps: Sequence[DefinitionStep]) -> "NewTable":
+        """The same with further steps, whose parts are no longer left out."""
+        done = {step.what for step in steps}
+        left = tuple(each for each in self.left_out if each.partition(": ")[0] not in done)
+        return replace(self, steps=(*self.steps, *steps), left_out=left)
+
     def remark(self, label: str) -> None:
         """Log what the table lacks of its source, and its other names."""
         if self.left_out:
@@ -154,7 +160,13 @@ def plain_new_table(
         statement = _index(dialect, constraint, name, table, constraint.columns)
         steps.append(DefinitionStep(constraint.label, (statement,)))
     why = f"{dialect.product} may read its SQL in another way than {definition.system}"
-    out += [f"{part}: {why}" for part in definition.of_parts()]
+    for part in definition.of_parts():
+        none = f"{dialect.product} gets none from another system"
+        out.append(f"{part}: {none if part.startswith('comment ') else why}")
+    for column in definition.columns:
+        if column.is_own and column.name in rows.names:
+            own = f"type {column.declared} of {column.name}"
+            out.append(f"{own}: the column takes values that the type refuses")
     why = "replicate adds it when both tables have their rows"
     if not dialect.adds_keys:
         why = f"{dialect.product} adds none to a table that is there"

@@ -46,7 +46,7 @@ from spark_channel.connectors.mysql.write.task_writer import (
     MysqlStagedWriter,
     is_of_rows,
 )
-from spark_channel.connectors.sql.catalog import Table, TargetTable
+from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.rights import lacking_to_stage
@@ -188,7 +188,32 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
             return replace(
                 plain, left_out=(f"what only CREATE TABLE says: {found}", *plain.left_out)
             )
-        return super().new_table(session, place, definition, rows, is_full=is_full)
+        new = super().new_table(session, place, definition, rows, is_full=is_full)
+        return self._with_numbers(new, definition) if is_full else new
+
+    def _with_numbers(self, new: NewTable, definition: TableDefinition) -> NewTable:
+        """`new`, made as the definition of another system says, with AUTO_INCREMENT: on the first column of the key."""
+        key = self.options.key_columns or new.key
+        column = definition.column(key[0]) if key else None
+        sequence = None if column is None else column.sequence
+        if (
+            column is None
+            or sequence is None
+            or (sequence.increment, self.options.create_table_column_types) != (1, None)
+        ):
+            return new
+        field = new.rows.field(column.name)
+        declared = self.dialect.created_type(field.name, field.type, key=True)
+        if not pa.types.is_integer(field.type) or sequence.following < 1:
+            return new
+        made = self.dialect.definition(
+            self.dialect.new_column(column.name, declared, not_null=True)
+        )
+        statements = (
+            f"ALTER TABLE {TABLE} MODIFY COLUMN {made} AUTO_INCREMENT",
+            f"ALTER TABLE {TABLE} AUTO_INCREMENT = {sequence.following}",
+        )
+        return new.with_carried([DefinitionStep(f"sequence of {column.name}", statements)])
 
     def definition_of(self, session: MysqlWriteSession, table: Table) -> TableDefinition:
         assert isinstance(table, MysqlTable)

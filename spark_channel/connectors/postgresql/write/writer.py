@@ -36,6 +36,7 @@ from spark_channel.connectors.postgresql.write.new_table import (
     keyed,
     relation_names,
     tried,
+    with_numbers,
 )
 from spark_channel.connectors.postgresql.write.publish import (
     check_staged,
@@ -179,6 +180,8 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         if is_full and definition.system == DIALECT.sql:
             return tried(session, place.schema, definition, rows, self.options, name_of)
         new = plain_new_table(DIALECT, definition, rows, is_full=is_full, name_of=name_of)
+        if is_full:
+            new = with_numbers(new, definition, place.schema, place.name, self.options)
         return keyed(new, self.options, self.options.key_columns or ())
 
     def free_names(self, session: PgWriteSession | None, schema: str) -> Callable[[str], str]:
