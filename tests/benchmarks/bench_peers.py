@@ -1,7 +1,6 @@
 """Other programs beside spark-channel, on one server and in one run: Debezium, dlt, Spark's JDBC source.
 
-Debezium's jars come from Maven, and dlt from PyPI, once, into artifacts/peers. sling is left out: its package downloads
-its program from elsewhere.
+Debezium's jars come from Maven, and dlt, sling, DuckDB and ConnectorX from PyPI, once, into artifacts/peers.
 """
 
 import contextlib
@@ -27,6 +26,7 @@ from spark_channel import register, throttle
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from tests.benchmarks.harness import Row, alternate, print_table, ratio
+from tests.benchmarks.programs import cpu_beside_programs
 from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -334,6 +334,11 @@ def _sums(server: PostgresServer, table: str) -> str:
     ).strip()
 
 
+def beside_programs() -> list[Row]:
+    """What other programs use of CPU for the same rows."""
+    return cpu_beside_programs(ROWS, ROUNDS, _install)
+
+
 # --- a limit for Spark's JDBC source ---
 
 
@@ -414,7 +419,7 @@ def _drain(orders: DataFrameReader, change: Callable[[DataFrame], DataFrame]) ->
 
 def main() -> list[Row]:
     found = []
-    for part in (postgresql_changes, mariadb_changes, copies, throttled_jdbc):
+    for part in (postgresql_changes, mariadb_changes, copies, beside_programs, throttled_jdbc):
         try:
             found += part()
         except MissingError as error:
