@@ -237,9 +237,8 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console", *, here:
     console.print(one_line(f"columns: {columns}"), markup=False)
     over = f"{many(len(made.tasks), 'split')} over {many(made.channels, 'channel')}"
     size = "" if made.nbytes is None else f", {short(made.nbytes)}B"
-    console.print(
-        f"{'unknown' if made.rows is None else f'about {short(made.rows)}'} rows{size}, in {over}"
-    )
+    rows = "unknown" if made.rows is None else f"about {short(made.rows)}"
+    console.print(one_line(f"{rows} rows{size}, in {over}"))
 
 
 def _dirty(spec: TransferSpec) -> str:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, Schema
 
 import spark_channel
+from spark_channel.connectors.base import compaction
 from spark_channel.transfers import plan as plans
 
 _FORMATS = {
@@ -62,5 +63,6 @@ def test_channels_that_the_user_asks_for_are_opened(tmp_path: Path) -> None:
 
 
 def test_more_rows_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "FEW_ROWS", 999)
+    for place in (plans, compaction):
+        monkeypatch.setattr(place, "FEW_ROWS", 999)
     assert _copied(tmp_path, "parquet", 1000) > 1

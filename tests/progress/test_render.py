@@ -209,7 +209,7 @@ def test_the_rows_of_a_summary_by_its_seconds_are_its_speed(
     )
     first = summary_lines(report)[0]
     words = re.fullmatch(
-        r"copied [\d ]+ rows \(.*?\) in (.+?): ([\d.]+)([kMGTPE]?) rows/s(?: over the (.+?) in which rows moved)?",
+        r"copied [\d ]+ rows? \(.*?\) in (.+?): ([\d.]+)([kMGTPE]?) rows/s(?: over the (.+?) in which rows moved)?",
         first,
     )
     assert words is not None, first
