@@ -199,6 +199,9 @@ def list_(output: Output = "text") -> None:
     if output == "json":
         typer.echo(json_line([_plain(entry.status) for entry in entries]))
         return
+    if not entries:
+        say("no limit is served on this host by this user, and no job with a limit runs")
+        return
     table = Table("limit", "rows/s", "bytes/s", "used", "jobs", "clients", "wait", "state")
     for entry in entries:
         status = entry.status

@@ -35,7 +35,7 @@ from spark_channel.connectors.base.registry import (
     is_database,
     load_writer,
 )
-from spark_channel.connectors.base.stored import MOST_COUNTED, counted
+from spark_channel.connectors.base.stored import MOST_COUNTED
 from spark_channel.connectors.sql.definition import DEFINING
 from spark_channel.datax import LoadedJob
 from spark_channel.errors import ChannelError, OptionError
@@ -130,7 +130,8 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
     outcome = carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
     if before and not outcome.code and outcome.rows_written:
         be = "was" if before == 1 else "were"
-        there = many(before, "row") if before <= MOST_COUNTED else counted(before, "row")
+        more = "more than " if before > MOST_COUNTED else ""
+        there = f"{more}{many(min(before, MOST_COUNTED), 'row')}"
         say(f"added to {there} that {be} there", error=True)
     return outcome.code
 
@@ -140,6 +141,8 @@ def _rows_before(end: Endpoint) -> int | None:
     options = {key: value for key, value in end.options.items() if key.lower() in _OF_PLACE}
     if is_database(end.name) and not any(key.lower() == "dbtable" for key in options):
         return None
+    if any(key.lower() == "writemode" and value != "insert" for key, value in end.options.items()):
+        return None  # rows with a key that is there are not added
     try:
         writer, _ = load_writer({**options, "writer": end.name})
         return writer.existing_rows()

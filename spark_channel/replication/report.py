@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, TransferReport
-from spark_channel.progress.report import clock_time, short
+from spark_channel.progress.report import clock_time, many, short
 
 __all__ = ["PARKED", "ReplicationReport", "State", "TableOutcome", "TablesProgress"]
 
@@ -186,8 +186,9 @@ class TablesProgress:
         left = ""
         if of_rows and all_rows and seconds > 0:
             left = f", ETA {clock_time((expected or 0) / all_rows * seconds - seconds)}"
+        done = f"{ended}{of} tables" if tables else many(ended, "table")
         return (
-            f"{ended}{of} tables done, {len(running)} running: {short(all_rows)} rows{of_rows}, "
+            f"{done} done, {len(running)} running: {short(all_rows)} rows{of_rows}, "
             f"{short(speed)} rows/s{left}"
         )
 

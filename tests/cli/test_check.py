@@ -170,13 +170,19 @@ def test_connect_asks_for_the_right_to_insert(tmp_path: Path, pg: Pg) -> None:
         file = write_job(tmp_path / "job.json", made_up(1), writer)
         (job,) = checked(file, "--connect")["jobs"]
         assert job["state"] == "refused"
-        assert f"GRANT INSERT ON {pg.schema}.u TO {role}" in "".join(job["faults"])
+        grant = f"GRANT INSERT ON {pg.schema}.u TO {role}"
+        assert grant in "".join(job["faults"])
         pg.server.psql(f"GRANT INSERT ON {pg.schema}.u TO {role}")
         assert checked(file, "--connect")["jobs"][0]["state"] == "runs"
         assert (
             pg.server.psql(f"SELECT count(*) FROM pg_tables WHERE schemaname = '{pg.schema}'")
             == "1"
         )
+        pg.server.psql(f"REVOKE INSERT ON {pg.schema}.u FROM {role}")
+        ran = typed("run", file)
+        assert ran.exit_code == 2
+        assert grant in f"{ran.output}{ran.exception}"
+        assert "moved" not in ran.output
     finally:
         pg.server.psql(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 

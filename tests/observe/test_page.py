@@ -478,6 +478,17 @@ def test_a_limit_far_above_the_speed_is_an_arrow_and_the_chart_has_the_scale_of_
     assert browser.run("return document.querySelector('#chart .limit').getAttribute('d')") == ""
 
 
+def test_a_job_that_failed_before_a_row_has_a_sentence_instead_of_an_empty_chart(
+    browser: Browser, page: PageServer, server: ServiceServer
+) -> None:
+    failed = server.jobs.open(JobSpec("write", target="csv /a/b.csv"))
+    server.jobs.enter(failed, Phase.FAILED)
+    browser.open(page.link(change=False))
+    browser.wait("document.querySelector('#phase').innerText == 'failed'")
+    assert "Nothing to draw" in browser.text("#job")
+    assert browser.run("return document.querySelector('#speed').hidden") is True
+
+
 def test_the_end_of_a_source_or_target_is_its_table_and_its_address() -> None:
     assert [
         view_module._of_end(text)

@@ -19,6 +19,7 @@ __all__ = [
     "MissingRights",
     "Right",
     "check_rights",
+    "check_rights_of_table",
     "lacking_to_read",
     "lacking_to_stage",
     "lacking_to_write",
@@ -32,6 +33,15 @@ _OF_MODES = {
     "upsert": ("SELECT", "INSERT", "UPDATE"),
     "apply": ("SELECT", "INSERT", "UPDATE", "DELETE"),
 }
+
+
+_BEFORE_ROWS = {
+    **_OF_MODES,
+    "skipExisting": ("INSERT",),
+    "upsert": ("INSERT", "UPDATE"),
+    "apply": (),
+}
+"""Without those that a write may do without: SELECT, as by columns, and what only some changes ask for."""
 
 
 class Right(NamedTuple):
@@ -110,6 +120,31 @@ def check_rights(
         raise of_input(TargetError(f"{writer.shown}: {said}"))
 
 
+def check_rights_of_table(
+    writer: "SqlWriter[S]", session: S, place: "WriteTarget", *, overwrite: bool
+) -> None:
+    """Check, before a row is read, for the rights on an existing table that a write of any rows needs.
+
+    Raises:
+        TargetError: the login lacks one; says which statement grants it.
+    """
+    if place.table is None or not writer.dialect.of_new_tables:
+        return
+    words = list(_BEFORE_ROWS[writer.options.write_mode])
+    if overwrite:
+        words.append(_to_empty(writer))
+    asked = [Right(place.schema, place.table.name, word) for word in words]
+    said = _advice(writer.dialect.lacking(session, asked), asked, "target") if asked else ""
+    if said:
+        raise of_input(TargetError(f"{writer.shown}: {said}"))
+
+
+def _to_empty(writer: "SqlWriter[S]") -> str:
+    dialect, options = writer.dialect, writer.options
+    keeps = options.truncate or dialect.ddl_commits
+    return dialect.emptied("", options).split()[0] if keeps else OWNER
+
+
 def _to_write(
     writer: "SqlWriter[S]",
     session: S,
@@ -126,8 +161,7 @@ def _to_write(
     if place.table is None:
         makes.append(place.schema)
     elif overwrite:
-        keeps = options.truncate or dialect.ddl_commits
-        words.append(dialect.emptied("", options).split()[0] if keeps else OWNER)
+        words.append(_to_empty(writer))
     if alters:
         words.append(dialect.to_alter)
     if getattr(options, "ledger", "") == "required":

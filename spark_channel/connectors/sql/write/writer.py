@@ -35,7 +35,11 @@ from spark_channel.connectors.sql.definition import (
     with_safe_key,
 )
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.rights import check_rights, lacking_to_write
+from spark_channel.connectors.sql.rights import (
+    check_rights,
+    check_rights_of_table,
+    lacking_to_write,
+)
 from spark_channel.connectors.sql.session import BY_ITSELF, S, run_in_transaction, split_script
 from spark_channel.connectors.sql.write.claim_tables import is_own_table
 from spark_channel.connectors.sql.write.claims import Claims
@@ -301,6 +305,8 @@ class SqlWriter(WriteProtocol[S]):
         published_at = claims.published_at(place.claimed, context)
         if published_at is not None:  # whatever has become of the table since
             return replace(plan, published_at=published_at)
+        if context.stream is None:  # whose batches are small: the server refuses them soon
+            check_rights_of_table(self, session, place, overwrite=context.overwrite)
         plan = self.with_definition(session, plan, place, context)
         self.leave_builds(plan, place)
         place = self._evolved(session, plan, place, context)
