@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_channel.connectors import WriteContext, load_writer
 from spark_channel.connectors.files.store import LocalStore
 from spark_channel.errors import OptionError, TargetError
 from tests.connectors.files.helpers import (
@@ -36,6 +37,7 @@ def test_a_target_without_permission(tmp_path_factory: pytest.TempPathFactory) -
     folder = Path("/tmp") / f"spark-channel-target-{os.getpid()}"
     folder.mkdir(mode=0o555)
     root = os.geteuid() == 0
+    delta, _ = load_writer({"writer": "delta", "path": str(folder / "t")})
     try:
         if root:
             os.seteuid(65534)
@@ -45,6 +47,10 @@ def test_a_target_without_permission(tmp_path_factory: pytest.TempPathFactory) -
             ) as caught:
                 write("csv", path, numbers(1))
             assert isinstance(caught.value.__cause__, PermissionError)
+            with pytest.raises(TargetError, match="permission denied to user"):
+                writer_of("csv", path).rehearse(WriteContext("job"), numbers(1).schema)
+        with pytest.raises(TargetError, match="permission denied to user"):
+            delta.rehearse(WriteContext("job"), numbers(1).schema)
         assert list(folder.iterdir()) == []
     finally:
         if root:
