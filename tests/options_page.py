@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
-from spark_channel.connectors.base.registry import Connector, all_connectors
+from spark_channel.connectors.base.connector import Connector
+from spark_channel.connectors.base.registry import all_connectors
 from spark_channel.connectors.files.options import (
     FileReadOptions,
     FileWriteOptions,

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from spark_channel.connectors.base.registry import AlsoReaches, Connector, Delivery, all_connectors
+from spark_channel.connectors.base.connector import AlsoReaches, Connector, Delivery
+from spark_channel.connectors.base.registry import all_connectors
 from spark_channel.options import CommitMode
 
 __all__ = ["link_of", "own_connectors", "pages"]

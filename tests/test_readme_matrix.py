@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.connectors.base.registry import Connector, all_connectors
+from spark_channel.connectors.base.connector import Connector
+from spark_channel.connectors.base.registry import all_connectors
 from spark_channel.connectors.records.direct_writer import DirectWriter
 from spark_channel.errors import OptionError
 from spark_channel.options import WriteOptions

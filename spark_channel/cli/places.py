@@ -26,8 +26,8 @@ from spark_channel.cli.run import (
     parse_conf,
 )
 from spark_channel.cli.text import say
+from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.registry import (
-    Connector,
     all_connectors,
     describe,
     find_connector,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
+    from spark_channel.connectors.base.connector import Connector
     from spark_channel.connectors.base.contract import (
         FetchSize,
         PartialWrite,
@@ -19,12 +20,7 @@ if TYPE_CHECKING:
         Writer,
     )
     from spark_channel.connectors.base.health import Health
-    from spark_channel.connectors.base.registry import (
-        Connector,
-        find_connector,
-        load_reader,
-        load_writer,
-    )
+    from spark_channel.connectors.base.registry import find_connector, load_reader, load_writer
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
@@ -43,7 +39,8 @@ else:
                 "Writer",
             ],
             "base.health": ["Health"],
-            "base.registry": ["Connector", "find_connector", "load_reader", "load_writer"],
+            "base.connector": ["Connector"],
+            "base.registry": ["find_connector", "load_reader", "load_writer"],
         },
     )
 

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_channel.connectors import Reader, Writer, find_connector
+from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.contract import SourceTable
-from spark_channel.connectors.base.registry import Connector
 from spark_channel.connectors.base.stored import Overlap, most_overlap
 from spark_channel.connectors.sql.definition import DEFINING, Lack, lacking
 from spark_channel.connectors.sql.session_pool import keeping_sessions

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from spark_channel.arrow_schema import without_notes
 from spark_channel.connectors import Reader
-from spark_channel.connectors.base.registry import Connector, describe, find_connector
+from spark_channel.connectors.base.connector import Connector
+from spark_channel.connectors.base.registry import describe, find_connector
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.splits import split_conditions

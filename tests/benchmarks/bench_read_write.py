@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from spark_channel.connectors.generator import GeneratorReader
+from spark_channel.connectors.generator.reader import GeneratorReader
 from spark_channel.planning import Split
 from spark_channel.spark.read import ChannelPartition, ChannelReader
 from spark_channel.spark.source import ChannelDataSource

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext, load_writer
-from spark_channel.connectors.generator import DiscardWriter
+from spark_channel.connectors.discard.writer import DiscardWriter
 from spark_channel.errors import TargetError
 from spark_channel.testing import writer_conformance
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize, load_reader
-from spark_channel.connectors.generator import GeneratorReader
+from spark_channel.connectors.generator.reader import GeneratorReader
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.testing import reader_conformance
 

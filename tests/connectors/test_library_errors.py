@@ -13,13 +13,15 @@ Guard = Callable[[], AbstractContextManager[Any]]
 
 
 def redis() -> AbstractContextManager[Any]:
-    from spark_channel.connectors.redis.client import RedisReadOptions, explained
+    from spark_channel.connectors.redis.client import explained
+    from spark_channel.connectors.redis.options import RedisReadOptions
 
     return explained(RedisReadOptions.parse({"url": "redis://h/0"})[0], SourceError)
 
 
 def mongodb() -> AbstractContextManager[Any]:
-    from spark_channel.connectors.mongodb.client import MongoReadOptions, explained
+    from spark_channel.connectors.mongodb.client import explained
+    from spark_channel.connectors.mongodb.options import MongoReadOptions
 
     given = {"url": "mongodb://h/d", "collection": "c"}
     return explained(MongoReadOptions.parse(given)[0], SourceError)

@@ -1,6 +1,8 @@
 """Which connector a name, a url or a path means."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from spark_channel.connectors.base import connector as declaring
 from spark_channel.connectors.base import registry
+from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.connectors.base.registry import (
-    Connector,
     all_connectors,
     connector_names,
     find_connector,
@@ -73,6 +76,13 @@ def test_what_means_nothing_is_told(options: dict[str, Any], half: str, message:
         find_connector(options, half)
 
 
+LIBRARIES = {need for connector in all_connectors() for need in connector.needs} | {
+    "sqlglot",
+    "stamina",
+    "adbc_driver_manager",
+}
+
+
 def test_a_password_in_an_url_stays_out_of_the_message() -> None:
     with pytest.raises(OptionError) as caught:
         find_connector({"url": "oracle://scott:tiger@host/db"}, "reader")
@@ -120,9 +130,9 @@ def test_a_library_that_is_not_there_is_told_with_the_command(
     (connector,) = (each for each in all_connectors() if each.name == name)
     gone = connector.needs[0]
     monkeypatch.setattr(
-        registry, "find_spec", lambda each: None if each == gone else find_spec(each)
+        declaring, "find_spec", lambda each: None if each == gone else find_spec(each)
     )
-    monkeypatch.setattr(registry, "_FOUND", set())
+    monkeypatch.setattr(declaring, "_FOUND", set())
     with pytest.raises(
         MissingPackageError, match=rf"{name}' needs {gone}, .*pip install 'spark-channel\[{name}\]'"
     ):
@@ -175,3 +185,19 @@ def test_warnings_of_ignored_options_come_with_the_connector() -> None:
     assert warnings == ["option 'driver' is ignored: no JDBC driver takes part"]
     _, warnings = load_writer({"url": "jdbc:sqlite:/a.db", "dbtable": "t", "fetchsize": "10"})
     assert warnings == ["option 'fetchsize' is ignored: it applies to reading"]
+
+
+def test_a_declaration_imports_nothing_of_its_system() -> None:
+    code = (
+        "import sys; before = {*sys.modules}; import spark_channel.connectors.base.connector; "
+        "known = {*sys.modules}; from spark_channel.connectors.base import registry; "
+        "found = registry.all_connectors(); "
+        "print(len(found), *sorted({*sys.modules} - known))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    count, *imported = run.stdout.split()
+    assert int(count) > 20
+    packages = {f"spark_channel.connectors.{home}" for home in registry._HOMES.values()}
+    ours = {name for name in imported if name.startswith("spark_channel.connectors.")}
+    assert ours == {*packages, "spark_channel.connectors.base.registry"}
+    assert not {name.partition(".")[0] for name in imported} & LIBRARIES

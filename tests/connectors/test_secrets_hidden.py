@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from pydantic import BeforeValidator, SecretStr
 
 from spark_channel.connectors.base import registry
+from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.contract import Reader, WriteContext
 from spark_channel.connectors.base.registry import (
-    Connector,
     all_connectors,
     describe,
     find_connector,

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_channel.connectors.base import connector as declaring
 from spark_channel.connectors.base import registry
-from spark_channel.connectors.base.registry import Connector, connector_names, find_connector
+from spark_channel.connectors.base.connector import Connector
+from spark_channel.connectors.base.registry import connector_names, find_connector
 from spark_channel.datax import load_job
 from spark_channel.datax.plugins import readers, writers
 from spark_channel.errors import JobFileError
@@ -350,7 +352,7 @@ def test_plan_and_check_tell_of_connectors(make_job: Any, tmp_path: Path) -> Non
 def test_a_connector_whose_libraries_are_missing_is_told_by_check(
     make_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_is_installed", lambda name: name != "deltalake")
+    monkeypatch.setattr(declaring, "_is_installed", lambda name: name != "deltalake")
     file = tmp_path / "job.json"
     file.write_text(json.dumps(make_job("delta", {"path": "a"})))
     (job,) = json.loads(typed("check", str(file), "--output", "json").stdout)["jobs"]

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors import find_connector
 from spark_channel.connectors.base import registry
+from spark_channel.connectors.base.connector import Connector
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, EndpointOverrides, Target, TransferSpec
 from spark_channel.spark.read import ChannelReader
@@ -93,7 +94,7 @@ def test_options_may_reach_what_is_experimental(
 
 
 def test_a_connector_of_a_third_party_is_experimental_until_it_says_otherwise() -> None:
-    assert registry.Connector("theirs", "module:Reader", None).maturity == "experimental"
+    assert Connector("theirs", "module:Reader", None).maturity == "experimental"
 
 
 def test_a_transfer_with_several_ends_has_one_line(

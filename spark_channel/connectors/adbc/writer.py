@@ -4,7 +4,7 @@ import re
 import secrets
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -20,20 +20,17 @@ from spark_channel.connectors.adbc.dialect import (
     may_skip,
     placed,
 )
+from spark_channel.connectors.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.adbc.session import (
-    AdbcReadOptions,
     AdbcSession,
-    AdbcWriteOptions,
     BusyError,
     is_busy,
     is_conflict,
     is_lost,
 )
-from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
-from spark_channel.connectors.sql.read.reader import SqlReader
-from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.write.claim_tables import TASKS, ClaimDialect
 from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
@@ -45,17 +42,13 @@ from spark_channel.errors import (
     BatchRefusedError,
     OptionError,
     SchemaError,
-    SourceError,
     TargetError,
 )
-from spark_channel.options import CommitMode, ReadOptions, WriteOptions
+from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
-__all__ = [
-    "AdbcReader",
-    "AdbcWriter",
-]
+__all__ = ["AdbcWriter"]
 
 
 _BUSY_SECONDS = 60.0
@@ -184,21 +177,6 @@ class AdbcTaskWriter(SqlTaskWriter[AdbcSession]):
             self._writer.merge_all(self._open, self._plan, rows)
         else:
             self._writer.append(self._open, self._plan, rows)
-
-
-class AdbcReader(SqlReader):
-    """One split, or ranges of `partitionColumn` of about equal rows. Types are those that the driver gives."""
-
-    Options: ClassVar[type[ReadOptions]] = AdbcReadOptions
-    options: AdbcReadOptions
-
-    def __init__(self, options: AdbcReadOptions) -> None:
-        super().__init__(options, AdbcDialect(options.sql_dialect()))
-
-    feed = Reader.feed  # none: drivers do not say how their databases order and compare values
-
-    def connect(self, purpose: str) -> AbstractContextManager[Session]:
-        return AdbcSession(self.options, SourceError)
 
 
 _log = log_of(__name__)

@@ -12,11 +12,8 @@ import sqlglot
 from sqlglot import exp
 
 from spark_channel.connectors.base.contract import Reader
-from spark_channel.connectors.clickhouse.session import (
-    ClickhouseReadOptions,
-    ClickhouseSession,
-    is_lost,
-)
+from spark_channel.connectors.clickhouse.options import ClickhouseReadOptions
+from spark_channel.connectors.clickhouse.session import ClickhouseSession, is_lost
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.read.reader import SqlReader

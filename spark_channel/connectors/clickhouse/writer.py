@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.base.stored import MOST_COUNTED, Stored, counted
+from spark_channel.connectors.clickhouse.options import ClickhouseWriteOptions
 from spark_channel.connectors.clickhouse.reader import (
     ClickhouseDialect,
     ClickhouseTable,
@@ -15,7 +16,7 @@ from spark_channel.connectors.clickhouse.reader import (
     takes_null,
     zone_of,
 )
-from spark_channel.connectors.clickhouse.session import ClickhouseSession, ClickhouseWriteOptions
+from spark_channel.connectors.clickhouse.session import ClickhouseSession
 from spark_channel.connectors.records.direct_writer import (
     DirectOptions,
     DirectWriter,

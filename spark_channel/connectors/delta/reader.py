@@ -10,8 +10,8 @@ import pyarrow as pa
 from spark_channel.arrow_schema import check_columns
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.delta.options import DeltaReadOptions
 from spark_channel.connectors.delta.table import (
-    DeltaReadOptions,
     check_deletion_vectors,
     check_readable,
     columns_of,

@@ -32,9 +32,8 @@ from spark_channel.connectors.delta.claims import (
     was_written_here,
 )
 from spark_channel.connectors.delta.entry import entry, is_kept
+from spark_channel.connectors.delta.options import DeltaWriteOptions, Table
 from spark_channel.connectors.delta.table import (
-    DeltaWriteOptions,
-    Table,
     check_deletion_vectors,
     check_readable,
     check_writable,

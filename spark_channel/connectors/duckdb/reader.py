@@ -10,7 +10,8 @@ import pyarrow as pa
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.duckdb.definition import read_definition
 from spark_channel.connectors.duckdb.dialect import DuckdbDialect, DuckdbTable
-from spark_channel.connectors.duckdb.session import DuckdbReadOptions, DuckdbSession, check_file
+from spark_channel.connectors.duckdb.options import DuckdbReadOptions
+from spark_channel.connectors.duckdb.session import DuckdbSession, check_file
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.splits import Quantiles, Splitter, distinct

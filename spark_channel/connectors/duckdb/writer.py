@@ -20,7 +20,8 @@ from spark_channel.connectors.duckdb.dialect import (
     DuckdbWriteDialect,
     staged_schema,
 )
-from spark_channel.connectors.duckdb.session import DuckdbSession, DuckdbWriteOptions, check_file
+from spark_channel.connectors.duckdb.options import DuckdbWriteOptions
+from spark_channel.connectors.duckdb.session import DuckdbSession, check_file
 from spark_channel.connectors.sql.catalog import Table, TargetTable, WriteColumn
 from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect

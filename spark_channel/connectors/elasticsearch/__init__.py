@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from spark_channel import lazy
+from spark_channel.connectors.base.connector import AT_LEAST_ONCE, AlsoReaches, Connector
 
 if TYPE_CHECKING:
     from spark_channel.connectors.elasticsearch.reader import ElasticsearchReader
@@ -12,4 +13,16 @@ else:
         __name__, {"reader": ["ElasticsearchReader"], "writer": ["ElasticsearchWriter"]}
     )
 
-__all__ = ["ElasticsearchReader", "ElasticsearchWriter"]
+__all__ = ["CONNECTOR", "ElasticsearchReader", "ElasticsearchWriter"]
+
+CONNECTOR = Connector(
+    "elasticsearch",
+    "spark_channel.connectors.elasticsearch:ElasticsearchReader",
+    "spark_channel.connectors.elasticsearch:ElasticsearchWriter",
+    about="Elasticsearch and OpenSearch indexes",
+    secrets=("url", "password", "apiKey"),
+    maturity="stable",
+    tested="OpenSearch 2.19",
+    delivery=AT_LEAST_ONCE,
+    also=(AlsoReaches("Elasticsearch", "stable", "Elasticsearch 7.17; 8 was not run"),),
+)

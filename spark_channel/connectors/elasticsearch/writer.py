@@ -13,12 +13,8 @@ import pyarrow as pa
 
 from spark_channel.connectors.base.contract import Receipt, WritePlan
 from spark_channel.connectors.base.stored import Stored
-from spark_channel.connectors.elasticsearch.client import (
-    ElasticWriteOptions,
-    Server,
-    path_of,
-    stored_at,
-)
+from spark_channel.connectors.elasticsearch.client import Server, path_of, stored_at
+from spark_channel.connectors.elasticsearch.options import ElasticWriteOptions
 from spark_channel.connectors.records.direct_writer import DirectWriter, Rejected, Sink
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.options import WriteOptions

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from spark_channel.connectors.base.types import SMALL_INT, number_type
 from spark_channel.connectors.files.formats.text import merge_inferred
-from spark_channel.connectors.http.client import Client, HttpReadOptions
+from spark_channel.connectors.http.client import Client
+from spark_channel.connectors.http.options import HttpReadOptions
 from spark_channel.connectors.records import Columns, RecordReader
 from spark_channel.connectors.records.columns import MISSING, found_at, path_in, path_of
 from spark_channel.errors import SourceError

@@ -11,9 +11,9 @@ from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, F
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import reading
 from spark_channel.connectors.files.formats.base import batch_rows
+from spark_channel.connectors.iceberg.options import IcebergReadOptions
 from spark_channel.connectors.iceberg.outside import check_inside
 from spark_channel.connectors.iceberg.table import (
-    IcebergReadOptions,
     arrow_columns,
     data_file_of,
     data_file_rows,

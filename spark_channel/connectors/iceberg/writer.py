@@ -14,10 +14,9 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import Claim, Identity, unless_replaced
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim, kept_of
 from spark_channel.connectors.files.conditions import ValueRange
+from spark_channel.connectors.iceberg.options import IcebergWriteOptions, TableOptions
 from spark_channel.connectors.iceberg.outside import check_inside
 from spark_channel.connectors.iceberg.table import (
-    IcebergWriteOptions,
-    TableOptions,
     arrow_columns,
     data_file_rows,
     explained,

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from spark_channel import lazy
+from spark_channel.connectors.base.connector import AT_LEAST_ONCE, Connector
 
 if TYPE_CHECKING:
     from spark_channel.connectors.kafka.reader import KafkaReader
@@ -12,4 +13,17 @@ else:
         __name__, {"reader": ["KafkaReader"], "writer": ["KafkaWriter"]}
     )
 
-__all__ = ["KafkaReader", "KafkaWriter"]
+__all__ = ["CONNECTOR", "KafkaReader", "KafkaWriter"]
+
+CONNECTOR = Connector(
+    "kafka",
+    "spark_channel.connectors.kafka:KafkaReader",
+    "spark_channel.connectors.kafka:KafkaWriter",
+    about="topics of Apache Kafka",
+    needs=("confluent_kafka",),
+    secrets=("password", "sslpassword", "clientProperties"),
+    feed=("new records",),
+    maturity="stable",
+    tested="Apache Kafka 4.1",
+    delivery=AT_LEAST_ONCE,
+)

@@ -27,12 +27,12 @@ from spark_channel.connectors.base.contract import (
 )
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import writing
+from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.connectors.lake.replace import KeyMatch, Replaced, RowMatcher, WhereMatch
 from spark_channel.connectors.lake.table import (
     NO_NOTES,
     Change,
     LakeTable,
-    LakeWriteOptions,
     NewFile,
     Partition,
     TableFile,

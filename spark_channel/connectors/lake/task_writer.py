@@ -29,7 +29,8 @@ from spark_channel.connectors.files.formats.base import Sink
 from spark_channel.connectors.files.formats.parquet import RowGroupEncoder
 from spark_channel.connectors.files.formats.types import leaf_columns
 from spark_channel.connectors.files.store import Store
-from spark_channel.connectors.lake.table import LakeWriteOptions, NewFile, Partition, conform
+from spark_channel.connectors.lake.options import LakeWriteOptions
+from spark_channel.connectors.lake.table import NewFile, Partition, conform
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.lazy import compute as pc
 

@@ -27,13 +27,13 @@ from spark_channel.connectors.base.stored import counted
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import writing
 from spark_channel.connectors.lake.compact import LakeMerger
+from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.connectors.lake.publish import LakePlan
 from spark_channel.connectors.lake.table import (
     NO_NOTES,
     Change,
     CreatedMeanwhileError,
     LakeTable,
-    LakeWriteOptions,
     TableNotes,
     TableState,
     check_no_char,

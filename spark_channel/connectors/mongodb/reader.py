@@ -16,13 +16,12 @@ from spark_channel.connectors.base.contract import Read
 from spark_channel.connectors.base.stored import Stored
 from spark_channel.connectors.mongodb.client import (
     Documents,
-    MongoReadOptions,
     connected,
     is_passing,
     plain,
-    query_document,
     stored_at,
 )
+from spark_channel.connectors.mongodb.options import MongoReadOptions, query_document
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions

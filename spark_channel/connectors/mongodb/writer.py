@@ -16,12 +16,11 @@ from spark_channel.connectors.base.stored import Stored
 from spark_channel.connectors.mongodb.client import (
     Documents,
     Encoder,
-    MongoWriteOptions,
     connected,
     explained,
-    query_document,
     stored_at,
 )
+from spark_channel.connectors.mongodb.options import MongoWriteOptions, query_document
 from spark_channel.connectors.records.direct_writer import DirectWriter, Rejected, Sink
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions

@@ -3,6 +3,14 @@
 from typing import TYPE_CHECKING
 
 from spark_channel import lazy
+from spark_channel.connectors.base.connector import (
+    CURSOR,
+    LENIENT,
+    LOCAL_TEXTS,
+    ONCE,
+    Connector,
+    DataxCompatibility,
+)
 
 if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.read.reader import PostgresReader
@@ -12,4 +20,23 @@ else:
         __name__, {"read.reader": ["PostgresReader"], "write.writer": ["PostgresWriter"]}
     )
 
-__all__ = ["PostgresReader", "PostgresWriter"]
+__all__ = ["CONNECTOR", "PostgresReader", "PostgresWriter"]
+
+CONNECTOR = Connector(
+    "postgresql",
+    "spark_channel.connectors.postgresql:PostgresReader",
+    "spark_channel.connectors.postgresql:PostgresWriter",
+    schemes=("postgresql", "postgres"),
+    about="PostgreSQL databases",
+    needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy"),
+    port=5432,
+    dialect="postgres",
+    datax=("postgresql",),
+    secrets=("url", "password", "sslpassword"),
+    feed=(CURSOR, "slot"),
+    as_datax=DataxCompatibility(writer=LENIENT, texts=LOCAL_TEXTS, zone="sessionTimeZone"),
+    maturity="stable",
+    tested="PostgreSQL 15; the main tests also on 13 and 18",
+    delivery=ONCE,
+    together="spark_channel.connectors.postgresql.write.small_tables:joined",
+)

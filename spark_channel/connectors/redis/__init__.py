@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from spark_channel import lazy
+from spark_channel.connectors.base.connector import AlsoReaches, Connector
 
 if TYPE_CHECKING:
     from spark_channel.connectors.redis.reader import RedisReader
@@ -12,4 +13,19 @@ else:
         __name__, {"reader": ["RedisReader"], "writer": ["RedisWriter"]}
     )
 
-__all__ = ["RedisReader", "RedisWriter"]
+__all__ = ["CONNECTOR", "RedisReader", "RedisWriter"]
+
+CONNECTOR = Connector(
+    "redis",
+    "spark_channel.connectors.redis:RedisReader",
+    "spark_channel.connectors.redis:RedisWriter",
+    schemes=("redis", "rediss"),
+    about="keys of Redis and Valkey",
+    needs=("redis",),
+    port=6379,
+    secrets=("url", "password"),
+    maturity="stable",
+    tested="Redis 7.0 and 8.0, alone and as a cluster of three",
+    delivery={"job": "once", "task": "at least once"},
+    also=(AlsoReaches("Valkey", "stable", "Valkey 9.1, alone and as a cluster of three"),),
+)

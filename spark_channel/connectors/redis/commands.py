@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from spark_channel.connectors.records.columns import json_text, text_of
-from spark_channel.connectors.redis.client import RedisWriteOptions
+from spark_channel.connectors.redis.options import RedisWriteOptions
 from spark_channel.errors import OptionError, SchemaError
 
 __all__ = ["Command", "Commands"]

@@ -10,7 +10,8 @@ import redis
 
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
 from spark_channel.connectors.records.columns import json_text
-from spark_channel.connectors.redis.client import RedisReadOptions, connected
+from spark_channel.connectors.redis.client import connected
+from spark_channel.connectors.redis.options import RedisReadOptions
 from spark_channel.connectors.redis.writer import OWN_KEYS
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions

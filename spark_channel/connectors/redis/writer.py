@@ -41,7 +41,6 @@ from spark_channel.connectors.base.stored import MOST_COUNTED, counted
 from spark_channel.connectors.files.claims import new_attempt
 from spark_channel.connectors.records.direct_writer import DirectWriter, RecordTask, Rejected, Sink
 from spark_channel.connectors.redis.client import (
-    RedisWriteOptions,
     connected,
     explained,
     is_busy,
@@ -49,6 +48,7 @@ from spark_channel.connectors.redis.client import (
     is_passing,
 )
 from spark_channel.connectors.redis.commands import Command, Commands
+from spark_channel.connectors.redis.options import RedisWriteOptions
 from spark_channel.errors import CommitError, OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from spark_channel import lazy
+from spark_channel.connectors.base.connector import CURSOR, ONCE, Connector
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sqlite.reader import SqliteReader
@@ -12,4 +13,20 @@ else:
         __name__, {"reader": ["SqliteReader"], "writer": ["SqliteWriter"]}
     )
 
-__all__ = ["SqliteReader", "SqliteWriter"]
+__all__ = ["CONNECTOR", "SqliteReader", "SqliteWriter"]
+
+CONNECTOR = Connector(
+    "sqlite",
+    "spark_channel.connectors.sqlite:SqliteReader",
+    "spark_channel.connectors.sqlite:SqliteWriter",
+    schemes=("sqlite",),
+    suffixes=(".db", ".sqlite", ".sqlite3"),
+    about="SQLite databases",
+    dialect="sqlite",
+    datax=("sqlite3", "sqlite"),
+    secrets=("url",),
+    feed=(CURSOR,),
+    maturity="stable",
+    tested="SQLite 3.40",
+    delivery=ONCE,
+)

@@ -15,12 +15,8 @@ from spark_channel.connectors.sql.read.splits import split_conditions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sqlite.definition import read_definition
 from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteTable, misfit_condition
-from spark_channel.connectors.sqlite.session import (
-    SqliteReadOptions,
-    SqliteSession,
-    check_file,
-    session_statements,
-)
+from spark_channel.connectors.sqlite.options import SqliteReadOptions
+from spark_channel.connectors.sqlite.session import SqliteSession, check_file, session_statements
 from spark_channel.connectors.sqlite.types import SHOWN, declared_type, raw_type
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions

@@ -9,28 +9,19 @@ import os
 import re
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.options import FileReadOptions, FileUrl, FileWriteOptions
 from spark_channel.connectors.sql.session import IN_SESSION, IN_TRANSACTION, BatchSize, BoundSession
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from spark_channel.final_errors import final, of_input
 
-__all__ = [
-    "SqliteReadOptions",
-    "SqliteSession",
-    "SqliteWriteOptions",
-    "check_file",
-    "refuses_data",
-    "session_statements",
-    "statements_of",
-]
+__all__ = ["SqliteSession", "check_file", "refuses_data", "session_statements", "statements_of"]
 
 
 _OFF = ("case_sensitive_like", "foreign_keys", "ignore_check_constraints", "recursive_triggers")
@@ -206,38 +197,6 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
         raise of_input(failure(f"database file {path} does not exist{hint}"))
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise of_input(failure(f"{path}: Permission denied; let this user read the file"))
-
-
-_IGNORED: Mapping[str, str] = {
-    "user": "a SQLite file has no logins",
-    "password": "a SQLite file has no logins",
-    "queryTimeout": "a statement on a SQLite file has no timeout; 'lockTimeout' bounds the wait for a lock",
-    "isolationLevel": "SQLite's transactions are always serializable",
-    "hint": "SQLite takes no hints",
-    "cascadeTruncate": "SQLite cascades only where its foreign keys say so",
-    "tableComment": "SQLite keeps no comments on tables",
-}
-
-_FILE_URL = FileUrl(
-    "sqlite",
-    "SQLite",
-    "db",
-    "give 'lockTimeout' for busy_timeout, and 'sessionInitStatement' for a PRAGMA",
-)
-
-
-class SqliteReadOptions(FileReadOptions):
-    """Options of the SQLite reader."""
-
-    ignored: ClassVar[Mapping[str, str]] = {**FileReadOptions.ignored, **_IGNORED}
-    file_url: ClassVar[FileUrl] = _FILE_URL
-
-
-class SqliteWriteOptions(FileWriteOptions):
-    """Options of the SQLite writer."""
-
-    ignored: ClassVar[Mapping[str, str]] = {**FileWriteOptions.ignored, **_IGNORED}
-    file_url: ClassVar[FileUrl] = _FILE_URL
 
 
 _TRANSACTION = re.compile(

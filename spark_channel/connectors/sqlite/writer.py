@@ -21,9 +21,9 @@ from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sqlite.definition import read_definition, tried
 from spark_channel.connectors.sqlite.dialect import SqliteTable, SqliteWriteDialect
+from spark_channel.connectors.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sqlite.session import (
     SqliteSession,
-    SqliteWriteOptions,
     check_file,
     refuses_data,
     session_statements,

@@ -20,13 +20,8 @@ from spark_channel.connectors.base.contract import (
 from spark_channel.connectors.files.claims import new_attempt
 from spark_channel.connectors.records.columns import json_text
 from spark_channel.connectors.records.direct_writer import DirectWriter, RecordTask, Sink
-from spark_channel.connectors.stream_load.client import (
-    Busy,
-    Load,
-    StreamLoadOptions,
-    run,
-    table_columns,
-)
+from spark_channel.connectors.stream_load.client import Busy, Load, run, table_columns
+from spark_channel.connectors.stream_load.options import StreamLoadOptions
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions

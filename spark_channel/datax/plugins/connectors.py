@@ -11,13 +11,8 @@ from typing import Annotated, Any, ClassVar
 import pyarrow as pa
 from pydantic import BeforeValidator
 
-from spark_channel.connectors.base.registry import (
-    Connector,
-    DataxCompatibility,
-    all_connectors,
-    connector_names,
-    find_connector,
-)
+from spark_channel.connectors.base.connector import Connector, DataxCompatibility
+from spark_channel.connectors.base.registry import all_connectors, connector_names, find_connector
 from spark_channel.datax.columns import column_type, time_patterns
 from spark_channel.datax.place import ParsedPlugin, PluginContext, at
 from spark_channel.datax.values import JobSection, Positive, Text, refusal, refused

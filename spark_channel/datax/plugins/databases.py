@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from spark_channel.connectors.base.registry import Connector, all_connectors
+from spark_channel.connectors.base.connector import Connector
+from spark_channel.connectors.base.registry import all_connectors
 from spark_channel.datax.columns import with_unique_names
 from spark_channel.datax.place import ParsedPlugin, PluginContext
 from spark_channel.datax.plugins.connectors import (

@@ -15,7 +15,7 @@ bson = pytest.importorskip("bson", reason="pymongo is not installed")
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp  # noqa: E402 - behind importorskip
 
 from spark_channel.connectors import load_reader, load_writer  # noqa: E402 - behind importorskip
-from spark_channel.connectors.mongodb.client import query_document  # noqa: E402 - behind importorskip
+from spark_channel.connectors.mongodb.options import query_document  # noqa: E402 - behind importorskip
 from spark_channel.connectors.mongodb.shell import parse_query  # noqa: E402 - behind importorskip
 from spark_channel.datax import load_job  # noqa: E402 - behind importorskip
 from spark_channel.errors import JobFileError, OptionError  # noqa: E402 - behind importorskip

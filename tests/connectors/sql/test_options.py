@@ -8,7 +8,7 @@ import pytest
 from spark_channel.connectors.mysql.options import MysqlReadOptions, MysqlWriteOptions
 from spark_channel.connectors.postgresql.options import PostgresReadOptions, PostgresWriteOptions
 from spark_channel.connectors.sql.options import Credentials
-from spark_channel.connectors.sqlite.session import SqliteReadOptions, SqliteWriteOptions
+from spark_channel.connectors.sqlite.options import SqliteReadOptions, SqliteWriteOptions
 from spark_channel.errors import OptionError
 
 database_path = SqliteReadOptions.file_url.path

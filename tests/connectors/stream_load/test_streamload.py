@@ -11,7 +11,8 @@ import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, load_writer
 from spark_channel.connectors.stream_load import client as streamload_http
-from spark_channel.connectors.stream_load.client import Load, StreamLoadOptions
+from spark_channel.connectors.stream_load.client import Load
+from spark_channel.connectors.stream_load.options import StreamLoadOptions
 from spark_channel.connectors.stream_load.writer import encoded
 from spark_channel.datax import load_job
 from spark_channel.errors import (

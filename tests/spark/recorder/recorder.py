@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from spark_channel.connectors import Reader, Receipt, TaskWriter, WriteContext, WritePlan, Writer
-from spark_channel.connectors.base.registry import Connector
+from spark_channel.connectors.base.connector import Connector
 from spark_channel.options import Amount, ByteAmount, ReadOptions, WriteOptions
 from spark_channel.planning import Split
 from tests.spark.timeline import record

@@ -112,7 +112,7 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         return f"{address.host}:{address.port}"
 
     def health(self) -> Health:
-        from spark_channel.connectors.mysql.read.reader import MysqlHealth
+        from spark_channel.connectors.mysql.health import MysqlHealth
 
         return MysqlHealth(self.options, TargetError, self.row_cost)
 

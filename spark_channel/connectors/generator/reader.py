@@ -6,37 +6,23 @@ whatever the splits, the batches and the retries.
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
-from pydantic import BeforeValidator, Field
 
-from spark_channel.connectors.base.contract import (
-    Reader,
-    Receipt,
-    RowTally,
-    TaskWriter,
-    WriteContext,
-    WritePlan,
-    Writer,
-)
+from spark_channel.connectors.base.contract import Reader
+from spark_channel.connectors.generator.options import GeneratorOptions
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.lazy import compute as pc
-from spark_channel.options import Amount, ByteAmount, ReadOptions, WriteOptions, parse_amount
+from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 
-__all__ = [
-    "DiscardOptions",
-    "DiscardWriter",
-    "GeneratorOptions",
-    "GeneratorReader",
-]
+__all__ = ["GeneratorReader"]
 
 
-_SCHEMA = "id BIGINT, value DOUBLE, name STRING"
 _BIGINT = re.compile(r"([A-Za-z]\w*) BIGINT")
 """What a stream of DataX reads: its start has tenths of a second."""
 _PADDING = "padding"
@@ -45,58 +31,6 @@ _LONGEST_PADDING = 1 << 20
 _PROBE_ROWS = 1024
 # Constants of splitmix64, https://prng.di.unimi.it/splitmix64.c
 _MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-
-
-def _count(value: object) -> int:
-    return 0 if str(value).strip() == "0" else parse_amount(value)
-
-
-class GeneratorOptions(ReadOptions):
-    """Options of the generator."""
-
-    url: str | None = Field(None, description="`generator:`; default: none")
-    rows: Annotated[int, BeforeValidator(_count)] = Field(
-        1_000_000, description="number of rows; 0: an empty source"
-    )
-    generator_schema: str = Field(
-        _SCHEMA,
-        alias="schema",
-        description="columns in Spark's syntax; an integer column `id` contains the row's number",
-    )
-    row_bytes: ByteAmount | None = Field(
-        None,
-        description="Arrow bytes per row, filled up by a column `padding` of at most 1 MiB; default: no padding",
-    )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of the values")
-    rows_per_batch: Amount = Field(65_536, description="most rows per batch")
-    skew: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        0.0, description="share of the rows in the first split, 0 to 1; 0: equal splits"
-    )
-    null_every: Amount | None = Field(
-        None, description="every nth row is NULL in all columns but `id`; default: never"
-    )
-    fail_at_row: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="the row, counted from 0, at which reading fails; default: never"
-    )
-
-    def model_post_init(self, context: object) -> None:
-        super().model_post_init(context)
-        if self.where is not None:
-            raise OptionError(
-                "option 'where' is not supported by the generator: omit it",
-                option="where",
-                got=self.where,
-            )
-        if (
-            self.url is not None
-            and self.url.lower().removeprefix("jdbc:").rstrip("/") != "generator:"
-        ):
-            raise OptionError(
-                f"option 'url' got {self.url!r}; it takes generator:",
-                option="url",
-                got=self.url,
-                takes="generator:",
-            )
 
 
 class GeneratorReader(Reader):
@@ -291,47 +225,3 @@ def _pool(length: int) -> pa.Array:
             for n in range(_POOL)
         ]
     )
-
-
-class DiscardOptions(WriteOptions):
-    """The options of every write: discard adds none."""
-
-    url: str | None = Field(None, description="`discard:`; default: none")
-
-
-class DiscardWriter(Writer):
-    """Accepts every type and stores nothing, so a repeated task changes nothing."""
-
-    Options: ClassVar[type[WriteOptions]] = DiscardOptions
-
-    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
-        return WritePlan(
-            job=context.job,
-            schema=schema,
-            commit=context.commit or "job",
-            overwrite=context.overwrite,
-            txn=context.txn,
-        )
-
-    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
-        return _Counter(RowTally(task, attempt))
-
-    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
-        pass
-
-    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
-        pass
-
-
-class _Counter(TaskWriter):
-    def __init__(self, tally: RowTally) -> None:
-        self._tally = tally
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.add(batch)
-
-    def close(self) -> Receipt:
-        return self._tally.receipt()
-
-    def rollback(self) -> None:
-        self._tally.ended = True
