@@ -15,7 +15,7 @@ from pathlib import Path
 from tests import figures
 from tests.benchmarks.harness import print_table
 
-_BY_NAME = frozenset({"bench_datax", "bench_peers"})
+_BY_NAME = frozenset({"bench_datax", "bench_peers", "bench_schemas"})
 """Run only when they are named."""
 
 

@@ -236,17 +236,37 @@ def test_a_target_that_another_job_publishes_is_waited_for_alone(
     assert small.rows() == {"20\t210"}
 
 
-def test_a_transaction_that_lasts_too_long_is_given_up_and_its_new_tables_are_dropped(
+def test_a_transaction_that_lasts_too_long_is_followed_by_another_one(
     small: _Small, monkeypatch: pytest.MonkeyPatch, joined: list[str]
 ) -> None:
     monkeypatch.setattr(publishing, "_LONGEST_SECONDS", -1)
+    written: list[int] = []
+    write = MysqlTogether._write
+
+    def noted(self: MysqlTogether, *given: Any) -> list[SmallTable]:
+        new = write(self, *given)
+        written.append(len(new))
+        return new
+
+    monkeypatch.setattr(MysqlTogether, "_write", noted)
+    for _ in range(2):
+        assert spark_channel.replicate(None, small.file(parallel=1)).parked == []
+        assert small.rows() == {"20\t210"}
+    assert written == [1] * 2 * _TABLES
+    assert len(joined) == 2 * _TABLES
+
+
+def test_new_tables_of_a_group_that_fails_are_dropped(
+    small: _Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise TargetError("no")
+
+    monkeypatch.setattr(publishing._GroupClaims, "publish_all", refuse)
     together, tables = _group(small, [1, 2])
-    with pytest.raises(TargetError, match="locked its tables"):
-        together.publish(tables)
+    together.publish(tables)
+    assert ["refused" in str(each.why) for each in tables] == [True, True]
     assert small.tables() == {"spark_channel_claims", "spark_channel_tasks"}
-    assert spark_channel.replicate(None, small.file()).parked == []
-    assert joined == []
-    assert small.rows() == {"20\t210"}
 
 
 @pytest.mark.parametrize("stored", [True, False])

@@ -71,7 +71,7 @@ _PIECE = BatchSize(1 << 16, 1 << 20)
 _WAIT_SECONDS = 2
 """How long a statement of a group waits for a lock, while it has those of others."""
 _LONGEST_SECONDS = 5.0
-"""The tables of a group are locked for so long, and for the statement that runs then."""
+"""The tables of a transaction are locked for so long, and for the table that is loaded then."""
 _TRIES = 5
 """How often a group is tried, each time without the table that was refused."""
 _NAME_LETTERS = 64
@@ -277,14 +277,13 @@ class MysqlTogether(Together):
     def _try(
         self, session: MysqlWriteSession, claims: "_GroupClaims", tables: Sequence[SmallTable]
     ) -> None:
-        for _ in range(_TRIES):
-            left = [each for each in tables if each.is_left]
-            if not left:
-                return
+        tries = _TRIES
+        while tries and (left := [each for each in tables if each.is_left]):
             try:
                 with transaction(session, _WRITE.begin):
                     new = self._write(session, claims, left)
             except _RefusedError as refused:
+                tries -= 1
                 if refused.table is not None:
                     refused.table.why = refused.why
                 continue
@@ -296,7 +295,6 @@ class MysqlTogether(Together):
                     table.left_out = of_source.left_out
             if new:
                 self._sweep(session, new[0])
-            return
         for table in tables:
             if table.is_left:
                 table.why = TargetError("too many tables of its group were refused")
@@ -307,13 +305,14 @@ class MysqlTogether(Together):
         """All statements of the transaction. Returns the tables whose rows it publishes."""
         with self._refusing(None):
             before = claims.take_all(tables)
-        new = [each for each in before if before[each].held is not None]
+        new: list[SmallTable] = []
         until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS
-        for table in new:
-            if SYSTEM_CLOCK.now() > until:
-                raise TargetError(f"the group has locked its tables for {_LONGEST_SECONDS:g} s")
+        for table in [each for each in before if before[each].held is not None]:
+            if new and SYSTEM_CLOCK.now() > until:
+                break  # the next transaction has the others
             with self._refusing(table):
                 self._load(session, table)
+            new.append(table)
         self._hold(session, new)
         with self._refusing(None):
             claims.publish_all(new, before)
