@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 import spark_channel
+from tests.benchmarks.followed import many_followed
 from tests.benchmarks.harness import Row, alternate, print_table, ratio
 from tests.growth.aged import NAME, VERSIONS, age_delta, age_folder, age_redis, age_sql
 from tests.servers.mariadb import MariadbServer
@@ -227,6 +228,7 @@ def _parts() -> Iterator[tuple[str, Callable[[Growth, ExitStack], None]]]:
     yield "redis", _redis
     yield "iceberg", _iceberg
     yield "servers", _servers
+    yield "followed", lambda growth, held: growth.rows.extend(many_followed(growth.folder, held))
 
 
 def main() -> list[Row]:
