@@ -338,6 +338,7 @@ def test_the_processs_pools_serve_carriers() -> None:
     assert consumer_pools.close("tests.carrier") is True
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_child_starts_without_pools() -> None:
     consumer_pools.create("tests.fork")
     answer, question = os.pipe()
