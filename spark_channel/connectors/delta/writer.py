@@ -1,6 +1,7 @@
 """Delta log as a Lake; claims as txn actions."""
 
 import json
+import math
 import os
 import posixpath
 import re
@@ -232,6 +233,7 @@ class DeltaState(TableState):
         self.columns = written_columns(table)
         self.partition_columns = tuple(table.metadata().partition_columns)
         self._history: list[dict[str, Any]] | None = None
+        self._bounds: dict[str, dict[str, list[Any]]] | None = None
         # Each question reads the whole checkpoint.
         self.versions = cache(table.transaction_version)
 
@@ -341,6 +343,17 @@ class DeltaState(TableState):
 
     def is_of(self, file: TableFile, new: NewFile) -> bool:
         return dict(new.partition) == dict(file.partition)
+
+    def with_bounds(self, new: NewFile, sources: Sequence[TableFile]) -> NewFile:
+        """Of numbers with a fraction and of times, whose bounds data files do not have here: those of the sources."""
+        if self._bounds is None:
+            self._bounds = logged_bounds(self._table, self.columns)
+        of = [self._bounds.get(source.handle, {}) for source in sources]
+        found = dict(new.statistics)
+        for name in set.intersection(*map(set, of)):
+            lows, highs, nulls = zip(*(each[name] for each in of), strict=True)
+            found[name] = [_bound(min(lows)), _bound(max(highs)), sum(nulls)]
+        return replace(new, statistics=found)
 
     def ranges(self, file: TableFile, names: Collection[str]) -> dict[str, ValueRange]:
         found = {}
@@ -493,6 +506,50 @@ def table_files(
         place = file_path(base, path, shown, outside)
         found.append(TableFile(place, size, partition, path, rows))
     return found
+
+
+def logged_bounds(table: "DeltaTable", columns: pa.Schema) -> dict[str, dict[str, list[Any]]]:
+    """By the path of a file and a column: the smallest and the largest number with a fraction, or time, and the NULLs.
+
+    A column of a file without one of them is left out.
+    """
+    actions = pa.table(table.get_add_actions()).combine_chunks()
+    paths = actions.column("path").to_pylist()
+    found: dict[str, dict[str, list[Any]]] = {path: {} for path in paths}
+    if not {"min", "max", "null_count"} <= set(actions.column_names):
+        return found
+    groups = [_inner(actions, name) for name in ("min", "max", "null_count")]
+    for field in columns:
+        if not (pa.types.is_floating(field.type) or pa.types.is_timestamp(field.type)):
+            continue
+        if any(field.name not in group for group in groups):
+            continue
+        values = [group[field.name].to_pylist() for group in groups]
+        for path, *bounds in zip(paths, *values, strict=True):
+            if None not in bounds and all(map(_is_finite, bounds)):
+                found[path][field.name] = bounds
+    return found
+
+
+def _inner(actions: pa.Table, name: str) -> dict[str, pa.Array]:
+    column = actions.column(name)
+    if not pa.types.is_struct(column.type):
+        return {}
+    parts = pa.chunked_array(column.chunks, column.type).combine_chunks().flatten()
+    return dict(zip((field.name for field in column.type), parts, strict=True))
+
+
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _bound(value: Any) -> Any:
+    """As a log has it: times with the digits that they have there."""
+    if not isinstance(value, datetime):
+        return value
+    digits = "microseconds" if value.microsecond % 1000 else "milliseconds"
+    text = value.replace(tzinfo=None).isoformat(timespec=digits)
+    return text if value.tzinfo is None else f"{text}Z"
 
 
 def file_path(base: str, path: str, shown: str, outside: Location | None = None) -> str:

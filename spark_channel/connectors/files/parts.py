@@ -424,7 +424,7 @@ def merges_of(data: Mapping[str, Any], read: Callable[[str], Any]) -> dict[str, 
     """
     read_once = cache(read)
 
-    def merge(where: str | Sequence[Any]) -> Merge:
+    def merge(where: Any) -> Merge:
         if isinstance(where, str):
             return Merge(_checked(where), read_once)
         name, place = where

@@ -140,7 +140,7 @@ class _Run:
             made.drop()
             self._leave(group, "the value of their partition would be spelled in another way")
             return None
-        return _Merged(made.files[0], group)
+        return _Merged(table.with_bounds(made.files[0], group), group)
 
     def _leave(self, group: Sequence[TableFile], why: str) -> None:
         self.left_files += len(group)

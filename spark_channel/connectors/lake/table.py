@@ -152,6 +152,10 @@ class TableState(ABC):
         """Whether a new file, with rows of `file`, is of the same partition."""
         return True
 
+    def with_bounds(self, new: NewFile, sources: Sequence[TableFile]) -> NewFile:
+        """A merged file, with what the log says of the files that it has the rows of, and not the file itself."""
+        return new
+
     @abstractmethod
     def ranges(self, file: TableFile, names: Collection[str]) -> Mapping[str, ValueRange]:
         """What the log says of the columns `names` in one of `files`; those that it says nothing of are omitted."""

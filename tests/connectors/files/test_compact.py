@@ -261,9 +261,12 @@ def test_later_jobs_neither_write_nor_read_the_names_of_old_files(
     assert len(json.dumps(found)) < 6_000
     asked: list[str] = []
     read_part = PartFiles.read
-    monkeypatch.setattr(
-        PartFiles, "read", lambda files, name: asked.append(name) or read_part(files, name)
-    )
+
+    def noted(files: PartFiles, name: str) -> Any:
+        asked.append(name)
+        return read_part(files, name)
+
+    monkeypatch.setattr(PartFiles, "read", noted)
     monkeypatch.setattr(TargetDirectory, "_share", lambda *_: [])  # a local disk looks at one
     write("parquet", target, numbers(90), job="later")
     assert not set(asked) & set(names)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -379,6 +379,39 @@ def test_delta_says_that_no_row_changed(tmp_path: Path) -> None:
     ]
     assert changes == [False] * 4
     assert same(DeltaTable(path).to_pyarrow_table(), before)
+
+
+def bounds_of(path: Path) -> list[tuple[Any, Any, Any]]:
+    actions = pa.table(DeltaTable(path).get_add_actions()).to_pylist()
+    return [(each["min"], each["max"], each["null_count"]) for each in actions]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_delta_keeps_the_bounds_of_fractions_and_times(tmp_path: Path, known: bool) -> None:
+    path = tmp_path / "t"
+    at, fraction = datetime(2020, 1, 1, 1, 2, 3, 456789), [1.5, -0.5, None]
+    if not known:
+        fraction[1] = float("nan")
+        write_deltalake(path, pa.table({"f": [2.5], "t": [at], "i": pa.array([None], pa.int64())}))
+    for number, value in enumerate(fraction if known else fraction[:2]):
+        moment = pa.array([at + timedelta(days=number)], pa.timestamp("us"))
+        rows = {"f": pa.array([value], pa.float64()), "t": moment, "i": [number]}
+        write_deltalake(path, pa.table(rows), mode="append")
+    before = bounds_of(path)
+    assert load_writer({"writer": "delta", "path": str(path)})[0].compact(TARGET).made == 1
+    ((low, high, nulls),) = bounds_of(path)
+    assert low["t"] == min(each["t"] for each, _, _ in before)
+    assert high["t"] == max(each["t"] for _, each, _ in before)
+    assert nulls["t"] == 0
+    assert (low["f"], high["f"]) == (None, None)  # of one file they are not known
+
+
+def test_delta_joins_the_bounds_of_all_sources(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    for value in (1.5, -0.5, 2.5):
+        write_deltalake(path, pa.table({"f": [value, None], "n": [1, 2]}), mode="append")
+    load_writer({"writer": "delta", "path": str(path)})[0].compact(TARGET)
+    assert bounds_of(path) == [({"f": -0.5, "n": 1}, {"f": 2.5, "n": 2}, {"f": 3, "n": 0})]
 
 
 def test_iceberg_says_that_no_row_changed(tmp_path: Path) -> None:
