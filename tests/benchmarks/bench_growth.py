@@ -163,6 +163,12 @@ def _folders(growth: Growth) -> None:
     nbytes = sum(path.stat().st_size for path in written)
     growth.rows.append(Row("log of a folder, written", nbytes / 1000, "<= 20", "kB"))
 
+    replaced = {"writer": "parquet", "path": str(growth.folder / "replaced")}
+    growth.job(replaced)
+    age_folder(Path(replaced["path"]), FILES)
+    spark_channel.transfer(None, growth.source, replaced, mode="overwrite", channels=1)
+    growth.compare(f"a folder that keeps {FILES} replaced files", pair[0], replaced)
+
     delta = [{"writer": "delta", "path": str(growth.folder / name)} for name in ("d1", "d2")]
     for target in delta:
         growth.job(target)

@@ -281,6 +281,10 @@ class DeltaState(TableState):
         return sorted(found, key=lambda each: each.at)
 
     @property
+    def identity(self) -> str:
+        return str(self._table.metadata().id)
+
+    @property
     def overwrites(self) -> int:
         return int(self.versions(OVERWRITES) or 0)
 

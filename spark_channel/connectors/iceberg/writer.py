@@ -193,9 +193,11 @@ class IcebergLake(LakeTable):
             io = self._found(location, settings)
             return IcebergState(table, io, self._options, self)
 
-    def renew(self, columns: pa.Schema) -> None:
-        if self.open() is None:
+    def renew(self, columns: pa.Schema) -> "IcebergState | None":
+        found = self.open()
+        if found is None:
             self.planned_columns(columns, ())
+        return found
 
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         columns = planned(schema)
@@ -317,6 +319,10 @@ class IcebergState(TableState):
             if name.startswith(_PREFIX):
                 found.append(kept_in(name, text, target, now))
         return sorted((each for each in found if each is not None), key=lambda each: each.at)
+
+    @property
+    def identity(self) -> str:
+        return str(self._table.metadata.table_uuid)
 
     @property
     def overwrites(self) -> int:

@@ -17,7 +17,13 @@ from spark_channel.connectors.base import claims as protocol
 from spark_channel.connectors.base.compaction import Compaction, in_steps, small_groups
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.files.filesystem import writing
-from spark_channel.connectors.lake.publish import LakePlan, LakePublisher, check_same, lost_files
+from spark_channel.connectors.lake.publish import (
+    LakePlan,
+    LakePublisher,
+    check_same,
+    held_now,
+    lost_files,
+)
 from spark_channel.connectors.lake.table import Change, LakeTable, NewFile, TableFile, TableState
 from spark_channel.connectors.lake.task_writer import FileSet
 from spark_channel.errors import ChannelError, CommitError, SourceError, TargetError
@@ -153,8 +159,8 @@ class _Run:
         def change(state: TableState | None) -> Change | None:
             if state is None:
                 raise TargetError(f"{self.lake.shown} was dropped while its files were merged")
-            found = state.claim(plan.claim.identity, plan.job)
-            claim = protocol.publish(found, plan.claim, at=utc_text(), rows=0, nbytes=0)
+            held, found = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
+            claim = protocol.publish(found, held, at=utc_text(), rows=0, nbytes=0)
             if claim is None:
                 return None
             state.check_writable(removes=False)

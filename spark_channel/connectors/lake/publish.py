@@ -62,7 +62,7 @@ from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.retry import commit_pauses
 
-__all__ = ["LakePlan", "LakePublisher", "check_same", "lost_files"]
+__all__ = ["LakePlan", "LakePublisher", "check_same", "held_now", "lost_files"]
 
 _log = log_of(__name__)
 
@@ -79,6 +79,8 @@ class LakePlan(WritePlan):
     run: str = ""
     layout: Layout | None = None
     new: tuple[pa.Field, ...] = ()
+    table: str = ""
+    """The identity of the table, of a run without a claim in it."""
     within: Condition | None = None
     key: tuple[str, ...] = ()
     notes: TableNotes = NO_NOTES
@@ -122,25 +124,33 @@ class LakePublisher(Writer):
             return False
         lake = self.lake(plan.place)
         with writing(lake.shown):
-            self._renew(lake, plan)
+            seen = self._renew(lake, plan)
             try:
-                added = self._publish(lake, plan, receipts)
+                added = self._publish(lake, plan, receipts, seen)
             except SupersededError:
                 self.clear(lake, plan)
                 raise
-            self.clear(lake, plan)
+            self.clear(lake, plan, published=added)
         return added
 
-    def _renew(self, lake: LakeTable, plan: LakePlan) -> None:
+    def _renew(self, lake: LakeTable, plan: LakePlan) -> TableState | None:
+        """The table, if this needs a look at it."""
         try:
-            lake.renew(plan.rows.columns)
+            return lake.renew(plan.rows.columns)
         except (TargetError, OSError, pa.ArrowException) as error:
             _log.debug(
                 "job %s: credentials for %s are those of its start: %s", plan.job, lake.shown, error
             )
+            return None
 
-    def _publish(self, lake: LakeTable, plan: LakePlan, receipts: Sequence[Receipt]) -> bool:
-        """Return False where another run has published the write."""
+    def _publish(
+        self,
+        lake: LakeTable,
+        plan: LakePlan,
+        receipts: Sequence[Receipt],
+        seen: TableState | None = None,
+    ) -> bool:
+        """Return False where another run has published the write. `seen`: the table, as it may still be."""
         added = new_files(receipts)
         if self._was_published(lake, plan, added):
             return self._warn_published(lake, plan)
@@ -153,7 +163,7 @@ class LakePublisher(Writer):
         done: list[bool] = []
 
         def change(state: TableState | None) -> Change | None:
-            held, found = _held_now(
+            held, found = held_now(
                 plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
             )
             at = utc_now().isoformat(timespec="seconds")
@@ -165,6 +175,7 @@ class LakePublisher(Writer):
             done[:] = [claim is not None]
             if claim is None:
                 return None
+            _check_unclaimed(lake, plan, run, state)
             if held.follows is not None:
                 before = 0 if state is None else state.overwrites
                 claim = replace(claim, generation=before + bool(plan.overwrite))
@@ -187,7 +198,7 @@ class LakePublisher(Writer):
 
         self._evolve(lake, plan)
         try:
-            self.commit_loop(lake, change, put=put)
+            self.commit_loop(lake, change, None if plan.new else seen, put=put)
         except (CommitError, OptionError, SchemaError):
             raise
         except (TargetError, OSError, pa.ArrowException) as error:
@@ -233,7 +244,8 @@ class LakePublisher(Writer):
         def change(state: TableState | None) -> Change | None:
             if state is None:
                 return None  # the table is created with them
-            held, found = _held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
+            _check_unclaimed(lake, plan, self.run_of(lake, plan), state)
+            held, found = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
             if found is not None and found.has_published(held.position):
                 return None
             protocol.check(found, held)
@@ -319,7 +331,7 @@ class LakePublisher(Writer):
             if state is None:
                 published[:] = [False]
                 return None
-            held, found = _held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
+            held, found = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
             published[:] = [found is not None and found.has_published(held.position)]
             if (
                 published == [False]
@@ -361,7 +373,7 @@ class LakePublisher(Writer):
         if not lost:
             return False
         state = lake.open()
-        held, found = _held_now(
+        held, found = held_now(
             plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
         )
         if found is not None and found.has_published(held.position):
@@ -382,7 +394,7 @@ class LakePublisher(Writer):
             plan.job,
         )
         state = lake.open()
-        held, found = _held_now(
+        held, found = held_now(
             plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
         )
         return not protocol.is_of_another_run(found, held)
@@ -397,19 +409,37 @@ class LakePublisher(Writer):
 
     def _give_back(self, lake: LakeTable, plan: LakePlan) -> None:
         def change(state: TableState | None) -> Change | None:
-            if state is None or plan.claim.epoch == 0:
+            found = None if state is None else state.claim(plan.claim.identity, plan.job)
+            if found is None:
                 return None
-            given = protocol.release(state.claim(plan.claim.identity, plan.job), plan.claim)
+            given = protocol.release(found, held_now(plan.claim, found)[0])
             return None if given is None else Change(plan.job, given, operation="release")
 
         self.commit_loop(lake, change)
         self.clear(lake, plan, aborted=True)
 
-    def clear(self, lake: LakeTable, plan: LakePlan, *, aborted: bool = False) -> None:
+    def clear(
+        self, lake: LakeTable, plan: LakePlan, *, aborted: bool = False, published: bool = False
+    ) -> None:
         """Remove what the write left, after it has ended one way or the other."""
-        self._tidy(
-            lake, plan.job, own=plan if aborted else None, only=plan.claim.identity, last=plan.run
-        )
+        own = plan if aborted else None
+        if not (published and self._is_tidy(lake, plan)):
+            self._tidy(lake, plan.job, own=own, only=plan.claim.identity, last=plan.run)
+
+    def _is_tidy(self, lake: LakeTable, plan: LakePlan) -> bool:
+        """Whether a run that has published is the only one of its write, so that no look at the table was needed to
+        remove its notes.
+        """
+        try:
+            found, published = all_runs(lake.store, lake.base, lake.data, lake.shown)
+            own = [each for each in found if each.held.identity.key == plan.claim.identity.key]
+            if [each.run.name for each in own] != [plan.run]:
+                return False
+            self._remove_run(own[0].run, published)
+            remove_stray_notes(lake.store, lake.base)
+        except (OSError, pa.ArrowException, TargetError):
+            return False
+        return True
 
     def _tidy(self, lake: LakeTable, job: str, **what: Any) -> None:
         """`_remove_ended`, which cannot fail a write that has ended."""
@@ -427,13 +457,14 @@ class LakePublisher(Writer):
         own: LakePlan | None = None,
         only: Identity | None = None,
         last: str = "",
+        seen: TableState | None = None,
     ) -> None:
         """Remove the files of runs that can no longer publish, except published files.
 
         The table is looked at first: a run that its log has ended then cannot publish later. `own`: a run that will
-        not publish since it is this one, and it was aborted.
+        not publish since it is this one, and it was aborted. `seen`: the table, of a run that has not committed yet.
         """
-        state = lake.open()
+        state = lake.open() if seen is None else seen
         found, published = all_runs(lake.store, lake.base, lake.data, lake.shown)
         # This run last: it may have published files of another one of its job.
         for each in sorted(found, key=lambda one: one.run.name == last):
@@ -482,11 +513,15 @@ class LakePublisher(Writer):
         held, closed = run.held, list[bool]()
 
         def change(state: TableState | None) -> Change | None:
-            found = None if state is None else state.claim(held.identity, held.owner)
-            closed[:] = [found is None]
-            if found is None or (found.owner, found.epoch) != (held.owner, held.epoch):
+            there = None if state is None else state.claim(held.identity, held.owner)
+            closed[:] = [state is None or (there is None and held.epoch > 0)]
+            if closed == [True]:
                 return None
-            given = protocol.release(found, held)
+            # A run without a claim gets one that is taken away: if it wakes up, it finds this one.
+            holds, found = held_now(held, there)
+            if found is None or (found.owner, found.epoch) != (holds.owner, holds.epoch):
+                return None
+            given = protocol.release(found, holds)
             closed[:] = [given is not None]
             return None if given is None else Change(held.owner, given, operation="release")
 
@@ -596,15 +631,39 @@ def lost_files(lake: LakeTable, added: Sequence[NewFile]) -> list[str]:
     ]
 
 
-def _held_now(held: HeldClaim, found: Claim | None) -> tuple[HeldClaim, Claim | None]:
-    """(what the run holds, what the table says) of a write whose table was not there when it began.
+def held_now(held: HeldClaim, found: Claim | None) -> tuple[HeldClaim, Claim | None]:
+    """(what the run holds, what the table says) of a write that took no claim: its table was not there when it began,
+    or no other run can have its name.
 
     No other run of the write has come to the table: then this one has the claim, in the commit that publishes.
     """
-    if held.epoch == 0 and found is None:
+    if held.epoch == 0 and (found is None or _is_own(found, held)):
         held = replace(held, epoch=1)
-        return held, Claim(held.identity, held.owner, 1)
+        return held, found or Claim(held.identity, held.owner, 1)
     return held, found
+
+
+def _check_unclaimed(lake: LakeTable, plan: LakePlan, run: Run, state: TableState | None) -> None:
+    """Check that the table of a run without a claim is the one that it began with, and that no job has ended the run.
+
+    Raises:
+        SupersededError: it is another one, or none, or its notes were removed.
+    """
+    if not plan.table:
+        return
+    if state is None or state.identity != plan.table:
+        raise SupersededError(
+            f"{lake.shown} was dropped, or created again, while run {plan.job!r} was writing to it. Nothing of this "
+            "run was added; run it again",
+            owner=plan.job,
+        )
+    if not run.is_live():
+        protocol.check(None, plan.claim)
+
+
+def _is_own(found: Claim, held: HeldClaim) -> bool:
+    """Whether a run without a claim has written this one, with the columns that it adds."""
+    return held.epoch == 0 and held.identity.kind == "job" and found.owner == held.owner
 
 
 def _is_narrow(columns: pa.Schema, field: pa.Field) -> bool:
@@ -646,7 +705,9 @@ def _has_ended(claim: Claim | None, held: HeldClaim) -> bool:
     """Whether the log rejects every later publish of the run."""
     if claim is None:
         return False
-    return claim.has_published(held.position) or claim.epoch > held.epoch or not claim.owner
+    if claim.has_published(held.position) or not claim.owner:
+        return True
+    return claim.epoch > held.epoch and not _is_own(claim, held)
 
 
 def _may_have_published(claim: Claim | None, held: HeldClaim) -> bool:

@@ -118,6 +118,11 @@ class TableState(ABC):
 
     @property
     @abstractmethod
+    def identity(self) -> str:
+        """Another one for a table that was dropped and created again."""
+
+    @property
+    @abstractmethod
     def overwrites(self) -> int:
         """How often the table has been overwritten."""
 
@@ -207,11 +212,13 @@ class LakeTable(ABC):
     def open(self) -> TableState | None:
         """The newest version; None = the table does not exist."""
 
-    def renew(self, columns: pa.Schema) -> None:  # noqa: B027 - most credentials hold, or are renewed by themselves
-        """Get credentials again that a catalog vends for a time: the tasks of a write may have taken longer.
+    def renew(self, columns: pa.Schema) -> TableState | None:
+        """Get credentials again that a catalog vends for a time: the tasks of a write may have taken longer. Return the
+        table, if it was looked at for that.
 
         `columns` are those of a table that does not exist.
         """
+        return None
 
     def check_commits(self) -> None:  # noqa: B027 - most commits are those of a catalog
         """

@@ -186,7 +186,11 @@ class LakeWriter(LakeMerger):
             identity = Identity.of(lake.shown, context)
             position = context.stream[1] if context.stream else None
             process = "" if context.stream is not None else own_process()
-            if table is None:
+            # Another run of a job has another name, so that none needs to be kept out before the publish.
+            seen = table if identity.kind == "job" else None
+            if seen is not None and seen.claim(identity, context.job) is not None:
+                seen = None
+            if table is None or seen is not None:
                 held = HeldClaim(identity, context.job, 0, position, follows=context.follows)
             else:
                 taken = self._take(lake, table, context, identity, process)
@@ -196,11 +200,15 @@ class LakeWriter(LakeMerger):
                     return replace(plan, published_at=taken.published_at or "an unknown time")
                 held = taken.held
             plan = replace(
-                plan, held=held, run=new_run_name(context.job, held.epoch), place=self.place(lake)
+                plan,
+                held=held,
+                run=new_run_name(context.job, held.epoch),
+                place=self.place(lake),
+                table="" if seen is None else seen.identity,
             )
             try:
                 self.run_of(lake, plan).begin(held, process)
-                self._remove_ended(lake)
+                self._remove_ended(lake, seen=seen)
             except BaseException:
                 self._give_back(lake, plan)
                 raise

@@ -15,6 +15,7 @@ import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.base.claims import HeldClaim
+from spark_channel.connectors.lake import publish
 from spark_channel.connectors.lake.table import TableState
 from spark_channel.connectors.lake.task_writer import Run, all_runs
 from spark_channel.connectors.lake.writer import LakeWriter
@@ -210,6 +211,42 @@ def test_files_of_a_dead_run_are_removed_by_the_next_job(target: Target) -> None
         dead.commit(plan, receipts)
     live.commit(live_plan, live_receipts)
     assert target.seen() == Counter([1, 3, 4])
+    assert target.staged() == []
+
+
+def test_a_run_that_seemed_dead_is_fenced_by_the_log_alone(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it sees of its own notes and files: the job that found it dead has taken its name away."""
+    _write(target, "before", 1)
+    dead, plan, receipts = _stage(target, WriteContext("dead"), 2)
+    assert plan.held is not None
+    assert plan.held.epoch == 0
+    _die(target, plan)
+    _write(target, "next", 4)
+    monkeypatch.setattr(Run, "is_live", lambda _: True)
+    monkeypatch.setattr(publish, "lost_files", lambda *_: [])
+    with pytest.raises(SupersededError, match="gave its claim back"):
+        dead.commit(plan, receipts)
+    assert target.seen() == Counter([1, 4])
+
+
+def test_a_job_makes_one_version_and_one_with_a_transaction_id_two(target: Target) -> None:
+    def versions() -> int:
+        table: Any = _state(target)._table  # type: ignore[attr-defined] # of both formats
+        metadata = table.metadata
+        return int(table.version()) if callable(metadata) else len(metadata.snapshots)
+
+    _write(target, "before", 1)
+    before = versions()
+    _write(target, "plain", 2)
+    _write(target, "over", 3, overwrite=True)
+    plain = versions() - before
+    writer, plan, receipts = _stage(target, WriteContext("named", txn=("n", 1)), 4)
+    writer.commit(plan, receipts)
+    assert (plain, versions() - before - plain) == (2, 2)
+    assert writer.commit(plan, receipts) in (True, False)  # again: nothing changes
+    assert target.seen() == Counter([3, 4])
     assert target.staged() == []
 
 
