@@ -28,10 +28,6 @@ ROUNDS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROUNDS", "5"))
 _PACKAGES = ("pgcopydb", "mydumper", "libpcre3")
 _UNCOMPILED = "PYTHONDONTWRITEBYTECODE"
 """With it each process compiles the modules that it imports."""
-_OWN = (
-    "import sys; sys.modules['pandas'] = None; from spark_channel.cli import main; sys.exit(main())"
-)
-"""pyarrow imports pandas where it is installed, as for the tests; spark-channel does not install it."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COLUMNS = (
     "id {serial}, customer int NOT NULL, status varchar(10) DEFAULT 'new', price decimal(10,2), "
@@ -133,7 +129,7 @@ def own(source: Mapping[str, str], target: Mapping[str, str], streams: str) -> I
             "parallel": 1,  # as the peers, but for pgcopydb
         }
         file.write_text(json.dumps(made))
-        yield [sys.executable, "-c", _OWN, "replicate", str(file)]
+        yield [str(Path(sys.executable).with_name("spark-channel")), "replicate", str(file)]
 
 
 def side_by_side(
