@@ -12,12 +12,14 @@ import sqlglot
 from sqlglot import exp
 
 from spark_channel.connectors.adbc.session import AdbcSession
-from spark_channel.connectors.sql import postgresql_family as postgresql
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table, TargetTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import identifier, only_name, parsed_name
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.postgresql_claims import (
+    claim_dialect as claims_of_postgresql,
+)
 from spark_channel.connectors.sql.write.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.errors import TargetError
 
@@ -111,7 +113,7 @@ class AdbcDialect(WriteDialect):
 def claim_dialect(session: AdbcSession, schema: str, dialect: str) -> ClaimDialect:
     """The tables that the database's own connector has, where there is one."""
     if dialect == "postgres":
-        return postgresql.claim_dialect(session.rows, schema, lambda number: f"${number}")
+        return claims_of_postgresql(session.rows, schema, lambda number: f"${number}")
     space = schema or None
 
     def trigger(name: str) -> str | None:

@@ -13,7 +13,7 @@ from spark_channel.connectors.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql import catalog
 from spark_channel.connectors.sql.rights import MissingRights, Right
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.statements import parsed_name, quoted_parts
+from spark_channel.connectors.sql.statements import parsed_name, quoted_name, quoted_parts
 
 __all__ = [
     "Part",
@@ -29,6 +29,7 @@ __all__ = [
     "retained_logs",
     "same_table",
     "table_names",
+    "table_sql",
 ]
 
 
@@ -455,3 +456,8 @@ def oldest_of(session: PgSession, transactions: Collection[int]) -> str:
     age = "" if seconds is None else f", which has been open for {seconds} s"
     others = f", and for {len(found) - 1} younger ones" if len(found) > 1 else ""
     return f"transaction {number} {who}{described}{age}{others}. {ends}"
+
+
+def table_sql(schema: str, name: str) -> str:
+    """`schema.name`, quoted."""
+    return f"{quoted_name(schema)}.{quoted_name(name)}"

@@ -6,21 +6,13 @@ it cannot do; and the claims of writes.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from spark_channel.connectors.base.network import is_of_this_machine, tls_mode
-from spark_channel.connectors.sql.statements import quoted_name, quoted_text
-from spark_channel.connectors.sql.write.claim_tables import (
-    CLAIMS,
-    PLANS,
-    PUBLISHED,
-    TASKS,
-    ClaimDialect,
-    Ledger,
-)
+from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import OptionError
 from spark_channel.plain_text import log_of
 
@@ -28,10 +20,8 @@ if TYPE_CHECKING:
     import psycopg
 
 __all__ = [
-    "END_WHEN_SILENT",
     "QUOTES",
     "SETTINGS",
-    "claim_dialect",
     "connected",
     "escaped_text",
     "for_transaction",
@@ -244,83 +234,4 @@ def refused_by_pooler(place: str, statement: str, option: str) -> str:
         f"{place} is a connection pooler (such as PgBouncer), and option 'sessionInitStatement' holds "
         f"{statement[:200]!r}, whose effect would stay in a session that other applications get next. Use SET for a "
         f"setting, which then holds for a transaction, or ALTER ROLE ... SET, or name the server itself in {option!r}"
-    )
-
-
-# Claims: the statements, and which tables are trusted.
-
-
-END_WHEN_SILENT = "SET LOCAL idle_in_transaction_session_timeout = '30s'"
-"""The server ends a transaction whose client then says nothing, as a process that is paused, and so frees its locks."""
-
-_OWN = """
-WITH RECURSIVE mine (oid) AS (
-  SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user
-  UNION SELECT m.roleid FROM pg_catalog.pg_auth_members m JOIN mine ON m.member = mine.oid)
-SELECT c.relname::text, CASE
-  WHEN c.relkind <> 'r' OR c.relpersistence <> 'p' THEN 'it is not an ordinary table'
-  WHEN c.relowner NOT IN (SELECT oid FROM mine)
-    THEN 'role "' || pg_catalog.pg_get_userbyid(c.relowner) || '" owns it, and this session''s role is "'
-      || current_user || '"'
-  WHEN c.relhasrules THEN 'it has a rule'
-  WHEN EXISTS (SELECT 1 FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid) THEN 'it has a trigger'
-  WHEN c.relrowsecurity OR EXISTS (SELECT 1 FROM pg_catalog.pg_policy p WHERE p.polrelid = c.oid)
-    THEN 'it has row security'
-  WHEN EXISTS (SELECT 1 FROM pg_catalog.pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent))
-    THEN 'it inherits from a table, or a table inherits from it'
-  ELSE '' END::text
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = {schema} AND c.relname IN ({names})
-"""
-
-
-def claim_dialect(
-    rows: Callable[[str], list[tuple[Any, ...]]],
-    schema: str,
-    mark: Callable[[int], str] = lambda _number: "?",
-    ledger: Ledger | None = None,
-    *,
-    takes_scripts: bool = False,
-    known: dict[str, str] | None = None,
-) -> ClaimDialect:
-    """For one session, whose statements `rows` runs. Tables that are there are asked for once.
-
-    `known`: those of this `ledger` that the session has asked for, with why they must not be used.
-    """
-    known = {} if known is None else known
-    own = ledger or Ledger(schema, schema)
-    schema = own.schema
-    names = ", ".join(escaped_text(own.name(each)) for each in (CLAIMS, TASKS, PLANS, PUBLISHED))
-
-    def table(name: str) -> str:
-        return f"{quoted_name(schema)}.{quoted_name(own.name(name))}"
-
-    def exists(name: str) -> bool:
-        name = own.name(name)
-        if name not in known:
-            known.update(
-                (str(found), str(why))
-                for found, why in rows(_OWN.format(schema=escaped_text(schema), names=names))
-            )
-        return name in known
-
-    def take_turns(name: str) -> tuple[str]:
-        """Two sessions that make one table at the same time would fail with a duplicate in the catalog."""
-        return (
-            f"SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({escaped_text(table(name))}, 0))",
-        )
-
-    return ClaimDialect(
-        table=table,
-        exists=exists,
-        mark=mark,
-        before=take_turns,
-        share="FOR SHARE",
-        update="FOR UPDATE",
-        end_when_silent=END_WHEN_SILENT,
-        takes_scripts=takes_scripts,
-        distrust=lambda name: known.get(own.name(name)) or None,
-        stage=own.stage,
-        index=f"CREATE INDEX {quoted_name(own.name(PUBLISHED))} ON {table(CLAIMS)} (kind, published_at)",
-        hurry="SET LOCAL lock_timeout = '2s'",
     )

@@ -15,13 +15,13 @@ from spark_channel.connectors.postgresql.catalog import (
     PgTable,
     find_table,
     name_parts,
+    table_sql,
 )
 from spark_channel.connectors.postgresql.log.pgoutput import LogColumn
 from spark_channel.connectors.postgresql.log.slot import lacks_slots
 from spark_channel.connectors.postgresql.log.tokens import Entries, differ
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
 from spark_channel.connectors.postgresql.types import ELEMENTS, OF_SESSION, read_type
-from spark_channel.connectors.postgresql.write.publish import table_sql
 from spark_channel.connectors.sql.feed.log_tables import is_pattern
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.session import Session

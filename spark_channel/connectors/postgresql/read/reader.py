@@ -32,6 +32,7 @@ from spark_channel.connectors.postgresql.catalog import (
     PgTable,
     described,
     find_rows,
+    table_sql,
 )
 from spark_channel.connectors.postgresql.definition import defined, read_definition
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
@@ -39,7 +40,6 @@ from spark_channel.connectors.postgresql.failures import is_gone, is_short
 from spark_channel.connectors.postgresql.options import PostgresReadOptions, why_not_asyncpg
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
 from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names
-from spark_channel.connectors.postgresql.write.publish import table_sql
 from spark_channel.connectors.sql.catalog import ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.read.keyset import SessionHolder, keyset_of

@@ -16,6 +16,7 @@ from spark_channel.connectors.base.feed import (
     TRUNCATES,
     WRITES,
 )
+from spark_channel.connectors.postgresql.catalog import table_sql
 from spark_channel.connectors.postgresql.copy_format import CopyRows, PacedCopy, copy_rows
 from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.postgresql.failures import is_gone, is_refused_data, sqlstate_of
@@ -35,11 +36,10 @@ from spark_channel.connectors.postgresql.write.publish import (
     drop_stage,
     keys_sql,
     stage_columns,
-    table_sql,
 )
 from spark_channel.connectors.sql.pacing import adding_seconds
-from spark_channel.connectors.sql.postgresql_family import END_WHEN_SILENT
 from spark_channel.connectors.sql.write.encode import BadValueError
+from spark_channel.connectors.sql.write.postgresql_claims import END_WHEN_SILENT
 from spark_channel.connectors.sql.write.task_writer import (
     LOCKED_SECONDS,
     DirectTaskWriter,

@@ -9,6 +9,7 @@ from typing import Any
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.base.feed import CLOSES, OPERATION, TRUNCATES
+from spark_channel.connectors.postgresql.catalog import table_sql
 from spark_channel.connectors.postgresql.copy_format import CopyRows
 from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.postgresql.failures import is_locked, is_refused_data, sqlstate_of
@@ -37,7 +38,6 @@ __all__ = [
     "publish_stage",
     "stage_columns",
     "stages",
-    "table_sql",
 ]
 
 
@@ -214,11 +214,6 @@ WHERE c.relkind = 'r' AND n.nspname = {schema} AND c.relname LIKE 'spark\\_chann
 """
 _NAME = re.compile(r"spark_channel_(?:stage|st_[0-9a-f]{6})_[0-9a-f]{16}_\d+_")
 """A table of a user may have a name that begins with only the words."""
-
-
-def table_sql(schema: str, name: str) -> str:
-    """`schema.name`, quoted."""
-    return f"{quoted_name(schema)}.{quoted_name(name)}"
 
 
 def stage_columns(target: TargetTable) -> list[str]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.postgresql.catalog import PgTable, find_table, name_parts
+from spark_channel.connectors.postgresql.catalog import PgTable, find_table, name_parts, table_sql
 from spark_channel.connectors.postgresql.definition import read_definition
 from spark_channel.connectors.postgresql.dialect import (
     DIALECT,
@@ -48,13 +48,12 @@ from spark_channel.connectors.postgresql.write.publish import (
     patient_lock,
     publish_stage,
     stages,
-    table_sql,
 )
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
-from spark_channel.connectors.sql.postgresql_family import claim_dialect
 from spark_channel.connectors.sql.session_pool import ThreadSession
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
 from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError

@@ -40,7 +40,6 @@ from spark_channel.connectors.sql.catalog import NOWHERE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
-from spark_channel.connectors.sql.rights import lacking_to_stage
 from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.statements import parsed_name
@@ -54,6 +53,7 @@ from spark_channel.connectors.sql.write.claim_tables import (
 )
 from spark_channel.connectors.sql.write.claims import Claims, UntrustedClaimsError
 from spark_channel.connectors.sql.write.no_claims import NoClaims
+from spark_channel.connectors.sql.write.rights import lacking_to_stage
 from spark_channel.errors import OptionError, SupersededError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.plain_text import log_of

@@ -1,0 +1,88 @@
+"""Rights that a write needs and its login lacks, as the statements that grant them."""
+
+from typing import TYPE_CHECKING
+
+from spark_channel.connectors.sql.rights import OF_MODES, Right, advice, to_empty
+from spark_channel.connectors.sql.session import S
+from spark_channel.connectors.sql.write.claim_tables import CLAIMS
+from spark_channel.errors import TargetError
+from spark_channel.final_errors import of_input
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.sql.dialect import WriteDialect
+    from spark_channel.connectors.sql.write.protocol import WriteTarget
+    from spark_channel.connectors.sql.write.writer import SqlWriter
+
+__all__ = ["check_rights", "lacking_to_stage", "lacking_to_write"]
+
+
+def lacking_to_write(
+    writer: "SqlWriter[S]", *, overwrite: bool, stages: bool = True, alters: bool = False
+) -> str:
+    """What to do for the rights that the writer's login lacks; "" = it has them. `stages`: it makes staging tables.
+
+    Raises:
+        TargetError: the database does not answer.
+    """
+
+    def ask(session: S) -> str:
+        place = writer.placed(session)
+        return _to_write(writer, session, place, overwrite=overwrite, stages=stages, alters=alters)
+
+    return writer.run(TargetError, "look", ask, begins=True)
+
+
+def lacking_to_stage(dialect: "WriteDialect", session: S, place: "WriteTarget") -> str:
+    """What to do for the rights that the session's login lacks to make staging tables; "" = it has them."""
+    asked = [Right(place.staging, "", word) for word in dialect.of_new_tables]
+    return advice(dialect.lacking(session, asked), asked, "target") if asked else ""
+
+
+def check_rights(
+    writer: "SqlWriter[S]",
+    session: S,
+    place: "WriteTarget",
+    *,
+    overwrite: bool,
+    stages: bool,
+    alters: bool,
+) -> None:
+    """Check that the session's login has what a write into `place` needs; `stages`: it makes staging tables.
+
+    Raises:
+        TargetError: it lacks a right; says which statement grants it.
+    """
+    if said := _to_write(writer, session, place, overwrite=overwrite, stages=stages, alters=alters):
+        raise of_input(TargetError(f"{writer.shown}: {said}"))
+
+
+def _to_write(
+    writer: "SqlWriter[S]",
+    session: S,
+    place: "WriteTarget",
+    *,
+    overwrite: bool,
+    stages: bool,
+    alters: bool,
+) -> str:
+    dialect, options = writer.dialect, writer.options
+    if not dialect.of_new_tables:
+        return ""
+    makes, words = [], list(OF_MODES[options.write_mode])
+    if place.table is None:
+        makes.append(place.schema)
+    elif overwrite:
+        words.append(to_empty(writer))
+    if alters:
+        words.append(dialect.to_alter)
+    if getattr(options, "ledger", "") == "required":
+        if stages:
+            makes.append(place.staging)
+        if not writer.claim_dialect(session, place).exists(CLAIMS):
+            makes.append(place.schema if place.ledger is None else place.ledger.schema)
+    rights = [Right(each, "", word) for each in makes for word in dialect.of_new_tables]
+    if place.table is not None:
+        rights += [Right(place.schema, "", "USAGE")]
+        rights += [Right(place.schema, place.table.name, word) for word in words]
+    asked = list(dict.fromkeys(rights))
+    return advice(dialect.lacking(session, asked), asked, "target")
