@@ -175,7 +175,7 @@ def _check_schema(level: str | None, target: Endpoint) -> None:
     connector = find_connector({**target.options, "writer": target.name}, "writer")
     if "createtable" not in connector.options_class("writer").names():
         raise OptionError(
-            "option '--schema' is for tables of databases, Delta and Iceberg, and the target is "
+            "option '--schema' is for tables of databases, Delta, Iceberg and Parquet, and the target is "
             f"{connector.name}: omit it",
             option="--schema",
             got=level,

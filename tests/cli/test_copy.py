@@ -69,9 +69,9 @@ def test_indexes_are_left_to_a_file_of_statements(tmp_path: Path) -> None:
     [
         ("t.db?dbtable=t", "all", "'--schema' got 'all'; it takes one of: columns, keys, full"),
         (
-            "parquet:out",
+            "csv:out",
             "keys",
-            "'--schema' is for tables of databases, Delta and Iceberg, and the target is parquet",
+            "'--schema' is for tables of databases, Delta, Iceberg and Parquet, and the target is csv",
         ),
     ],
 )

@@ -150,7 +150,7 @@ def test_a_time_before_the_oldest_version(tmp_path: Path) -> None:
     assert read(path, timestamp="2001-09-09 01:46:40").to_pydict() == {"id": [1]}
     assert read(path, timestamp="2100-01-01").num_rows == 2
     with pytest.raises(
-        SourceError, match=r"has no version 77, its newest one is 2; check option 'version'"
+        SourceError, match=r"has no version 77, its newest one is 1; check option 'version'"
     ):
         read(path, version=77)
 
