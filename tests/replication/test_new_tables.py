@@ -284,3 +284,31 @@ def test_a_table_of_another_system_takes_rows_without_a_number(
     assert pg.rows("SELECT id::text FROM counted_dw.t WHERE v = 'e'") == [("12",)]
     maria.sql("DROP DATABASE counted_dw")
     pg.psql(drop)
+
+
+def test_an_index_takes_no_name_of_another_table_of_the_run(
+    postgres_server: PostgresServer, mariadb_server: MariadbServer, tmp_path: Path
+) -> None:
+    """MariaDB names an index after its column, and PostgreSQL and SQLite have one name for tables and indexes."""
+    pg, maria = postgres_server, mariadb_server
+    maria.sql(
+        "DROP DATABASE IF EXISTS named; CREATE DATABASE named; USE named;"
+        "CREATE TABLE aa (zz INT, UNIQUE (zz)); CREATE TABLE zz (id INT PRIMARY KEY);"
+        "INSERT INTO aa VALUES (1), (2), (3); INSERT INTO zz VALUES (1)"
+    )
+    pg.psql("DROP SCHEMA IF EXISTS named CASCADE; CREATE SCHEMA named")
+    source = {**maria.login, "url": maria.url.rpartition("/")[0] + "/named"}
+    for target in ({**pg.login, "currentSchema": "named"}, {"path": str(tmp_path / "t.db")}):
+        file = {
+            "source": source,
+            "target": target,
+            "defaults": {"schema": "full", "object": "{table}"},
+            "streams": {"named.*": {}},
+            "parallel": 1,
+        }
+        for stream in ("named.aa", "named.zz"):
+            report = spark_channel.replicate(None, file, select=[stream])
+            assert [each.state for each in report.tables] == ["done"], report
+    assert pg.rows("SELECT indexname FROM pg_indexes WHERE tablename = 'aa'") == [("aa_zz",)]
+    maria.sql("DROP DATABASE named")
+    pg.psql("DROP SCHEMA named CASCADE")

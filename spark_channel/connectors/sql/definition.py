@@ -154,7 +154,7 @@ def plain_new_table(
         if why:
             out.append(f"{constraint.label}: {why}")
             continue
-        name = name_of(constraint.name)
+        name = name_of(_beside_tables(definition, constraint.name))
         if name != constraint.name:
             renamed.append(f"{constraint.label} is {name}")
         statement = _index(dialect, constraint, name, table, constraint.columns)
@@ -173,6 +173,12 @@ def plain_new_table(
     out += [f"{foreign.label}: {why}" for foreign in definition.foreign_keys]
     out += [f"{other}: no copy carries it" for other in definition.others]
     return NewTable(rows, key, steps=tuple(steps), left_out=tuple(out), renamed=tuple(renamed))
+
+
+def _beside_tables(definition: TableDefinition, name: str) -> str:
+    """The name of an index, of a system in which it is its table's alone: elsewhere a later table may have it."""
+    is_own = definition.system == "mysql" and not name.startswith(definition.name)
+    return f"{definition.name}_{name}" if is_own else name
 
 
 def _index(
