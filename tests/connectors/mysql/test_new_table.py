@@ -1,15 +1,24 @@
 """`createTable=full` between servers of one kind. SHOW CREATE TABLE is the judge: it shows the same of both tables."""
 
+import json
 import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import spark_channel
 from spark_channel.connectors import find_connector
 from spark_channel.connectors.mysql.dialect import MysqlDialect
+from spark_channel.connectors.mysql.session import MysqlWriteSession
 from spark_channel.connectors.mysql.write import new_table
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.sql.definition import lacking
@@ -184,3 +193,83 @@ def test_indexes_that_a_target_lacks_are_statements(shop: Shop, target: Shop) ->
     assert own is not None
     left = lacking(MysqlWriteDialect(), source, own, is_full=True)
     assert [each.text.partition(" ")[0] for each in left] == ["foreign"]
+
+
+def _from_another_system(target: Shop, folder: Path) -> dict[str, Any]:
+    """The file of a run that copies table `orders` of SQLite with its indexes and its next number."""
+    with closing(sqlite3.connect(folder / "shop.sqlite")) as made:
+        made.executescript(
+            "CREATE TABLE orders (id INTEGER PRIMARY KEY AUTOINCREMENT, item INT, amount INT);"
+            "CREATE UNIQUE INDEX by_item ON orders (item); CREATE INDEX by_amount ON orders (amount, item);"
+            "INSERT INTO orders VALUES (1, 1, 5), (2, 2, 5), (900, 3, 5); DELETE FROM orders WHERE id = 900"
+        )
+    return {
+        "source": {"url": f"sqlite:{folder}/shop.sqlite"},
+        "target": target.login,
+        "defaults": {"object": "{table}", "schema": "full"},
+        "streams": {"*": {}},
+    }
+
+
+def _assert_whole(target: Shop) -> None:
+    assert target.sql("SELECT id, item, amount FROM orders ORDER BY id") == "1\t1\t5\n2\t2\t5"
+    made = shown(target)
+    assert "UNIQUE KEY `by_item` (`item`)" in made
+    assert "KEY `by_amount` (`amount`,`item`)" in made
+    target.sql("INSERT INTO orders (item, amount) VALUES (9, 9)")
+    assert target.sql("SELECT id FROM orders WHERE item = 9") == "901"
+
+
+def test_a_table_of_another_system_is_whole_after_a_connection_that_was_lost_when_it_was_made(
+    target: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, killed = MysqlWriteSession.rows, list[str]()
+
+    def lost(session: MysqlWriteSession, statement: str, *given: Any) -> Any:
+        found = rows(session, statement, *given)
+        if "`orders`" in statement and statement.startswith("CREATE TABLE") and not killed:
+            killed.append(statement)
+            ((number,),) = rows(session, "SELECT CONNECTION_ID()")
+            target.sql(f"KILL {number}")
+        return found
+
+    monkeypatch.setattr(MysqlWriteSession, "rows", lost)
+    report = spark_channel.replicate(None, _from_another_system(target, tmp_path))
+    assert killed
+    assert report.exit_code == 0, report
+    _assert_whole(target)
+
+
+_KILLED = """
+import os, signal, sys
+import spark_channel
+from spark_channel.connectors.mysql.session import MysqlWriteSession
+
+rows = MysqlWriteSession.rows
+def dies(session, statement, *given):
+    found = rows(session, statement, *given)
+    if "`orders`" in statement and statement.startswith("CREATE TABLE"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return found
+MysqlWriteSession.rows = dies
+spark_channel.replicate(None, sys.argv[1])
+"""
+
+
+def test_a_table_of_another_system_is_whole_after_a_run_that_was_killed_when_it_was_made(
+    target: Shop, tmp_path: Path
+) -> None:
+    file = tmp_path / "shop.yml"
+    file.write_text(json.dumps(_from_another_system(target, tmp_path)))  # which is YAML, too
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(file)],
+        env={**os.environ, "PYTHONPATH": str(Path(spark_channel.__file__).parents[1])},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    assert target.sql("SELECT COUNT(*) FROM orders") == "0"
+    report = spark_channel.replicate(None, str(file))
+    assert report.exit_code == 0, report
+    _assert_whole(target)

@@ -1,26 +1,30 @@
-"""What a new MySQL or MariaDB table gets of the definition of its source: the source's own CREATE TABLE.
+"""What a new MySQL or MariaDB table gets of the definition of its source, always in one CREATE TABLE.
 
-The statement is tried under another name before a row moves, and that table is dropped: what this server refuses is
-found then. Its foreign keys are left out, since the tables to which they refer may not have their rows yet.
+DDL commits: a job that ended between several statements would leave a table that no later job completes.
+
+The source's own CREATE TABLE is tried under another name before a row moves, and that table is dropped: what this
+server refuses is found then. Its foreign keys are left out, since the tables to which they refer may not have their
+rows yet.
 """
 
 import re
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.definition import TableDefinition, with_not_null
 from spark_channel.connectors.mysql.dialect import MysqlDialect
+from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.session import MysqlWriteSession
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.mysql.write.publish import drop_tables, table_in
-from spark_channel.connectors.sql.catalog import TABLE
+from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.write.protocol import WriteTarget
 from spark_channel.errors import TargetError
 
-__all__ = ["tried", "untried"]
+__all__ = ["AutoIncrement", "at_once", "tried", "untried"]
 
 _TRIALS = 3
 """Another job may remove the first, which no claim names."""
@@ -72,3 +76,32 @@ def tried(
             f"other jobs removed the table in {place.staging!r} on which the definition was tried: run it again"
         )
     return replace(made, table=table)
+
+
+@dataclass(frozen=True, slots=True)
+class AutoIncrement(DefinitionStep):
+    """The column whose next number is `following`."""
+
+    column: str
+    following: int
+
+
+def at_once(target: TargetTable, new: NewTable, options: MysqlWriteOptions) -> TargetTable:
+    """`target`, whose CREATE TABLE makes what its steps would."""
+    writes = MysqlWriteDialect()
+    numbers = [step for step in target.steps if isinstance(step, AutoIncrement)]
+    numbered = {step.column for step in numbers}
+    parts = [
+        writes.definition(each.column) + (" AUTO_INCREMENT" if each.target in numbered else "")
+        for each in target.columns
+    ]
+    if key := target.key or new.key:
+        parts.append(f"PRIMARY KEY ({', '.join(map(writes.quoted, key))})")
+    parts += [
+        statement.removeprefix("CREATE ").replace(f" ON {TABLE}", "", 1)
+        for step in target.steps
+        for statement in step.statements
+    ]
+    behind = "".join(f" AUTO_INCREMENT={step.following}" for step in numbers)
+    create = f"CREATE TABLE {target.sql} ({', '.join(parts)}){writes.after_create(options)}{behind}"
+    return replace(target, create=create, steps=())

@@ -27,7 +27,7 @@ from spark_channel.connectors.mysql.write.dialect import (
     check_one_zone,
     check_transactional,
 )
-from spark_channel.connectors.mysql.write.new_table import tried
+from spark_channel.connectors.mysql.write.new_table import AutoIncrement, at_once, tried
 from spark_channel.connectors.mysql.write.publish import (
     COMMITTING_WORDS,
     claims_of,
@@ -46,7 +46,7 @@ from spark_channel.connectors.mysql.write.task_writer import (
     MysqlStagedWriter,
     is_of_rows,
 )
-from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, Table, TargetTable
+from spark_channel.connectors.sql.catalog import Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
@@ -202,18 +202,10 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
             or (sequence.increment, self.options.create_table_column_types) != (1, None)
         ):
             return new
-        field = new.rows.field(column.name)
-        declared = self.dialect.created_type(field.name, field.type, key=True)
-        if not pa.types.is_integer(field.type) or sequence.following < 1:
+        if not pa.types.is_integer(new.rows.field(column.name).type) or sequence.following < 1:
             return new
-        made = self.dialect.definition(
-            self.dialect.new_column(column.name, declared, not_null=True)
-        )
-        statements = (
-            f"ALTER TABLE {TABLE} MODIFY COLUMN {made} AUTO_INCREMENT",
-            f"ALTER TABLE {TABLE} AUTO_INCREMENT = {sequence.following}",
-        )
-        return new.with_carried([DefinitionStep(f"sequence of {column.name}", statements)])
+        what = f"sequence of {column.name}"
+        return new.with_carried([AutoIncrement(what, (), column.name, sequence.following)])
 
     def definition_of(self, session: MysqlWriteSession, table: Table) -> TableDefinition:
         assert isinstance(table, MysqlTable)
@@ -244,7 +236,10 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         """A table that is there stays also with `overwrite`: to drop it would commit."""
         made = super().target(replace(plan, overwrite=False), place)
         check_one_zone(made)
-        return made
+        new = plan.new_table
+        if made.create is None or new is None or new.table is not None:
+            return made
+        return at_once(made, new, self.options)
 
     def alter(self, session: MysqlWriteSession, statement: str) -> None:
         session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
@@ -352,8 +347,6 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         session.end_when_silent()
         made = create and self.make_table(session, target)
         try:
-            if made:
-                self.complete(session, target)
             yield
         except TargetError:
             if made:
