@@ -543,6 +543,41 @@ def test_a_null_struct_whose_field_is_never_null(form: str, tmp_path: Path) -> N
     assert found.column("l").to_pylist() == [rows] * 3
 
 
+@pytest.mark.parametrize("most", ["3", "7", "100"])
+@pytest.mark.parametrize("form", NESTED)
+def test_null_structs_in_parts_of_a_batch(form: str, most: str, tmp_path: Path) -> None:
+    """A batch is cut where files end, and by limits on rows."""
+    point = pa.struct([("x", pa.int32()), ("y", pa.string())])
+    points = [None if n % 3 == 0 else {"x": n, "y": str(n)} for n in range(60)]
+    pairs = [points[n : n + n % 4] for n in range(60)]
+    rows: dict[str, tuple[pa.DataType, list[Any]]] = {
+        "n": (pa.int64(), list(range(60))),
+        "struct": (point, points),
+        "inner": (
+            pa.struct([("p", point), ("z", pa.int64())]),
+            [{"p": each, "z": n} for n, each in enumerate(points)],
+        ),
+        "list": (pa.list_(point), [None if n % 5 == 0 else each for n, each in enumerate(pairs)]),
+        "map": (
+            pa.map_(pa.string(), point),
+            [[(str(at), each) for at, each in enumerate(pair)] for pair in pairs],
+        ),
+        "of_lists": (
+            pa.struct([("l", pa.list_(pa.struct([("p", point)])))]),
+            [
+                None if n % 7 == 0 else {"l": [{"p": each} for each in pair]}
+                for n, pair in enumerate(pairs)
+            ],
+        ),
+    }
+    table = pa.table({name: pa.array(values, kind) for name, (kind, values) in rows.items()})
+    write(form, tmp_path / "out", table, maxRecordsPerFile=most)
+    found = read(form, tmp_path / "out").sort_by("n")
+    for name, (kind, values) in rows.items():
+        assert found.schema.field(name).type == kind
+        assert found.column(name).to_pylist() == pa.array(values, kind).to_pylist(), name
+
+
 def test_orc_refuses_the_nanoseconds_that_it_cannot_read(tmp_path: Path) -> None:
     kind = pa.timestamp("ns")
     write("orc", tmp_path / "whole", pa.table({"t": pa.array([1_000, None], kind)}))

@@ -159,7 +159,8 @@ class _OrcEncoder(WriterEncoder):
         for field, values in zip(self._schema, batch.columns, strict=True):
             for leaf in temporal_leaves(values):
                 _check_range(field.name, leaf)
-        self._writer.write(pa.Table.from_batches([batch]))
+        columns = [_with_inner_nulls(values) for values in batch.columns]
+        self._writer.write(pa.table(columns, names=batch.schema.names))
         self._sink.check()
         self._empty = False
 
@@ -182,6 +183,28 @@ class _OrcEncoder(WriterEncoder):
             self._writer.write(self._schema.empty_table())
         super().finish()
         self._sink.check()
+
+
+def _with_inner_nulls(values: pa.Array) -> pa.Array:
+    """The same values, whose fields are NULL where their struct is, in arrays that are no slices.
+
+    The library writes a field's values also where a struct in another struct is NULL, and looks for a slice's NULLs at
+    the array's start: later rows would get the values of others.
+    """
+    kind = values.type
+    if not any(pa.types.is_struct(inner) for _, inner in inner_types("", kind)):
+        return values
+    values = pa.concat_arrays([values])
+    buffers = values.buffers()[:1] if pa.types.is_struct(kind) else values.buffers()[:2]
+    if pa.types.is_struct(kind):
+        inside = [_with_inner_nulls(field) for field in values.flatten()]
+    elif pa.types.is_map(kind):
+        pair = pa.struct([kind.key_field, kind.item_field])
+        parts = [_with_inner_nulls(values.keys), _with_inner_nulls(values.items)]
+        inside = [pa.Array.from_buffers(pair, len(values.keys), [None], children=parts)]
+    else:
+        inside = [_with_inner_nulls(values.values)]
+    return pa.Array.from_buffers(kind, len(values), buffers, children=inside)
 
 
 def _longest(texts: pa.Array) -> int:
