@@ -198,9 +198,9 @@ class Follower(ChangePublisher):
                         self._tell_of_slot()
                     return bool(self._left)
             tunnel.resume()
-        if once:
-            drained = (copy for copy in self._copies.values() if self._outcomes[copy.stream].rows)
-            continue_numbers(drained)
+        if once:  # also behind rows of an earlier run, which was stopped or killed
+            copies = self._copies.values()
+            continue_numbers(copy for copy in copies if not self._is_parked(copy.stream))
         return bool(self._left)
 
     def _finish_columns(self) -> bool:

@@ -193,8 +193,10 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
     ) -> tuple[str, ...]:
         if session is None or table.is_view:
             return ()
-        source = None if context.definition is None else context.definition()
-        return counted_on(self.definition_of(session, table), source)
+        own = self.definition_of(session, table)
+        if not any(column.sequence for column in own.columns):
+            return ()
+        return counted_on(own, None if context.definition is None else context.definition())
 
     def clear_builds(self, names: Collection[str]) -> None:
         listed = ", ".join(map(literal_sql, names))
