@@ -189,7 +189,7 @@ def _with_inner_nulls(values: pa.Array) -> pa.Array:
     """The same values, whose fields are NULL where their struct is, in arrays that are no slices.
 
     The library writes a field's values also where a struct in another struct is NULL, and looks for a slice's NULLs at
-    the array's start: later rows would get the values of others.
+    the array's start: later rows would get the values of others (findings/arrow-orc-null-structs.sh).
     """
     kind = values.type
     if not any(pa.types.is_struct(inner) for _, inner in inner_types("", kind)):
