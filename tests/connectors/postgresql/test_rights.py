@@ -1,0 +1,49 @@
+"""Rights that the server does not ask for are not asked for before a row is read either."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.errors import TargetError
+from tests.connectors.postgresql.conftest import Pg
+
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "v": ["a", "b"]})
+
+
+@pytest.fixture
+def role(pg: Pg) -> Iterator[str]:
+    name = f"loader_{pg.schema}"
+    pg.psql(
+        f"CREATE ROLE {name} LOGIN PASSWORD 'x'; GRANT USAGE, CREATE ON SCHEMA {pg.schema} TO {name}"
+    )
+    yield name
+    pg.psql(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+
+
+def test_an_upsert_of_nothing_but_keys_needs_no_update(pg: Pg, role: str) -> None:
+    pg.psql(
+        "CREATE TABLE t (id bigint, v text, PRIMARY KEY (id, v)); INSERT INTO t VALUES (1, 'a');"
+        f"GRANT SELECT, INSERT ON t TO {role}"
+    )
+    options = {"writeMode": "upsert", "keyColumns": "id,v"}
+    pg.write(ROWS, user=role, password="x", **options)
+    assert pg.psql("SELECT count(*) FROM t") == "2"
+
+
+def test_the_owner_of_a_schema_may_replace_a_table_of_another_role(pg: Pg, role: str) -> None:
+    pg.psql(
+        "CREATE TABLE t (id bigint, v text); INSERT INTO t VALUES (9, 'old');"
+        f"ALTER SCHEMA {pg.schema} OWNER TO {role}"
+    )
+    try:
+        pg.write(ROWS, overwrite=True, user=role, password="x", truncate="false")
+        assert pg.psql("SELECT min(id), count(*) FROM t") == "1|2"
+    finally:
+        pg.psql(f"ALTER SCHEMA {pg.schema} OWNER TO CURRENT_USER")
+
+
+def test_a_missing_right_is_said_before_a_row_is_read(pg: Pg, role: str) -> None:
+    pg.psql(f"CREATE TABLE t (id bigint, v text); GRANT SELECT ON t TO {role}")
+    with pytest.raises(TargetError, match=rf"run GRANT INSERT ON {pg.schema}\.t TO {role}"):
+        pg.writer(user=role, password="x").prepare(pg.context(), ROWS.schema)
