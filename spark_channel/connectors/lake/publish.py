@@ -408,11 +408,17 @@ class LakePublisher(Writer):
             self._give_back(lake, plan)
 
     def _give_back(self, lake: LakeTable, plan: LakePlan) -> None:
+        run = self.run_of(lake, plan)
+
         def change(state: TableState | None) -> Change | None:
-            found = None if state is None else state.claim(plan.claim.identity, plan.job)
-            if found is None:
+            if state is None:
                 return None
-            given = protocol.release(found, held_now(plan.claim, found)[0])
+            there = state.claim(plan.claim.identity, plan.job)
+            if there is None and not run.may_publish():
+                return None
+            # Of a run that wrote no claim: a commit that is still on its way finds this version before it.
+            held, found = held_now(plan.claim, there)
+            given = protocol.release(found, held)
             return None if given is None else Change(plan.job, given, operation="release")
 
         self.commit_loop(lake, change)
@@ -472,10 +478,11 @@ class LakePublisher(Writer):
             if only is not None and held.identity.key != only.key:
                 continue
             claim = None if state is None else state.claim(held.identity, held.owner)
-            if _has_ended(claim, held):
+            given_back = claim is None or not (claim.owner or claim.has_published(held.position))
+            if own is not None and each.run.name == own.run and given_back:
+                each.run.remove(keep=self._visible(lake, each.publishing))
+            elif _has_ended(claim, held):
                 self._remove_run(each.run, published if _may_have_published(claim, held) else None)
-            elif own is not None and each.run.name == own.run and claim is None:
-                each.run.remove()
             elif only is None and each.run.is_dead(held) and self._close(lake, each):
                 _log.info(
                     "%s: removing what run %s left, whose process has ended", lake.shown, held.owner
@@ -498,7 +505,7 @@ class LakePublisher(Writer):
             run.remove(keep=keep)
 
     def _visible(self, lake: LakeTable, paths: Sequence[str]) -> Sequence[str]:
-        """Those of a dead run's files that the table has: its log names the claims of jobs for a time alone."""
+        """Those of an ended run's files that the table has: its log names the claims of jobs for a time alone."""
         state = lake.open() if paths else None
         if state is None:
             return ()

@@ -183,6 +183,10 @@ class Run:
     def note_publishing(self, paths: Sequence[str]) -> None:
         self._put("publishing", json.dumps(list(paths)).encode())
 
+    def may_publish(self) -> bool:
+        """Whether the run's commit may have been sent."""
+        return self.store.exists(self._beside("publishing"))
+
     def publishing(self) -> list[str]:
         """The files (relative to the table) that the run may have published."""
         raw = self._read(self._beside("publishing"))

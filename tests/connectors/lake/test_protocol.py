@@ -161,8 +161,9 @@ def test_a_commit_whose_answer_is_lost(target: Target, monkeypatch: pytest.Monke
     assert target.staged() == []
 
 
+@pytest.mark.parametrize("txn", [None, ("n", 1)])
 def test_a_commit_that_failed_cannot_arrive_later(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+    target: Target, monkeypatch: pytest.MonkeyPatch, txn: tuple[str, int] | None
 ) -> None:
     state_class = type(_state(target))
     original = state_class.commit
@@ -174,7 +175,7 @@ def test_a_commit_that_failed_cannot_arrive_later(
             raise TargetError("the store did not answer")
         return bool(original(self, change))
 
-    writer, plan, receipts = _stage(target, WriteContext("job", txn=("n", 1)), 1)
+    writer, plan, receipts = _stage(target, WriteContext("job", txn=txn), 1)
     monkeypatch.setattr(state_class, "commit", delayed)
     with pytest.raises(CommitError, match="has the rows that it had before"):
         writer.commit(plan, receipts)
@@ -185,6 +186,42 @@ def test_a_commit_that_failed_cannot_arrive_later(
     writer.abort(plan, list(receipts))
     assert not target.seen()
     assert target.staged() == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("txn", [None, ("n", 1)])
+def test_a_commit_that_was_interrupted_cannot_arrive_after_the_abort(
+    target: Target, monkeypatch: pytest.MonkeyPatch, txn: tuple[str, int] | None, overwrite: bool
+) -> None:
+    _write(target, "before", 1)
+    state_class = type(_state(target))
+    original = state_class.commit
+    late: list[Any] = []
+
+    def interrupted(self: Any, change: Any) -> bool:
+        late.append((self, change))
+        raise KeyboardInterrupt  # while its answer is awaited
+
+    context = WriteContext("job", txn=txn, overwrite=overwrite)
+    ids = [] if overwrite else [2]
+    writer, plan, receipts = _stage(target, context, *ids)
+    with monkeypatch.context() as patch:
+        patch.setattr(state_class, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.commit(plan, receipts)
+    files = {Path(path): Path(path).read_bytes() for path in target.staged() if "parquet" in path}
+    writer.abort(plan, list(receipts))
+    assert target.staged() == []
+    for path, data in files.items():  # the request has looked at them before
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    ((state, change),) = late
+    assert original(state, change) is False
+    for path in files:
+        path.unlink()
+    assert target.seen() == Counter([1])
+    _write(target, "next", 3)
+    assert target.seen() == Counter([1, 3])
 
 
 def _die(target: Target, plan: WritePlan) -> None:
