@@ -286,6 +286,60 @@ def test_a_table_of_another_system_takes_rows_without_a_number(
     pg.psql(drop)
 
 
+def check_last_numbers(
+    pg: PostgresServer, source: dict[str, Any], numbers: dict[str, int], following: int
+) -> None:
+    pg.psql("DROP SCHEMA IF EXISTS ends_dw CASCADE; CREATE SCHEMA ends_dw")
+    file = {
+        "source": source,
+        "target": {**pg.login, "currentSchema": "ends_dw"},
+        "defaults": {"schema": "full", "object": "{table}"},
+        "streams": {"ends.*": {}},
+    }
+    report = spark_channel.replicate(None, file)
+    assert [each.state for each in report.tables] == ["done"] * len(numbers), report
+    for table, number in numbers.items():
+        assert pg.rows(f"SELECT id::text FROM ends_dw.{table}") == [(str(number),)]
+        own = following or number
+        given = f"SELECT nextval(pg_get_serial_sequence('ends_dw.{table}', 'id'))::text"
+        assert pg.rows(given) == [(str(own),)]
+    pg.psql("DROP SCHEMA ends_dw CASCADE")
+
+
+def test_a_row_with_the_last_number_of_its_type_parks_no_table(
+    postgres_server: PostgresServer,
+) -> None:
+    """Of a group of small tables, whose rows have their numbers by hand."""
+    numbers = {"a": 2**15 - 1, "b": 2**31 - 1, "c": 2**63 - 1}
+    kinds = {"a": "smallserial", "b": "serial", "c": "bigserial"}
+    tables = "".join(
+        f"CREATE TABLE ends.{name} (id {kinds[name]} PRIMARY KEY); INSERT INTO ends.{name} VALUES ({numbers[name]});"
+        for name in kinds
+    )
+    pg = postgres_server
+    pg.psql(f"DROP SCHEMA IF EXISTS ends CASCADE; CREATE SCHEMA ends; {tables} ANALYZE")
+    check_last_numbers(pg, pg.login, numbers, following=1)
+    pg.psql("DROP SCHEMA ends CASCADE")
+
+
+@pytest.mark.full
+def test_a_table_of_mysql_that_has_given_its_last_number_is_copied(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest
+) -> None:
+    server = MysqlServer.create()
+    request.addfinalizer(server.close)
+    numbers = {"a": 2**15 - 1, "b": 2**31 - 1, "c": 2**63 - 1}
+    kinds = {"a": "SMALLINT", "b": "INT", "c": "BIGINT"}
+    server.sql("CREATE DATABASE ends")
+    for name, kind in kinds.items():
+        server.sql(
+            f"CREATE TABLE ends.{name} (id {kind} AUTO_INCREMENT PRIMARY KEY);"
+            f"INSERT INTO ends.{name} VALUES ({numbers[name]})"
+        )
+    source = {**server.login, "url": server.url.rpartition("/")[0] + "/ends"}
+    check_last_numbers(postgres_server, source, numbers, following=0)
+
+
 def test_an_index_takes_no_name_of_another_table_of_the_run(
     postgres_server: PostgresServer, mariadb_server: MariadbServer, tmp_path: Path
 ) -> None:

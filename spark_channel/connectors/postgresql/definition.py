@@ -24,7 +24,7 @@ _QUALIFIED = "SET LOCAL search_path = ''"
 """The server then writes all names but its own with their schema."""
 _SEQUENCE = """
 SELECT json_build_object('name', s.relname, 'schema', sn.nspname, 'following',
-    coalesce(pg_catalog.pg_sequence_last_value(q.seqrelid) + q.seqincrement, q.seqstart),
+    coalesce(pg_catalog.pg_sequence_last_value(q.seqrelid)::numeric + q.seqincrement, q.seqstart),
   'increment', q.seqincrement,
   'declared', format_type(q.seqtypid, NULL),
   'settings', format('START WITH %s INCREMENT BY %s MINVALUE %s MAXVALUE %s CACHE %s%s',

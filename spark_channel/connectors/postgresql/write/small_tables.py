@@ -40,8 +40,10 @@ from spark_channel.connectors.postgresql.read.reader import PostgresReader
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.postgresql.write.new_table import (
+    count,
     count_on,
     counted_on,
+    counts_of,
     relation_names,
     untried,
 )
@@ -342,6 +344,11 @@ class PostgresTogether(Together):
             _hold_time(until)
             with self._refusing(None if at_once else some[0]):
                 session.rows(f"DO {literal_sql(_script(some))}")
+                plans = [each.plan for each in some]
+                count(
+                    session,
+                    [sql for own in plans for sql in counts_of(own.new.steps, own.target.sql)],
+                )
         for table in tables:
             if table.plan.numbers:
                 count_on(session, table.plan.numbers, table.plan.place.label)

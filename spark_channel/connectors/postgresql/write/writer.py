@@ -31,8 +31,10 @@ from spark_channel.connectors.postgresql.session import PgWriteSession, literal_
 from spark_channel.connectors.postgresql.types import SYSTEM
 from spark_channel.connectors.postgresql.write.load import TASK_SECONDS, OnePassWriter, open_task
 from spark_channel.connectors.postgresql.write.new_table import (
+    count,
     count_on,
     counted_on,
+    counts_of,
     keyed,
     relation_names,
     tried,
@@ -215,6 +217,10 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
                 session.rows(f"DROP INDEX CONCURRENTLY {index}")
 
         self.run(TargetError, "clear builds", clear)
+
+    def complete(self, session: PgWriteSession, target: TargetTable) -> None:
+        super().complete(session, target)
+        count(session, counts_of(target.steps, target.sql))
 
     def count_on(self, session: PgWriteSession, plan: SqlPlan) -> None:
         count_on(session, plan.numbers, plan.place.label)
