@@ -415,7 +415,11 @@ class FilesWriter(Writer):
     def _gathered(
         self, plan: FilesPlan, target: TargetDirectory, receipts: Sequence[Receipt]
     ) -> list[StagedFile]:
-        """The files of all tasks, or one with the rows of all where these are few."""
+        """The files of all tasks, or one with the rows of all where these are few.
+
+        In an object store a task's files are where other programs look: these would see the rows twice until they are
+        removed.
+        """
         from spark_channel.connectors.files.compact import gather
 
         files = [
@@ -424,7 +428,9 @@ class FilesWriter(Writer):
             for file in staged_files(receipt)
         ]
         few = are_few(sum(file.rows for file in files), sum(each.nbytes for each in receipts))
-        if not plan.gathers or not few or len(files) < 2 or target.lacks(files):
+        if not (plan.gathers and few and target.store.staged) or len(files) < 2:
+            return files
+        if target.lacks(files):
             return files
         return gather(self, plan, target, self._output(plan), files)
 
