@@ -207,7 +207,13 @@ class MysqlDialect(Dialect):
             if is_away(error):
                 raise
             return MissingRights("", {})  # a server without grants, as with --skip-grant-tables
-        return _lacking(grants, rights)
+        found = _lacking(grants, rights)
+        kept = {
+            right: place
+            for right, place in found.rights.items()
+            if not _is_held_otherwise(session, right)
+        }
+        return MissingRights(found.role, kept)
 
     def find_table(self, session: Session, text: str) -> MysqlTable | None:
         for database, name in name_places(session, text):
@@ -681,6 +687,13 @@ _GRANT = re.compile(
 )
 _OF_ROUTINES = re.compile(r"GRANT [\w ,]+ ON (?:PROCEDURE|FUNCTION|PACKAGE) ")
 _ALL = "ALL PRIVILEGES"
+_DENIED = (1044, 1142, 1143)
+_EXPLAINED = {
+    "SELECT": "SELECT 1 FROM {table}",
+    "INSERT": "INSERT INTO {table} () VALUES ()",
+    "DELETE": "DELETE FROM {table}",
+}
+"""Statements of which the server checks a right when it only explains them."""
 
 
 def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> MissingRights:
@@ -712,6 +725,39 @@ def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> MissingRights:
         lacks = []  # the write succeeds without, and warns that its staging stays
     places = (f"{quoted(each.schema)}.{quoted(each.name) if each.name else '*'}" for each in lacks)
     return MissingRights(login, dict(zip(lacks, places, strict=True)))
+
+
+def _is_held_otherwise(session: Session, right: Right) -> bool:
+    """Whether a login may have a right that its grants do not say, as those of an anonymous user on a database."""
+    name = MysqlDialect().literal(right.schema, None)
+    if not right.name:
+        own = " OR ".join(
+            f"EXISTS (SELECT 1 FROM information_schema.{view} WHERE {condition})"  # noqa: S608 - quoted
+            for view, condition in (
+                ("user_privileges", "privilege_type <> 'USAGE'"),
+                ("schema_privileges", f"{name} LIKE table_schema"),
+                ("table_privileges", f"table_schema = {name}"),
+                ("column_privileges", f"table_schema = {name}"),
+            )
+        )
+        seen = f"SELECT 1 FROM information_schema.schemata WHERE schema_name = {name}"  # noqa: S608 - quoted
+        return bool(session.rows(f"{seen} AND NOT ({own})"))
+    table = f"{quoted(right.schema)}.{quoted(right.name)}"
+    statement = _EXPLAINED.get(right.word, "").format(table=table)
+    if right.word == "UPDATE":
+        there = _there(right.schema, right.name)
+        columns = f"SELECT column_name FROM information_schema.columns WHERE {there} LIMIT 1"  # noqa: S608 - quoted
+        for (column,) in session.rows(columns):
+            statement = f"UPDATE {table} SET {quoted(str(column))} = NULL"  # noqa: S608 - quoted
+    if not statement:
+        return False
+    try:
+        session.rows(f"EXPLAIN {statement}")
+    except (SourceError, TargetError) as error:
+        if is_away(error):
+            raise
+        return code_of(error) not in _DENIED
+    return True
 
 
 def _plain(name: str) -> str:
