@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import spark_channel
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.mysql.dialect import MysqlDialect, table_named
 from spark_channel.connectors.mysql.session import MysqlSession
@@ -176,6 +177,36 @@ def test_a_vector_is_refused_with_the_function_that_shows_it(mysql: Shop) -> Non
         mysql.reader().schema()
     shown = mysql.read(None, query="SELECT id, VECTOR_TO_STRING(e) AS e FROM t")
     assert shown.to_pylist() == [{"id": 1, "e": None}]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in a group", "alone"])
+def test_a_table_that_is_made_as_its_source_is_gets_the_key_that_the_server_adds(
+    mysql: Shop, *, together: bool
+) -> None:
+    mysql.sql(
+        "CREATE DATABASE plain; CREATE TABLE plain.a (id INT, j JSON);"
+        "CREATE TABLE plain.b LIKE plain.a; INSERT INTO plain.a VALUES (1, '{}'), (2, NULL)"
+    )
+    source = {**mysql.login, "url": mysql.login["url"].replace("/warehouse", "/plain")}
+    mysql.sql("SET GLOBAL sql_generate_invisible_primary_key = ON")
+    try:
+        for _ in range(2):
+            report = spark_channel.replicate(
+                None,
+                {
+                    "source": source,
+                    "target": mysql.login,
+                    "defaults": {"object": "{table}", "schema": "full"},
+                    "streams": {"*": {}},
+                    "parallel": 1,
+                },
+                select=() if together else ["*.a"],
+            )
+            assert report.exit_code == 0, report
+            assert mysql.sql("SELECT * FROM a ORDER BY id") == "1\t{}\n2\tNULL"
+            assert "`my_row_id`" in mysql.sql("SHOW CREATE TABLE a")
+    finally:
+        mysql.sql("SET GLOBAL sql_generate_invisible_primary_key = DEFAULT; DROP DATABASE plain")
 
 
 @pytest.mark.parametrize("local", [None, "false"], ids=["load", "insert"])

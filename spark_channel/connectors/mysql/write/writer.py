@@ -237,8 +237,10 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         made = super().target(replace(plan, overwrite=False), place)
         check_one_zone(made)
         new = plan.new_table
-        if made.create is None or new is None or new.table is not None:
+        if made.create is None or new is None:
             return made
+        if new.table is not None:
+            return replace(made, declared=self.dialect.columns_as_created(new.table))
         return at_once(made, new, self.options)
 
     def alter(self, session: MysqlWriteSession, statement: str) -> None:
