@@ -3,6 +3,7 @@ killed.
 """
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ from spark_channel.replication.report import TableOutcome
 from spark_channel.replication.table_run import RunSettings, TableRun
 from spark_channel.replication.tables import find_tables
 from spark_channel.transfers import together as carrying
-from tests.servers.mariadb import MariadbServer
+from tests.servers.mariadb import MariadbServer, MysqlServer
 
 _TABLES = 8
 
@@ -135,6 +136,37 @@ def test_tables_that_are_made_and_tables_that_are_there_get_the_same_rows(
         if run == 0:
             small.sql("UPDATE SOURCE.t1 SET note = 'again'")
     assert small.sql("SELECT DISTINCT note FROM TARGET.t1") == "again"
+
+
+@pytest.mark.real_server("MySQL", "mysql")
+def test_a_type_that_the_target_shows_under_another_name_sends_no_table_alone(
+    small: _Small, mysql_server: MysqlServer, joined: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """MariaDB makes LONGTEXT of JSON."""
+    made = "id INT PRIMARY KEY, kept JSON, at DATETIME DEFAULT CURRENT_TIMESTAMP"
+    values = """(1, '{"a": 1}', '2026-01-01'), (2, NULL, '2026-01-02')"""
+    mysql_server.sql(
+        f"CREATE DATABASE {small.source} COLLATE utf8mb4_unicode_ci; USE {small.source};"
+        + "".join(
+            f"CREATE TABLE j{n} ({made}); INSERT INTO j{n} VALUES {values};" for n in range(_TABLES)
+        )
+    )
+    source = {
+        **mysql_server.login,
+        "url": f"{mysql_server.url.rpartition('/')[0]}/{small.source}",
+    }
+    defaults = {"object": "{table}", "schema": "full"}
+    file = small.file(source=source, defaults=defaults, parallel=1)
+    with caplog.at_level(logging.INFO):
+        report = spark_channel.replicate(None, file)
+    mysql_server.sql(f"DROP DATABASE {small.source}")
+    assert report.parked == []
+    assert sorted(joined) == [f"j{n}" for n in range(_TABLES)]
+    assert "is copied alone" not in caplog.text
+    for n in range(_TABLES):
+        assert small.sql(f"SELECT id, kept, DATE(at) FROM TARGET.j{n} ORDER BY id") == (
+            '1\t{"a": 1}\t2026-01-01\n2\tNULL\t2026-01-02'
+        )
 
 
 def test_a_table_has_its_own_report_its_own_job_and_its_own_position(

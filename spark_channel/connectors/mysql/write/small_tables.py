@@ -52,7 +52,7 @@ from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
 from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
-from spark_channel.connectors.sql.write.publish import check_planned
+from spark_channel.connectors.sql.write.publish import check_planned, dropped
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
 from spark_channel.plain_text import log_of
 
@@ -197,11 +197,21 @@ class MysqlTogether(Together):
         new = None
         if place.table is None and definition is not None:
             new = self._new(source, place, definition)
-        plan = SqlPlan(table.job, source.schema, "job", place=place, new_table=new)
-        target = cast(MysqlWriter, table.writer).target(plan, place)
-        target = with_late_instants(session, target)
+        target = self._target(session, table, source, place, new)
         kept = replace(place, table=None)
         return _Plan(source, kept, target, place.table is not None, tuple(rows.columns), new)
+
+    def _target(
+        self,
+        session: MysqlWriteSession,
+        table: SmallTable,
+        source: ReadSource,
+        place: WriteTarget,
+        new: NewTable | None,
+    ) -> TargetTable:
+        plan = SqlPlan(table.job, source.schema, "job", place=place, new_table=new)
+        target = cast(MysqlWriter, table.writer).target(plan, place)
+        return with_late_instants(session, target)
 
     def _new(
         self, source: ReadSource, place: WriteTarget, definition: TableDefinition
@@ -267,12 +277,29 @@ class MysqlTogether(Together):
                     with self._alone(table):
                         session.rows(table.plan.target.create)
                         made.append(table)
+            self._plan_as_made(session, made)
             self._try(session, claims, tables)
         finally:
             for table in made:
                 if table.why is not None or table.published_at is None:
                     drop_if_empty(session, table.plan.target)
             _free_all(session, tables)
+
+    def _plan_as_made(self, session: MysqlWriteSession, made: Sequence[SmallTable]) -> None:
+        """Plan the new tables with the columns that this server gave them, which may not be those of their sources:
+        MariaDB makes LONGTEXT of JSON.
+        """
+        like_source = [each for each in made if each.plan.new is not None and each.plan.new.table]
+        found = catalog_rows(session, [_place(each.plan.target) for each in like_source])
+        for table in like_source:
+            plan: _Plan = table.plan
+            with self._alone(table):
+                rows = found.get(_place(plan.target))
+                if rows is None or plan.new is None:
+                    raise dropped(plan.target)
+                new = replace(plan.new, table=table_of(rows))
+                target = self._target(session, table, plan.source, plan.place, new)
+                table.plan = replace(plan, target=target, new=new)
 
     def _try(
         self, session: MysqlWriteSession, claims: "_GroupClaims", tables: Sequence[SmallTable]
