@@ -252,6 +252,47 @@ def test_indexes_are_built_at_their_times_also_after_a_build_that_was_killed(
     run(drop)
 
 
+def test_an_index_whose_name_is_taken_leaves_nothing_of_a_build_that_was_killed(
+    postgres_server: PostgresServer,
+) -> None:
+    run, rows = postgres_server.psql, postgres_server.rows
+    long = "by_" + "n" * 60
+    drop = "DROP SCHEMA IF EXISTS taken, taken_dw CASCADE;"
+    run(
+        f"{drop} CREATE SCHEMA taken; CREATE SCHEMA taken_dw;"
+        f"CREATE TABLE taken_dw.other (n int); CREATE INDEX by_n ON taken_dw.other (n);"
+        f"CREATE INDEX {long} ON taken_dw.other (n);"
+        "CREATE TABLE taken.a (id int PRIMARY KEY, n int, m int); INSERT INTO taken.a VALUES (1, 7, 7), (2, 7, 7);"
+        f"CREATE INDEX by_n ON taken.a (n); CREATE INDEX {long} ON taken.a (m)"
+    )
+    file = {
+        "source": postgres_server.login,
+        "target": {**postgres_server.login, "currentSchema": "taken_dw"},
+        "defaults": {"schema": "full", "object": "{table}"},
+        "streams": {"taken.a": {"mode": "incremental", "update_key": "id", "primary_key": ["id"]}},
+    }
+    other_day = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")[(utc_now().weekday() + 3) % 7]
+    for times in (other_day, "mon-sun"):
+        file["limit"] = {"builds": [times]}
+        report = spark_channel.replicate(None, file)
+        assert report.exit_code == 0, report
+        if times == other_day:
+            for name in ("by_n_1", f"{long[:61]}_1", "of_a_dba"):
+                with pytest.raises(Exception, match="could not create unique index"):
+                    run(f"CREATE UNIQUE INDEX CONCURRENTLY {name} ON taken_dw.a (n)")
+    found = rows(
+        "SELECT c.relname, i.indisvalid::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+        "WHERE i.indrelid = 'taken_dw.a'::regclass ORDER BY 1"
+    )
+    assert found == [
+        ("a_pkey", "true"),
+        ("by_n_1", "true"),
+        (f"{long[:61]}_1", "true"),
+        ("of_a_dba", "false"),
+    ]
+    run(drop)
+
+
 def test_a_table_of_another_system_takes_rows_without_a_number(
     postgres_server: PostgresServer, mariadb_server: MariadbServer
 ) -> None:

@@ -201,20 +201,25 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         return counted_on(own, None if context.definition is None else context.definition())
 
     def clear_builds(self, names: Collection[str]) -> None:
-        listed = ", ".join(map(literal_sql, names))
+        def is_left(index: str) -> bool:
+            stem, _, number = index.rpartition("_")  # where the name was taken, see `free_names`
+            most = DIALECT.index_name_bytes - len(f"_{number}")
+            stems = (name.encode()[:most].decode(errors="ignore") for name in names)
+            return index in names or (number.isdecimal() and stem in stems)
 
         def clear(session: PgWriteSession) -> None:
             table = self.look(session).table
-            if table is None or not listed:
+            if table is None:
                 return
             sql = literal_sql(DIALECT.place(table.schema, table.name))
             left = session.rows(
-                "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid "  # noqa: S608 - quoted
-                f"WHERE i.indrelid = {sql}::regclass AND NOT i.indisvalid AND x.relname IN ({listed}) "
+                "SELECT x.relname::text, i.indexrelid::regclass::text FROM pg_index i "  # noqa: S608 - quoted
+                f"JOIN pg_class x ON x.oid = i.indexrelid WHERE i.indrelid = {sql}::regclass AND NOT i.indisvalid "
                 "AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)"
             )
-            for (index,) in left:
-                session.rows(f"DROP INDEX CONCURRENTLY {index}")
+            for name, index in left:
+                if is_left(name):
+                    session.rows(f"DROP INDEX CONCURRENTLY {index}")
 
         self.run(TargetError, "clear builds", clear)
 

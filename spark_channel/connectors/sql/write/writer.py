@@ -523,7 +523,7 @@ class SqlWriter(WriteProtocol[S]):
         self.run(TargetError, "build", lambda session: session.rows(statement))
 
     def clear_builds(self, names: Collection[str]) -> None:
-        """Drop indexes of the table with these names that a build left which was killed."""
+        """Drop indexes of the table with these names, also numbered ones, that a build left which was killed."""
 
     def definition_of(self, session: S, table: Table) -> TableDefinition | None:
         """The definition of a table of the target; None = the database says no expressions."""
