@@ -288,6 +288,34 @@ def test_another_job_meanwhile(lake: Lake, other: str, monkeypatch: pytest.Monke
     assert lake.left() == []
 
 
+def test_a_merge_that_was_interrupted_in_its_commit_cannot_arrive_later(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.fill(3)
+    there = lake.writer().lake()
+    table = there.open()
+    assert table is not None
+    kind = type(table)
+    original = kind.commit
+    late: list[tuple[Any, Any, Path, bytes]] = []
+
+    def interrupted(self: Any, change: Any) -> bool:
+        monkeypatch.setattr(kind, "commit", original)
+        (path,) = (Path(there.base) / file.path for file in change.added)
+        late.append((self, change, path, path.read_bytes()))
+        raise KeyboardInterrupt  # while its answer is awaited
+
+    monkeypatch.setattr(kind, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lake.writer().compact(TARGET)
+    ((state, change, path, data),) = late
+    assert not path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)  # the request has looked at it before
+    assert original(state, change) is False
+    assert lake.ids() == [0, 1, 2]
+
+
 def test_a_merged_file_that_is_gone_before_the_commit_is_not_committed(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
