@@ -26,8 +26,7 @@ def test_an_upsert_of_nothing_but_keys_needs_no_update(pg: Pg, role: str) -> Non
         "CREATE TABLE t (id bigint, v text, PRIMARY KEY (id, v)); INSERT INTO t VALUES (1, 'a');"
         f"GRANT SELECT, INSERT ON t TO {role}"
     )
-    options = {"writeMode": "upsert", "keyColumns": "id,v"}
-    pg.write(ROWS, user=role, password="x", **options)
+    pg.write(ROWS, user=role, password="x", writeMode="upsert", keyColumns="id,v")
     assert pg.psql("SELECT count(*) FROM t") == "2"
 
 
