@@ -407,3 +407,42 @@ def test_an_index_takes_no_name_of_another_table_of_the_run(
     assert pg.rows("SELECT indexname FROM pg_indexes WHERE tablename = 'aa'") == [("aa_zz",)]
     maria.sql("DROP DATABASE named")
     pg.psql("DROP SCHEMA named CASCADE")
+
+
+def test_keys_and_indexes_that_are_built_later_are_the_sources_own(
+    postgres_server: PostgresServer,
+) -> None:
+    """Not what their columns alone would be: one takes two NULLs, another checks each row at once."""
+    run, rows = postgres_server.psql, postgres_server.rows
+    drop = "DROP SCHEMA IF EXISTS own, own_dw CASCADE;"
+    run(
+        f"{drop} CREATE SCHEMA own; CREATE SCHEMA own_dw;"
+        "CREATE TABLE own.a (id int, n text, m int, PRIMARY KEY (id) DEFERRABLE INITIALLY DEFERRED,"
+        "  UNIQUE NULLS NOT DISTINCT (m), UNIQUE (n), CHECK (m > 0));"
+        "CREATE TABLE own.b (id int, n text, m int, CONSTRAINT own_key PRIMARY KEY (id) INCLUDE (n));"
+        'CREATE INDEX by_bytes ON own.a (n COLLATE "C"); CREATE INDEX loose ON own.a (id, m) WITH (fillfactor=50);'
+        "CREATE INDEX by_m ON own.a (m) INCLUDE (n); CREATE UNIQUE INDEX one_m ON own.b (m) NULLS NOT DISTINCT;"
+        "INSERT INTO own.a VALUES (1, 'a', 1), (2, 'b', NULL); INSERT INTO own.b VALUES (1, 'a', 1)"
+    )
+    file = {
+        "source": postgres_server.login,
+        "target": {**postgres_server.login, "currentSchema": "own_dw"},
+        "defaults": {"schema": "full", "object": "{table}"},
+        "limit": {"builds": ["mon-sun"]},
+        "streams": {"own.*": {}},
+    }
+    report = spark_channel.replicate(None, file)
+    assert [each.why for each in report.tables] == ["", ""], report
+
+    def defined(schema: str) -> list[tuple[str, ...]]:
+        return rows(
+            f"SELECT replace(pg_get_indexdef(i.indexrelid), '{schema}.', ''), i.indimmediate::text "
+            "FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+            f"WHERE n.nspname = '{schema}' AND c.relname IN ('a', 'b') ORDER BY 1"
+        )
+
+    assert defined("own_dw") == defined("own")
+    report = spark_channel.replicate(None, file)
+    assert [each.state for each in report.tables] == ["done", "done"], report
+    assert defined("own_dw") == defined("own")
+    run(drop)

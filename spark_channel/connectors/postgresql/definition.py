@@ -66,7 +66,8 @@ SELECT json_agg(json_build_object('kind', k.contype, 'name', k.conname, 'text', 
   'begins', CASE WHEN k.contype = 'f' THEN format('FOREIGN KEY (%s) REFERENCES %I.%I(%s)',
     {_LISTED.format(numbers="k.conkey", table="k.conrelid")},
     fn.nspname, f.relname, {_LISTED.format(numbers="k.confkey", table="k.confrelid")}) END,
-  'is_plain', NOT k.condeferrable AND coalesce(i.indnatts = i.indnkeyatts, true),
+  'is_plain', k.contype <> 'c' AND NOT k.condeferrable AND coalesce(i.indnatts = i.indnkeyatts, true)
+    AND pg_get_constraintdef(k.oid) NOT LIKE '%NULLS NOT DISTINCT%',
   'comment', obj_description(k.oid, 'pg_constraint')) ORDER BY k.contype, k.conname)
 FROM pg_catalog.pg_constraint k
 LEFT JOIN pg_catalog.pg_class f ON f.oid = k.confrelid
@@ -81,7 +82,7 @@ SELECT json_agg(json_build_object('name', x.relname, 'is_unique', i.indisunique,
     n.nspname, c.relname))),
   'columns', {_NAMES_OF.format(numbers="i.indkey::int2[]", table="i.indrelid")},
   'is_plain', i.indexprs IS NULL AND i.indpred IS NULL AND m.amname = 'btree' AND i.indnatts = i.indnkeyatts
-    AND NOT 0 <> ANY (i.indoption::int2[])
+    AND NOT 0 <> ANY (i.indoption::int2[]) AND pg_get_indexdef(x.oid) NOT LIKE '%NULLS NOT DISTINCT%'
     AND (SELECT bool_and(o.opcdefault) FROM pg_catalog.pg_opclass o WHERE o.oid = ANY (i.indclass::oid[])),
   'comment', obj_description(x.oid, 'pg_class')) ORDER BY x.relname)
 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid

@@ -209,15 +209,20 @@ def _not_plain(dialect: WriteDialect, constraint: ConstraintDefinition, rows: pa
     return ""
 
 
+def _is_list(key: ConstraintDefinition) -> bool:
+    """Whether its columns say all of it. Those of a check do not."""
+    return key.is_plain and key.kind != "check"
+
+
 def parts_of_both(
     one: TableDefinition, other: TableDefinition
 ) -> tuple[set[str], list[ConstraintDefinition]]:
     """The labels of `one`'s keys, checks and indexes that `other` has, too, whatever their names; and the rest."""
-    plain = {(key.columns, key.is_unique) for key in other.constraints if key.is_plain}
+    plain = {(key.columns, key.is_unique) for key in other.constraints if _is_list(key)}
     texts = {(key.is_unique, key.text) for key in other.constraints if key.text}
     both, rest = set(), []
     for key in one.constraints:
-        is_plain = key.is_plain and (key.columns, key.is_unique) in plain
+        is_plain = _is_list(key) and (key.columns, key.is_unique) in plain
         if is_plain or (key.text and (key.is_unique, key.text) in texts):
             both.add(key.label)
         else:
@@ -256,6 +261,13 @@ def lacking(
     def theirs(name: str) -> str | None:
         return dialect.same_name(name, names)
 
+    def stated(constraint: ConstraintDefinition, columns: Sequence[str]) -> str:
+        """The source's own text as a statement, where both are of one system and name the columns alike."""
+        is_same = source.system == target.system and tuple(columns) == constraint.columns
+        if not is_same or not constraint.text:
+            return ""
+        return dialect.stated(constraint, name_of(constraint.name), table, on)
+
     said = []
     for column in source.columns:
         own = target.column(theirs(column.name) or "")
@@ -265,9 +277,9 @@ def lacking(
                 Lack(statement or f"NOT NULL of {own.name}, which {dialect.product} cannot add")
             )
     keys = {
-        key.columns: key.is_unique for key in target.constraints if key.is_plain and key.is_unique
+        key.columns: key.is_unique for key in target.constraints if _is_list(key) and key.is_unique
     }
-    held = {**{key.columns: False for key in target.constraints if key.is_plain}, **keys}
+    held = {**{key.columns: False for key in target.constraints if _is_list(key)}, **keys}
     texts = {key.text for key in target.constraints if key.text}
     for constraint in source.constraints:
         is_key = constraint.kind == "primary key"
@@ -276,11 +288,16 @@ def lacking(
             continue
         if is_key:
             if target.primary is None and not held.get(columns):
-                said.append(Lack(dialect.keyed(table, columns, target.name), is_build=True))
+                # One that may be deferred, or has further columns, is another key than its columns say.
+                made = "" if constraint.is_plain else stated(constraint, columns)
+                made = made or dialect.keyed(table, columns, target.name)
+                said.append(Lack(made, is_build=True))
         elif constraint.is_plain and constraint.kind in ("index", "unique constraint"):
             if columns in held and held[columns] >= constraint.is_unique:
                 continue
-            made = _index(dialect, constraint, name_of(constraint.name), on, columns)
+            # Its own text has what no other system has: a collation, storage parameters.
+            made = stated(constraint, columns) if constraint.kind == "index" else ""
+            made = made or _index(dialect, constraint, name_of(constraint.name), on, columns)
             said.append(Lack(dialect.beside_writers(made), is_build=True))
         elif source.system == target.system and constraint.text and constraint.text not in texts:
             made = dialect.stated(constraint, name_of(constraint.name), table, on)
