@@ -483,11 +483,16 @@ class LakePublisher(Writer):
                 each.run.remove(keep=self._visible(lake, each.publishing))
             elif _has_ended(claim, held):
                 self._remove_run(each.run, published if _may_have_published(claim, held) else None)
-            elif only is None and each.run.is_dead(held) and self._close(lake, each):
-                _log.info(
-                    "%s: removing what run %s left, whose process has ended", lake.shown, held.owner
-                )
-                each.run.remove(keep=self._visible(lake, each.publishing))
+            elif only is None and each.run.is_dead(held):
+                # First: the log may soon forget that the run's claim was taken away.
+                each.run.end()
+                if self._close(lake, each):
+                    _log.info(
+                        "%s: removing what run %s left, whose process has ended",
+                        lake.shown,
+                        held.owner,
+                    )
+                    each.run.remove(keep=self._visible(lake, each.run.publishing()))
         remove_stray_notes(lake.store, lake.base)
 
     @staticmethod

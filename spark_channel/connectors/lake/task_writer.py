@@ -233,9 +233,13 @@ class Run:
             self._put("doubted", b"")
         return liveness == "dead"
 
+    def end(self) -> None:
+        """From here on it is not live."""
+        self._put("ended", b"")
+
     def remove(self, keep: Collection[str] = ()) -> None:
         """Remove the run's files but `keep` (relative to the table), then its notes."""
-        self._put("ended", b"")
+        self.end()
         kept = {posixpath.join(self.base, path) for path in keep}
         there = [info for info in self.store.entries(self.folder, recursive=True) if info.is_file]
         if any(info.path in kept for info in there):

@@ -268,6 +268,36 @@ def test_a_run_that_seemed_dead_is_fenced_by_the_log_alone(
     assert target.seen() == Counter([1, 4])
 
 
+def test_a_run_that_seemed_dead_wakes_after_the_log_has_forgotten_that_it_was_ended(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs keep the claims of a number of jobs."""
+    _write(target, "before", 1)
+    sleeper, plan, receipts = _stage(target, WriteContext("sleeper"), 2)
+    _die(target, plan)
+    state_class = type(_state(target))
+    claim, remove = state_class.claim, Run.remove
+    woke: list[str] = []
+
+    def forgetful(self: Any, identity: Any, job: str) -> Any:
+        return None if job == "sleeper" else claim(self, identity, job)
+
+    def slow(self: Run, keep: Any = ()) -> None:
+        if self.name == plan.run and not woke:  # type: ignore[attr-defined] # a part of this kind
+            woke.append(self.name)
+            with monkeypatch.context() as patch:
+                patch.setattr(state_class, "claim", forgetful)
+                with pytest.raises(SupersededError):
+                    sleeper.commit(plan, receipts)
+        remove(self, keep)
+
+    monkeypatch.setattr(Run, "remove", slow)
+    _write(target, "next", 3)
+    assert woke
+    assert target.seen() == Counter([1, 3])
+    assert target.staged() == []
+
+
 def test_a_job_makes_one_version_and_one_with_a_transaction_id_two(target: Target) -> None:
     def versions() -> int:
         table: Any = _state(target)._table  # type: ignore[attr-defined] # of both formats
