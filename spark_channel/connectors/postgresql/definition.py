@@ -24,7 +24,8 @@ _QUALIFIED = "SET LOCAL search_path = ''"
 """The server then writes all names but its own with their schema."""
 _SEQUENCE = """
 SELECT json_build_object('name', s.relname, 'schema', sn.nspname, 'following',
-    coalesce(pg_catalog.pg_sequence_last_value(q.seqrelid)::numeric + q.seqincrement, q.seqstart),
+    coalesce(CASE WHEN has_sequence_privilege(q.seqrelid, 'USAGE, SELECT')
+      THEN pg_catalog.pg_sequence_last_value(q.seqrelid)::numeric + q.seqincrement END, q.seqstart),
   'increment', q.seqincrement,
   'declared', format_type(q.seqtypid, NULL),
   'settings', format('START WITH %s INCREMENT BY %s MINVALUE %s MAXVALUE %s CACHE %s%s',
@@ -35,6 +36,7 @@ JOIN pg_catalog.pg_class s ON s.oid = q.seqrelid JOIN pg_catalog.pg_namespace sn
 WHERE p.classid = 'pg_catalog.pg_class'::regclass AND p.refclassid = 'pg_catalog.pg_class'::regclass
   AND p.refobjid = a.attrelid AND p.refobjsubid = a.attnum AND p.deptype IN ('a', 'i') LIMIT 1
 """
+"""A login may read the table and not its sequence: a copy then counts on behind the rows, as it does at least."""
 _COLUMNS = f"""
 SELECT json_agg(json_build_object('name', a.attname, 'declared', format_type(a.atttypid, a.atttypmod),
   'not_null', a.attnotnull,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+import spark_channel
 from spark_channel.errors import TargetError
 from tests.connectors.postgresql.conftest import Pg
 
@@ -40,6 +41,16 @@ def test_the_owner_of_a_schema_may_replace_a_table_of_another_role(pg: Pg, role:
         assert pg.psql("SELECT min(id), count(*) FROM t") == "1|2"
     finally:
         pg.psql(f"ALTER SCHEMA {pg.schema} OWNER TO CURRENT_USER")
+
+
+def test_a_copy_counts_on_where_the_login_may_not_read_the_sequence(pg: Pg, role: str) -> None:
+    pg.psql(
+        "CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text);"
+        f"INSERT INTO t (v) VALUES ('a'), ('b'), ('c'); GRANT SELECT ON t TO {role}"
+    )
+    source = pg.options(dbtable="t", user=role, password="x")
+    spark_channel.transfer(None, source, pg.options(dbtable="copied", createTable="full"))
+    assert pg.psql("INSERT INTO copied (v) VALUES ('d') RETURNING id").splitlines()[0] == "4"
 
 
 def test_a_missing_right_is_said_before_a_row_is_read(pg: Pg, role: str) -> None:
