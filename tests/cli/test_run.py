@@ -225,7 +225,7 @@ def test_each_content_is_planned_when_asked_for(tmp_path: Path) -> None:
     )
     assert "left out: job.content[1]" in run("plan", str(path))
     out = run("plan", str(path), "--all-content")
-    assert out.count("1 channels, 5 tasks") == 2
+    assert out.count("in 5 splits over 1 channel") == 2, out
 
 
 def test_a_job_with_a_spark_format_is_shown_without_secrets() -> None:

@@ -281,8 +281,10 @@ def _days(months: Numbers, day: Numbers, null: Mask | None) -> Numbers | None:
         or day.min(initial=1) < 1
     ):
         return None
-    since = ((year - 1970) * 12 + month - 1).astype("M8[M]")
-    first, after = (each.astype("M8[D]").astype(np.int64) for each in (since, since + 1))
+    since = (year - 1970) * 12 + month - 1
+    first, after = (
+        months.astype("M8[M]").astype("M8[D]").astype(np.int64) for months in (since, since + 1)
+    )
     found = first + day - 1
     return None if (found >= after).any() else found
 
