@@ -230,7 +230,7 @@ LENGTHS = {
     110: ("README", "dba"),
     120: ("compatibility", "protect"),
     160: ("commits", "limits", "replicate", "streams"),
-    180: ("embedded", "how-it-works", "operations"),
+    180: ("benchmarks", "embedded", "how-it-works", "operations"),
     200: ("api", "connectors", "deploy", "files", "lakehouse", "mysql", "postgresql", "tunnel"),
     220: ("guarantees", "migrate"),
     270: ("options", "services", "services-options"),
