@@ -308,7 +308,7 @@ def test_claims_that_cannot_be_trusted(heap: Shop, fault: str, reason: str) -> N
         lambda: writer.commit(plan, []),
     ]
     for attempt in attempts:
-        with pytest.raises(TargetError, match=rf"cannot be trusted: {reason}\. Drop it"):
+        with pytest.raises(TargetError, match=rf"cannot be trusted: {reason}\. Write with"):
             attempt()
     assert counted(heap) == (1, 1)
 

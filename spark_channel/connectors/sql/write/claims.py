@@ -57,6 +57,7 @@ from spark_channel.connectors.sql.write.claim_upkeep import (
     with_versions,
 )
 from spark_channel.errors import CommitError, TargetError
+from spark_channel.final_errors import of_input
 
 __all__ = ["Claims", "UntrustedClaimsError"]
 
@@ -712,9 +713,12 @@ class Claims:
         if not self._dialect.exists(table):
             return False
         if why := self._dialect.distrust(table):
-            raise UntrustedClaimsError(
-                f"table {self._dialect.table(table)} records what was written, and cannot be trusted: {why}. "
-                "Drop it if it is not wanted, or write with the role that owns it"
+            raise of_input(
+                UntrustedClaimsError(
+                    f"table {self._dialect.table(table)} records what was written, and cannot be trusted: {why}. "
+                    "Write with the role that owns it, or name another table with option 'ledgerTable'; drop it only "
+                    "if nobody needs what it records"
+                )
             )
         return True
 
