@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import pyarrow as pa
+import pymysql
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
@@ -408,8 +409,15 @@ def test_exists_asks_the_catalog(heap: Shop) -> None:
 )
 def test_rights_are_those_of_show_grants(grants: list[str], lacks: str) -> None:
     class Grants:
+        """A server that denies what is asked of it beside them."""
+
         def rows(self, sql: str) -> list[tuple[str]]:
-            return [(f"GRANT {each}",) for each in grants]
+            if sql == "SHOW GRANTS":
+                return [(f"GRANT {each}",) for each in grants]
+            if sql.startswith("EXPLAIN"):
+                denied = pymysql.err.OperationalError(1142, "denied")
+                raise TargetError("denied") from denied
+            return []
 
     asked = [Right("s", "", "SELECT"), Right("s", "", "CREATE"), Right("s", "t", "INSERT")]
     found = MysqlDialect().lacking(cast(Any, Grants()), asked)
