@@ -35,7 +35,7 @@ from confluent_kafka.admin import (
 
 from tests.servers.certificate import create_certificate
 from tests.servers.installed import not_installed
-from tests.servers.postgres import free_port
+from tests.servers.postgres import free_ports
 
 __all__ = ["PASSWORD", "KafkaServer", "Relay", "kafka_server"]
 
@@ -56,9 +56,9 @@ class KafkaServer:
     folder: Path
     relay: "Relay"
     ports: dict[str, int] = field(
-        default_factory=lambda: {
-            name: free_port() for name in ("plain", "relayed", "login", "tls", "control")
-        }
+        default_factory=lambda: dict(
+            zip(("plain", "relayed", "login", "tls", "control"), free_ports(5), strict=True)
+        )
     )
     _process: subprocess.Popen[bytes] | None = None
 
