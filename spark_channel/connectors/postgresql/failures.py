@@ -89,6 +89,9 @@ _HINT_TEXTS = {
     "could not import the requested snapshot": "the transaction that held option 'snapshot' has ended: run again",
     "conflict with recovery": "the standby ended the statement, whose rows its replay had to remove "
     "(max_standby_streaming_delay)",
+    # The driver may meet the end of the connection before it reads the code.
+    "due to idle-in-transaction timeout": _HINTS["25P03"],
+    "due to idle-session timeout": _HINTS["57P05"],
     "password authentication failed": _HINTS["28P01"],
     "no password supplied": _HINTS["28P01"],
     "no pg_hba.conf entry": _HINTS["28000"],
