@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Guess: information_schema.INNODB_TRX shows the transactions of now, so a test or a monitor may ask it as often as it likes.
 # Happens: the server fills it, INNODB_LOCKS and INNODB_LOCK_WAITS from one copy, and makes that copy anew only when no
-#   session has read it for 0.1 s. Who asks each 20 ms is shown the first answer for as long as he asks: a transaction that began
-#   since is missing, one that ended still stands there. Two monitors can hide the locks from each other.
+#   session has read it for 0.1 s. A client that asks every 20 ms gets the first answer for as long as it asks: a transaction
+#   that began since is missing, and one that ended is still listed. Two monitors can hide the locks from each other.
 # Version: MariaDB 11.4.5, PyMySQL 1.2.4
 # Copes: tests/connectors/mysql/conftest.py
 . "$(dirname "$0")/common.bash"

@@ -523,13 +523,15 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 upto: int, high: int, windows: Mapping[str, ChunkWindow]
             ) -> Iterator[pa.RecordBatch]:
                 """The changes of all tables up to `upto`. Those of some are also reported to their windows."""
-                told = {
+                reported = {
                     named[name].oid: (window, logs[name].key) for name, window in windows.items()
                 }
                 since = {named[name].oid: int(chunks[name]["since"]) for name in windows}
-                followed = tables if upto > after else [each for each in tables if each.oid in told]
+                followed = (
+                    tables if upto > after else [each for each in tables if each.oid in reported]
+                )
                 for name, batch in self._decoded_of(
-                    connect, followed, {**first, **since}, after, upto, max(upto, high), told
+                    connect, followed, {**first, **since}, after, upto, max(upto, high), reported
                 ):
                     yield self._given(batch, name)
 
@@ -569,13 +571,13 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         after: int,
         upto: int,
         high: int,
-        told: Mapping[int, tuple[ChunkWindow, Sequence[str]]],
+        reported: Mapping[int, tuple[ChunkWindow, Sequence[str]]],
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         made = {}
         for each in tables:
             decoder = self._decoder_of(each, after, upto)
-            if each.oid in told:
-                decoder.report_to(*told[each.oid])
+            if each.oid in reported:
+                decoder.report_to(*reported[each.oid])
             made[each.oid] = TableChanges(each.name, decoder, first[each.oid])
         decoders = TablesDecoder(made)
         with connect() as session:

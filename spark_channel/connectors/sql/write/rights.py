@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from spark_channel.connectors.sql.rights import OF_MODES, Right, advice, to_empty
+from spark_channel.connectors.sql.rights import OWNER, Right, advice
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS
 from spark_channel.errors import TargetError
@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.write.protocol import WriteTarget
     from spark_channel.connectors.sql.write.writer import SqlWriter
 
-__all__ = ["check_rights", "lacking_to_stage", "lacking_to_write"]
+__all__ = ["check_rights", "check_rights_of_table", "lacking_to_stage", "lacking_to_write"]
+
+_OF_MODES = {
+    "insert": ("INSERT",),
+    "skipExisting": ("SELECT", "INSERT"),
+    "upsert": ("SELECT", "INSERT", "UPDATE"),
+    "apply": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+}
 
 
 def lacking_to_write(
@@ -56,6 +63,28 @@ def check_rights(
         raise of_input(TargetError(f"{writer.shown}: {said}"))
 
 
+def check_rights_of_table(
+    writer: "SqlWriter[S]", session: S, place: "WriteTarget", *, overwrite: bool
+) -> None:
+    """Check, before a row is read, for the rights on an existing table that a write of any rows needs.
+
+    Raises:
+        TargetError: the login lacks one; says which statement grants it.
+    """
+    if place.table is None or not writer.dialect.of_new_tables:
+        return
+    # SELECT, UPDATE and DELETE are asked for by some rows alone, and INSERT not by each set of changes.
+    words = [] if writer.options.write_mode == "apply" else ["INSERT"]
+    if overwrite and (emptied := _to_empty(writer)) == OWNER:
+        return  # the schema's owner may drop it, too, and has each right on the new one
+    if overwrite:
+        words.append(emptied)
+    asked = [Right(place.schema, place.table.name, word) for word in words]
+    said = advice(writer.dialect.lacking(session, asked), asked, "target") if asked else ""
+    if said:
+        raise of_input(TargetError(f"{writer.shown}: {said}"))
+
+
 def _to_write(
     writer: "SqlWriter[S]",
     session: S,
@@ -68,11 +97,11 @@ def _to_write(
     dialect, options = writer.dialect, writer.options
     if not dialect.of_new_tables:
         return ""
-    makes, words = [], list(OF_MODES[options.write_mode])
+    makes, words = [], list(_OF_MODES[options.write_mode])
     if place.table is None:
         makes.append(place.schema)
     elif overwrite:
-        words.append(to_empty(writer))
+        words.append(_to_empty(writer))
     if alters:
         words.append(dialect.to_alter)
     if getattr(options, "ledger", "") == "required":
@@ -86,3 +115,9 @@ def _to_write(
         rights += [Right(place.schema, place.table.name, word) for word in words]
     asked = list(dict.fromkeys(rights))
     return advice(dialect.lacking(session, asked), asked, "target")
+
+
+def _to_empty(writer: "SqlWriter[S]") -> str:
+    dialect, options = writer.dialect, writer.options
+    keeps = options.truncate or dialect.ddl_commits
+    return dialect.emptied("", options).split()[0] if keeps else OWNER

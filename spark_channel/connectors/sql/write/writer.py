@@ -35,7 +35,6 @@ from spark_channel.connectors.sql.definition import (
     with_safe_key,
 )
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.rights import check_rights_of_table
 from spark_channel.connectors.sql.session import BY_ITSELF, S, run_in_transaction, split_script
 from spark_channel.connectors.sql.write.claim_tables import is_own_table
 from spark_channel.connectors.sql.write.claims import Claims
@@ -54,7 +53,11 @@ from spark_channel.connectors.sql.write.publish import (
     make_ready,
     refuse_two_receipts,
 )
-from spark_channel.connectors.sql.write.rights import check_rights, lacking_to_write
+from spark_channel.connectors.sql.write.rights import (
+    check_rights,
+    check_rights_of_table,
+    lacking_to_write,
+)
 from spark_channel.connectors.sql.write.target_columns import (
     ColumnCheck,
     added_columns,
