@@ -19,7 +19,7 @@ from spark_channel.observe.notices import Outbox
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceAddress, ServiceControl, ServiceServer, SharedLimit
 from spark_channel.service.protocol import READ_SCOPE, scoped_token
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 
 pytest.importorskip("prometheus_client", reason="Prometheus' own client reads the metrics")
 

@@ -217,7 +217,7 @@ def test_what_a_target_that_is_there_lacks_is_said_and_not_changed(pg: PostgresS
     wanted = (
         'ALTER TABLE "one_dw"."orders" ALTER COLUMN "n" SET NOT NULL',
         'ALTER TABLE "one_dw"."orders" ADD PRIMARY KEY ("id")',
-        'CREATE INDEX CONCURRENTLY "by_n" ON "one_dw"."orders" ("n", "id")',
+        'CREATE INDEX CONCURRENTLY "by_n" ON "one_dw"."orders" USING btree (n, id)',
         'ALTER TABLE "one_dw"."orders" ADD CONSTRAINT "above" CHECK ((n > 0))',
         'CREATE INDEX CONCURRENTLY "odd_1" ON "one_dw"."orders" USING btree (lower(code))',
         "foreign key orders_n_fkey of n to the copy of orders",

@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 
 __all__ = ["Browser"]
 

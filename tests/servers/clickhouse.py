@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 from urllib.request import Request, urlopen
 
 from tests.servers.installed import installed
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 
 USER, PASSWORD = "tester", "s3cret of/tester:%"
 _INSERT = re.compile(rb"\s*INSERT\s+INTO\s+(.*?)\s+FORMAT\s+(\w+)\s(.*)", re.IGNORECASE | re.DOTALL)

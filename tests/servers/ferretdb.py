@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure
 
 from tests.servers.installed import installed
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 
 __all__ = ["FerretServer", "ferret_server"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.servers.certificate import create_certificate
 from tests.servers.installed import installed, not_installed
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 from tests.servers.process import process_at_port
 
 __all__ = ["KINDS", "PASSWORD", "USER", "FileServer", "file_server"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.servers.installed import not_installed
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 
 __all__ = ["FirebirdServer"]
 

@@ -35,7 +35,7 @@ from confluent_kafka.admin import (
 
 from tests.servers.certificate import create_certificate
 from tests.servers.installed import not_installed
-from tests.servers.postgres import free_ports
+from tests.servers.ports import free_ports
 
 __all__ = ["PASSWORD", "KafkaServer", "Relay", "kafka_server"]
 

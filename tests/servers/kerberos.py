@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.servers.installed import EVERY, installed
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 from tests.servers.process import process_at_port
 
 __all__ = ["REALM", "Kerberos", "start_kerberos"]

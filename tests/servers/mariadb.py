@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tests.servers.installed import installed, not_installed, run_unpacked
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 
 __all__ = ["BINLOG", "MariadbServer", "MysqlServer", "NewestMariadb"]
 

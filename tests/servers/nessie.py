@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.servers.installed import EVERY, installed
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 from tests.servers.process import process_at_port
 from tests.servers.seaweedfs import start_seaweedfs
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.servers.installed import EVERY, installed
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 
 __all__ = ["PRODUCTS", "OpenSearchServer", "Relay", "opensearch_server"]
 

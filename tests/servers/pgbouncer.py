@@ -13,7 +13,8 @@ from typing import Any
 import psycopg
 
 from tests.servers.installed import not_installed
-from tests.servers.postgres import PostgresServer, account, free_port
+from tests.servers.ports import free_port
+from tests.servers.postgres import PostgresServer, account
 
 __all__ = ["Pgbouncer", "pgbouncer"]
 

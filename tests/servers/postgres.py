@@ -6,18 +6,17 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
 from tests.servers.installed import not_installed
+from tests.servers.ports import free_port
 
 __all__ = ["PostgresServer", "account", "programs"]
 
@@ -60,19 +59,6 @@ def account() -> dict[str, Any]:
     return (
         {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
     )
-
-
-def free_port() -> int:
-    return free_ports(1)[0]
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ones: they are taken together."""
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in listeners]
 
 
 @dataclass

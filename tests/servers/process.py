@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 __all__ = ["process_at_port"]
 
@@ -42,9 +42,17 @@ def process_at_port(
                 break
             except OSError:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"{command[0]} does not listen on port {port}") from None
+                    how = (
+                        "has not ended"
+                        if process.returncode is None
+                        else f"ended with {process.returncode}"
+                    )
+                    raise RuntimeError(
+                        f"{command[0]} does not listen on port {port}: it {how}"
+                    ) from None
                 time.sleep(0.05)
         yield
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ended, with all that it started
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -13,7 +13,7 @@ from typing import Any
 import redis
 
 from tests.servers.installed import installed, not_installed, run_unpacked
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 
 __all__ = ["PASSWORD", "PROGRAMS", "RedisServer", "redis_cluster", "redis_server"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyarrow import fs as pafs
 
 from tests.servers.installed import installed
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_ports
 from tests.servers.process import process_at_port
 
 __all__ = ["SeaweedServer", "start_seaweedfs"]
@@ -46,7 +46,7 @@ def start_seaweedfs(bucket: str, *, versioned: bool = False) -> Iterator[Seaweed
         top = Path(folder)
         (top / "s3.json").write_text(json.dumps({"identities": [user]}))
         (top / "data").mkdir()
-        *others, port = ports = _free_ports(8)
+        *others, port = ports = free_ports(8)
         command = [str(program), "server", *_arguments(top, port, others)]
         try:
             with process_at_port(command, port, {"HOME": folder}):  # it looks for settings there
@@ -65,13 +65,6 @@ def start_seaweedfs(bucket: str, *, versioned: bool = False) -> Iterator[Seaweed
             for socket in Path("/tmp").glob("seaweedfs-*.sock"):  # it makes them there
                 if socket.stem.rpartition("-")[2] in {str(number) for number in ports}:
                     socket.unlink(missing_ok=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return list(ports)
 
 
 def _arguments(top: Path, port: int, others: list[int]) -> list[str]:

@@ -8,7 +8,6 @@ credentials of S3 are those of moto, which handles one request at a time here.
 
 import json
 import shutil
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.servers.hdfs import start_hdfs
+from tests.servers.ports import free_port
 from tests.servers.process import process_at_port
 from tests.servers.seaweedfs import start_seaweedfs
 
@@ -156,12 +156,6 @@ class ObjectServer:
         return f"abfs://{BUCKET}@devstoreaccount1.dfs.core.windows.net/{prefix}?enable_tls=false&{hosts}"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @dataclass(frozen=True)
 class TemporaryKeys:
     """The keys of a server at `port` that checks them. Before the first one is issued, it checks none."""
@@ -196,7 +190,7 @@ def _start_versioned() -> Iterator[ObjectServer]:
 @contextmanager
 def start_checked_s3() -> Iterator[TemporaryKeys]:
     """moto, which lets in what was issued: temporary keys."""
-    port = _free_port()
+    port = free_port()
     program = S3.replace("def one_at", f"{CHECKED_S3}\ndef one_at", 1)
     with process_at_port([sys.executable, "-c", program, str(port)], port):
         _request("PUT", f"http://127.0.0.1:{port}/{BUCKET}")
@@ -205,7 +199,7 @@ def start_checked_s3() -> Iterator[TemporaryKeys]:
 
 @contextmanager
 def start_gcs(*, conditional: bool = True) -> Iterator[ObjectServer]:
-    port = _free_port()
+    port = free_port()
     how = "conditional" if conditional else "ignores"
     with process_at_port([sys.executable, "-c", GCS, str(port), how], port):
         yield ObjectServer("gcs", port, {})
@@ -231,7 +225,7 @@ def azure_key() -> str:
 
 @contextmanager
 def start_azure() -> Iterator[ObjectServer]:
-    port = _free_port()
+    port = free_port()
     command = [
         azurite(),
         "--inMemoryPersistence",

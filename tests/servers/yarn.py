@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.servers.hadoop import java, start_jvm
 from tests.servers.installed import EVERY, installed
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 
 __all__ = ["NODE", "Yarn", "start_yarn"]
 

@@ -20,7 +20,7 @@ from spark_channel.connectors.files.store import store_of
 from spark_channel.errors import SourceError, TargetError
 from tests.connectors.files.helpers import FORMATS, numbers, read, write
 from tests.servers.hdfs import KerberosHdfs, start_hdfs, start_kerberos_hdfs
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 from tests.spark.relay import Relay
 
 every_server = pytest.mark.every_server

@@ -20,7 +20,7 @@ from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.mysql.conftest import Shop, run_task
 from tests.servers.mariadb import MariadbServer
-from tests.servers.postgres import free_port
+from tests.servers.ports import free_port
 
 pytestmark = pytest.mark.real_server("MariaDB", "mysql")
 

@@ -38,7 +38,8 @@ from tests.connectors.postgresql.test_write import (  # noqa: F401 - as above
     test_partitioned_targets,
     test_upsert_and_skip_existing,
 )
-from tests.servers.postgres import PostgresServer, free_port
+from tests.servers.ports import free_port
+from tests.servers.postgres import PostgresServer
 
 
 @pytest.fixture(scope="module", params=["13", "18"])
