@@ -11,6 +11,7 @@ from typing import Any
 
 from spark_channel.connectors.base.definition import ForeignKeyDefinition, TableDefinition
 from spark_channel.connectors.sql.definition import DEFINING
+from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.plain_text import log_of
@@ -48,10 +49,10 @@ class ForeignKeys:
             if copy.writer["writer"] in DEFINING
         ]
         self._sources: dict[str, TableDefinition | None] = {}
+        self._are_read = False
 
     def drop(self) -> None:
         """Drop the keys that `add` is going to make again. One that stays is named where it is in the way."""
-        self._read_sources()
         for copy in self._full:
             try:
                 self._drop(copy)
@@ -82,14 +83,21 @@ class ForeignKeys:
         return (*others, *(f"{each.key.label}: {each.why}" for each in refused))
 
     def _read_sources(self) -> None:
-        """Read the definitions of all tables that differ in their names alone, together."""
+        """Read the definitions of all tables that differ in their names alone, together, if they have foreign keys."""
+        self._are_read = True
         alike = [copy for copy in self._full if _unnamed(copy) == _unnamed(self._full[0])]
         if len(alike) < 2:
             return
         try:
             reader = reader_of(alike[0])
+            refer = None
+            if isinstance(reader, SqlReader):
+                refer = reader.referring({_place(copy)[0] for copy in alike})
+            without = [] if refer is None else [copy for copy in alike if _place(copy) not in refer]
+            self._sources |= dict.fromkeys((copy.stream for copy in without), None)
+            alike = [copy for copy in alike if copy.stream not in self._sources]
             readers = [of_table(reader, copy.reader) for copy in alike]
-            definitions = reader.definitions(readers)
+            definitions = reader.definitions(readers) if readers else []
         except ChannelError as error:
             _log.debug("the definitions are read one by one: %s", error)
             return
@@ -100,6 +108,8 @@ class ForeignKeys:
         }
 
     def _planned(self, copy: TableCopy) -> Iterator[_Planned]:
+        if not self._are_read:
+            self._read_sources()
         if copy.stream not in self._sources:
             self._sources[copy.stream] = reader_of(copy).definition()
         source = self._sources[copy.stream]
@@ -122,8 +132,10 @@ class ForeignKeys:
 
     def _drop(self, copy: TableCopy) -> None:
         wanted = [each for each in self._planned(copy) if not each.why]
+        if not wanted:
+            return
         writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
-        if not wanted or not writer.dialect.adds_keys:
+        if not writer.dialect.adds_keys:
             return
 
         def work(session: Any) -> None:

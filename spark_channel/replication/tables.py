@@ -13,8 +13,9 @@ import pyarrow as pa
 from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.contract import SourceTable
-from spark_channel.connectors.base.stored import Overlap, most_overlap
+from spark_channel.connectors.base.stored import Overlap, most_overlap, overlap
 from spark_channel.connectors.sql.definition import DEFINING, Lack, lacking
+from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import (
@@ -631,11 +632,20 @@ def _without_targets(
     for each in copies:
         goes.setdefault(each.object.rpartition(".")[2].casefold(), []).append(each)
     into: dict[str, TableCopy] = {}
-    for each in copies:
+    apart: dict[tuple[str, str], bool] = {}
+
+    def is_into(copy: TableCopy, read: TableCopy) -> bool:
+        assert read.table is not None
+        places = _place_of(read.reader, read.table.schema), _place_of(copy.writer)
+        if places not in apart:
+            apart[places] = _are_apart(copy, read, source, target)
+        return not apart[places] and _is_into(copy, read, source, target)
+
+    for each in copies if source.name == target.name else ():
         assert each.table is not None
         others = goes.get(each.table.name.rpartition(".")[2].casefold(), [])
         others = sorted(others, key=lambda other: other is each)
-        found = next((other for other in others if _is_into(other, each, source, target)), None)
+        found = next((other for other in others if is_into(other, each)), None)
         if found is not None:
             into[each.stream] = found
     made, notes = [], []
@@ -655,10 +665,28 @@ def _without_targets(
     return made, notes
 
 
+def _place_of(options: Mapping[str, Any], schema: str | None = None) -> str:
+    """Equal for tables that are in one schema of one database, by the options of an end."""
+    name = str(options.get("dbtable", ""))
+    schema = name.rpartition(".")[0] if schema is None else schema
+    return repr((sorted({**options, "dbtable": ""}.items()), schema))
+
+
+def _are_apart(copy: TableCopy, read: TableCopy, source: Connector, target: Connector) -> bool:
+    """Whether no table that is where `copy` writes is one of those where `read` reads."""
+    try:
+        reader, _ = source.reader_with(resolve_references(read.reader))
+        writer, _ = target.writer_with(resolve_references(copy.writer))
+        if not (isinstance(reader, SqlReader) and isinstance(writer, SqlWriter)):
+            return False
+        assert read.table is not None
+        return overlap(reader.stored_in(read.table.schema), writer.stored_in()) is Overlap.NONE
+    except ChannelError:
+        return False  # the table's copy fails with the same error
+
+
 def _is_into(copy: TableCopy, read: TableCopy, source: Connector, target: Connector) -> bool:
     """Whether `copy` writes the table that `read` reads."""
-    if source.name != target.name:
-        return False
     try:
         writer, _ = target.writer_with(resolve_references(copy.writer))
         stored = writer.stored() if writer.exists() else None

@@ -157,6 +157,11 @@ class MysqlDialect(Dialect):
         "AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') "
         "AND table_name NOT LIKE 'spark\\_channel\\_%'"
     )
+    referring_sql = (
+        # `referential_constraints` has none for a login that may SELECT alone.
+        "SELECT table_schema, table_name FROM information_schema.key_column_usage "
+        "WHERE table_schema = {schema} AND referenced_table_name IS NOT NULL"
+    )
     of_new_tables = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP")
     hides_tables = True
     batch_bytes = 4 << 20

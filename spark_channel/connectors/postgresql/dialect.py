@@ -143,6 +143,11 @@ class PostgresDialect(Dialect):
     product = "PostgreSQL"
     sql = "postgres"
     tables_sql = _TABLES
+    referring_sql = (
+        "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_constraint k "
+        "JOIN pg_catalog.pg_class c ON c.oid = k.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE k.contype = 'f' AND n.nspname = {schema}"
+    )
     of_new_tables = ("USAGE", "CREATE")
     to_alter = OWNER
     cuts_names_at = 63

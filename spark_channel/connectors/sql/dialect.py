@@ -57,6 +57,8 @@ class Dialect(ABC):
 
     A fifth and a sixth column are `SourceTable.own_rows` and `is_elsewhere`. `{named}` is where `only_named` is added.
     """
+    referring_sql: ClassVar[str] = ""
+    """A query for the tables of a schema that have foreign keys: schema and name. `{schema}` is a literal."""
     of_new_tables: ClassVar[tuple[str, ...]] = ()
     """Rights on a schema in which a write makes tables; () = `lacking` cannot ask the database for rights."""
     to_alter: ClassVar[str] = "ALTER"

@@ -16,7 +16,7 @@ from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import ChannelError
 from spark_channel.plain_text import log_of
 
-__all__ = ["stored_query", "stored_table"]
+__all__ = ["stored_in", "stored_query", "stored_table"]
 
 _log = log_of(__name__)
 
@@ -34,6 +34,8 @@ class Catalog(Protocol):
 
     def quoted(self, name: str) -> str: ...
 
+    def literal(self, value: object, column: None) -> str: ...
+
     def find_table(self, session: Session, text: str) -> Table | None: ...
 
 
@@ -44,6 +46,14 @@ def stored_table(
     return _Search(session, dialect).stored(
         lambda search: search.add(schema, name, is_view=is_view)
     )
+
+
+def stored_in(session: Session, dialect: Catalog, schema: str) -> Stored:
+    """The database of a schema's tables, as the one part. What two such have not in common, none of their tables has.
+
+    Not `complete`: a view there may read another database.
+    """
+    return _Search(session, dialect).stored(lambda search: search.add_database(schema))
 
 
 def stored_query(session: Session, dialect: Catalog, query: str) -> Stored:
@@ -92,6 +102,18 @@ class _Search:
         if is_view and (schema, name) not in self._views:
             self._views.add((schema, name))
             self._look_into(schema, name)
+
+    def add_database(self, schema: str) -> None:
+        """PostgreSQL reads and writes tables of one database alone, and SQLite and DuckDB of one file."""
+        database = ""
+        if self._dialect.sql == "postgres":
+            database = str(self._session.value("SELECT current_database()"))
+        elif self._dialect.sql == "mysql":
+            here = schema or str(self._session.value("SELECT DATABASE()") or "")
+            literal = self._dialect.literal(here, None)
+            views = f"SELECT 1 FROM information_schema.views WHERE table_schema = {literal} LIMIT 1"  # noqa: S608 - quoted
+            database, self._complete = here.casefold(), not self._session.rows(views)
+        self._parts.add((database,))
 
     def _add_relations(self, schema: str, name: str) -> None:
         """With partitions, children, and what views select from: the catalog knows all of them."""

@@ -37,7 +37,7 @@ from spark_channel.connectors.sql.read.source import ReadSource, column_types, r
 from spark_channel.connectors.sql.read.splits import Splitter as BaseSplitter
 from spark_channel.connectors.sql.read.splits import split_conditions
 from spark_channel.connectors.sql.session import BatchSize, Session
-from spark_channel.connectors.sql.stored import stored_query, stored_table
+from spark_channel.connectors.sql.stored import stored_in, stored_query, stored_table
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -189,6 +189,22 @@ class SqlReader(Reader):
                 self.find_stored(session)
         assert self._stored is not None
         return self._stored
+
+    def stored_in(self, schema: str) -> Stored:
+        """Where the tables of `schema` are: see `stored.stored_in`."""
+        with self.connect("plan") as session:
+            return stored_in(session, self.dialect, schema)
+
+    def referring(self, schemas: Collection[str]) -> set[tuple[str, str]] | None:
+        """The tables of `schemas` that have foreign keys; None = each table's definition says so."""
+        if not self.dialect.referring_sql:
+            return None
+        asked = " UNION ".join(
+            self.dialect.referring_sql.format(schema=self.dialect.literal(each, None))
+            for each in sorted(schemas)
+        )
+        with self.connect("plan") as session:
+            return {(str(schema), str(name)) for schema, name in session.rows(asked)}
 
     def find_stored(self, session: Session) -> None:
         """Find `stored` by a session that has no transaction open which an error would end."""

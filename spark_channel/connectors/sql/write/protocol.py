@@ -43,7 +43,7 @@ from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
 from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.statements import parsed_name
-from spark_channel.connectors.sql.stored import stored_table
+from spark_channel.connectors.sql.stored import stored_in, stored_table
 from spark_channel.connectors.sql.write.claim_tables import (
     STAGE,
     TASKS,
@@ -271,6 +271,15 @@ class WriteProtocol(Writer, Generic[S]):
             TargetError,
             "look",
             lambda session: self._stored_at(session, self.look(session)),
+            begins=True,
+        )
+
+    def stored_in(self) -> Stored:
+        """Where the tables of the target's schema are: see `stored.stored_in`."""
+        return self.run(
+            TargetError,
+            "look",
+            lambda session: stored_in(session, self.dialect, self.look(session).schema),
             begins=True,
         )
 
