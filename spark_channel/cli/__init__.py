@@ -7,6 +7,9 @@ from io import TextIOWrapper
 
 __all__ = ["main"]
 
+_LOGGERS_OF_PY4J = ("root", "py4j.java_gateway", "py4j.clientserver")
+"""A filter of the root logger sees only what is logged by that logger itself."""
+
 
 def main() -> None:
     """Run the command in `sys.argv`; for an error of spark-channel, print its message without a traceback.
@@ -27,7 +30,8 @@ def main() -> None:
     # By default Spark starts its Python workers with `python3` from PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    logging.getLogger().addFilter(_no_trace_of_interrupt)
+    for name in _LOGGERS_OF_PY4J:
+        logging.getLogger(name).addFilter(_no_trace_of_interrupt)
     if isinstance(sys.stdout, TextIOWrapper):  # the result of a command is printed in any locale
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
