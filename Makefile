@@ -71,6 +71,7 @@ lint: ready
 	$(PYTHON_BIN)/ruff format --check .
 	$(PYTHON_BIN)/mypy
 	$(PYTHON_BIN)/lint-imports
+	$(PYTHON_BIN)/python .ci/words_in_names.py
 
 # A file's tests share what it sets up; tests/conftest.py has the long files handed out first.
 SPREAD = --dist loadfile --no-loadscope-reorder
