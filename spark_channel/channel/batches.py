@@ -86,9 +86,9 @@ def arrow_bytes(batch: pa.RecordBatch) -> int:
     if layout.columns is None:
         return _nbytes(batch)
     if not _recent.has_nulls:
-        found = _without_nulls(batch, layout)
-        if found is not None:
-            return found
+        nbytes = _without_nulls(batch, layout)
+        if nbytes is not None:
+            return nbytes
         _recent.has_nulls = True
     return _by_buffers(batch, layout)
 
@@ -182,10 +182,10 @@ class SizedBatch(NamedTuple):
         """The first `rows` (0 < rows < self.rows) and the rest; no copy, bytes sum exactly."""
         head_bytes = bytes_between(self.nbytes, self.rows, 0, rows)
         head = SizedBatch(self.batch.slice(0, rows), rows, head_bytes, self.position)
-        rest = SizedBatch(
+        tail = SizedBatch(
             self.batch.slice(rows), self.rows - rows, self.nbytes - head_bytes, self.position + rows
         )
-        return head, rest
+        return head, tail
 
 
 def measure(batch: object, nbytes: int | None = None) -> tuple[int, int]:
@@ -238,8 +238,8 @@ class BatchQueue:
         """The oldest entry, cut to `max_rows`; the caller knows that there is one."""
         entry = self._entries.popleft()
         if max_rows is not None and entry.rows > max_rows:
-            entry, rest = entry.split(max_rows)
-            self._entries.appendleft(rest)
+            entry, tail = entry.split(max_rows)
+            self._entries.appendleft(tail)
         self.rows -= entry.rows
         self.nbytes -= entry.nbytes
         return entry

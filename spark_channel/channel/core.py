@@ -231,12 +231,12 @@ class ChannelCore(ChannelMonitor):
     def _pop_many(self, max_rows: int | None) -> list[pa.RecordBatch]:
         batches: list[pa.RecordBatch] = []
         self._counters.take_successes += 1
-        left = max_rows
-        while self._queue.rows and left != 0:
-            batch, rows = self._pop(left)
+        remaining = max_rows
+        while self._queue.rows and remaining != 0:
+            batch, rows = self._pop(remaining)
             batches.append(batch)
-            if left is not None:
-                left -= rows
+            if remaining is not None:
+                remaining -= rows
         return batches
 
     # ---- commit: what a transaction put and took, `TransactionBuffer`, together or not at all
@@ -445,7 +445,9 @@ class ChannelCore(ChannelMonitor):
 
     def remove_listener(self, callback: Callback) -> None:
         with self._lock:
-            self._listeners = tuple(known for known in self._listeners if known != callback)
+            self._listeners = tuple(
+                listener for listener in self._listeners if listener != callback
+            )
 
     def add_block_listener(self, callback: Callback) -> None:
         with self._lock:
@@ -454,7 +456,7 @@ class ChannelCore(ChannelMonitor):
     def remove_block_listener(self, callback: Callback) -> None:
         with self._lock:
             self._block_listeners = tuple(
-                known for known in self._block_listeners if known != callback
+                listener for listener in self._block_listeners if listener != callback
             )
 
     # ---- look

@@ -122,8 +122,8 @@ class MemoryChannel:
         if self._core.overflow is Overflow.REJECT:
             return self._core.push_together([(batch, *measure(batch)) for batch in batches])
         sized = ((batch, *measure(batch)) for batch in batches)
-        for each in list(sized) if isinstance(batches, list | tuple) else sized:
-            self._core.push_waiting(*each)
+        for sized_batch in list(sized) if isinstance(batches, list | tuple) else sized:
+            self._core.push_waiting(*sized_batch)
         return True
 
     # ---- consuming
@@ -203,10 +203,12 @@ class MemoryChannel:
         """`Transaction.take` of this thread's transaction; `TransactionStateError` without one."""
         return self._current("take").take()
 
-    def _current(self, what: str) -> "Transaction":
+    def _current(self, method: str) -> "Transaction":
         slot = getattr(self._threads, "slot", None)
         if slot is None or slot.transaction is None or slot.transaction.closed:
-            raise TransactionStateError(f"{what}() needs a transaction in this thread; it has none")
+            raise TransactionStateError(
+                f"{method}() needs a transaction in this thread; it has none"
+            )
         transaction: Transaction = slot.transaction
         return transaction
 
@@ -502,12 +504,14 @@ class Transaction:
         staged = self._staged
         return f"<Transaction {self._state}: {staged.put_rows} rows put, {staged.taken_rows} taken>"
 
-    def _require(self, what: str, state: TransactionState) -> None:
+    def _require(self, method: str, state: TransactionState) -> None:
         if self._owner != get_ident():
-            raise TransactionStateError(f"{what}() from another thread than the transaction's own")
+            raise TransactionStateError(
+                f"{method}() from another thread than the transaction's own"
+            )
         if self._state is not state:
             raise TransactionStateError(
-                f"{what}() needs a transaction that is {state}; it is {self._state}"
+                f"{method}() needs a transaction that is {state}; it is {self._state}"
             )
 
 

@@ -241,10 +241,10 @@ class ChannelMonitor:
             self._tell_of_block(request)
             while not request.granted:
                 self._raise_if_over(request)
-                left = None if deadline is None else deadline - self._clock.now()
-                if left is not None and left <= 0:
+                remaining = None if deadline is None else deadline - self._clock.now()
+                if remaining is not None and remaining <= 0:
                     return False
-                self._sleep_on(request.condition, left)
+                self._sleep_on(request.condition, remaining)
             return True
         finally:
             self._end_wait(request)
@@ -272,10 +272,10 @@ class ChannelMonitor:
         try:
             while not (self._queue.rows and readers[0] is reader):
                 self._raise_at_end(own_rows)
-                left = None if deadline is None else deadline - self._clock.now()
-                if left is not None and left <= 0:
+                remaining = None if deadline is None else deadline - self._clock.now()
+                if remaining is not None and remaining <= 0:
                     return False
-                self._sleep_on(reader.condition, left)
+                self._sleep_on(reader.condition, remaining)
                 self._raise_if_failed()
             return True
         finally:

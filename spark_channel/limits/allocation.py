@@ -54,7 +54,7 @@ class FairQueue:
         picks = dict.fromkeys(lined, 0)
         step = 1 + room // 64
         for _ in range(0, room, step):
-            job = min(picks, key=lambda each: self._weight(each, picks[each], least))
+            job = min(picks, key=lambda job: self._weight(job, picks[job], least))
             picks[job] += step
             if job is not mine and picks[job] >= len(job.line):
                 del picks[job]
@@ -119,18 +119,19 @@ class BurstCredit:
         """Add the surplus of the parts that were `free` between the last call and `now`."""
         passed = max(0, now - self._at)
         self._at = max(self._at, now)
-        for each in DIMENSIONS:
-            part = max(0, free[each])
-            self._saved[each] = min(self._saved[each] + part * passed, part * _MOST_NS)
+        for dimension in DIMENSIONS:
+            part = max(0, free[dimension])
+            self._saved[dimension] = min(self._saved[dimension] + part * passed, part * _MOST_NS)
 
-    def take(self, more: tuple[int, int]) -> tuple[int, int]:
-        """Take the surplus that belongs to a grant of `more` of the free part, in millionths of a unit."""
-        taken = [
-            min(self._saved[each], max(0, more[each]) * _MOST_NS) // NANOS for each in DIMENSIONS
+    def take(self, amounts: tuple[int, int]) -> tuple[int, int]:
+        """Take the surplus that belongs to a grant of `amounts` of the free part, in millionths of a unit."""
+        surplus = [
+            min(self._saved[dimension], max(0, amounts[dimension]) * _MOST_NS) // NANOS
+            for dimension in DIMENSIONS
         ]
-        for each in DIMENSIONS:
-            self._saved[each] -= taken[each] * NANOS
-        return taken[0], taken[1]
+        for dimension in DIMENSIONS:
+            self._saved[dimension] -= surplus[dimension] * NANOS
+        return surplus[0], surplus[1]
 
     def give_back(self, issued: IssuedGrant, missed: tuple[int, int], now: int) -> None:
         """Save the unspent rest of `issued`, which ends early, with what arrived while it was sent to its client.
@@ -139,11 +140,14 @@ class BurstCredit:
         """
         if issued.over or issued.pace != issued.cut or issued.after is not None:
             return
-        for each in DIMENSIONS:
-            brought = issued.pace[each] * max(0, now - issued.starts) + issued.saved[each] * NANOS
-            rest = brought - issued.spent[each] * NANOS
-            if not missed[each] and rest > 0:
-                self._saved[each] += min(rest, issued.pace[each] * _MOST_NS)
+        for dimension in DIMENSIONS:
+            brought = (
+                issued.pace[dimension] * max(0, now - issued.starts)
+                + issued.saved[dimension] * NANOS
+            )
+            unspent = brought - issued.spent[dimension] * NANOS
+            if not missed[dimension] and unspent > 0:
+                self._saved[dimension] += min(unspent, issued.pace[dimension] * _MOST_NS)
 
 
 ROOM = 16
@@ -192,16 +196,16 @@ class GrantAllocator:
         """Whether the free part of the limit is large enough for a message."""
         pool = self._pool
         return all(
-            limit is None or ROOM * pool.free(each) >= pool.rates[each]
-            for each, limit in enumerate(pool.limits)
+            limit is None or ROOM * pool.free(dimension) >= pool.rates[dimension]
+            for dimension, limit in enumerate(pool.limits)
         )
 
     def _is_short(self, client: Client) -> bool:
         """Whether `client` would use more than it has, and its share allows more."""
-        for each in DIMENSIONS:
-            if self._pool.limits[each] is not None and client.saturated[each]:
-                more = self._pool.share(client, each) - client.charge[each]
-                if ROOM * more >= self._pool.rates[each]:
+        for dimension in DIMENSIONS:
+            if self._pool.limits[dimension] is not None and client.saturated[dimension]:
+                lacking = self._pool.share(client, dimension) - client.charge[dimension]
+                if ROOM * lacking >= self._pool.rates[dimension]:
                     return True
         return False
 
@@ -213,10 +217,10 @@ class GrantAllocator:
         paces = []
         short = lowered = starved = False
         for dimension in DIMENSIONS:
-            own, share = part[dimension], shares[dimension]
+            pace_now, share = part[dimension], shares[dimension]
             free = max(0, self._pool.free(dimension))
-            most = own + free if may_take else own
-            pace = min(self._wish(client, dimension, share, own, free, alone), most)
+            most = pace_now + free if may_take else pace_now
+            pace = min(self._wish(client, dimension, share, pace_now, free, alone), most)
             paces.append(pace)
             short = short or pace < 0.9 * share
             lowered = lowered or pace < 0.9 * client.charge[dimension]
@@ -240,14 +244,14 @@ class GrantAllocator:
         return self._grant(client, (paces[0], paces[1]), now, ends, within=within)
 
     def _wish(
-        self, client: Client, dimension: int, share: int, own: int, free: int, alone: bool
+        self, client: Client, dimension: int, share: int, pace_now: int, free: int, alone: bool
     ) -> int:
         """The share; with a long horizon, also what others left, which they would take only much later."""
         if not alone or not client.saturated[dimension] or self._pool.horizon() < 2 * HORIZON:
             return share
         if 10 * free > self._pool.rates[dimension]:
             return share
-        return max(share, min(share + free, 3 * share // 2), min(own, 3 * share // 2))
+        return max(share, min(share + free, 3 * share // 2), min(pace_now, 3 * share // 2))
 
     def _take_turn(self, client: Client, now: int) -> Grant | RetryLater:
         slots = self._pool.slots()
@@ -264,7 +268,7 @@ class GrantAllocator:
 
     def _go_on(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
         """Return the rest of the client's turn, or another turn if no client waits and the limit allows it."""
-        free = [self._pool.free(each) for each in DIMENSIONS]
+        free = [self._pool.free(dimension) for dimension in DIMENSIONS]
         alone = self._pool.in_line == (client in client.job.line)
         again = alone and client.turn_ends - now <= turn // 2 and min(free) >= 0
         if again:
@@ -272,7 +276,10 @@ class GrantAllocator:
         if client.turn_ends - now <= turn // 8:
             return None
         part = grant_amount(client, self._pool.rates)
-        rows, nbytes = (min(pace[each], part[each] + max(0, free[each])) for each in DIMENSIONS)
+        rows, nbytes = (
+            min(pace[dimension], part[dimension] + max(0, free[dimension]))
+            for dimension in DIMENSIONS
+        )
         if rows < pace[0] // 8 or nbytes < pace[1] // 8:
             return None
         self._pool.leave_line(client)
@@ -284,9 +291,9 @@ class GrantAllocator:
         if issued is None or issued.ends > now + turn // 2 or not self._line.is_near(client):
             return None
         part = grant_amount(issued.client, self._pool.rates)
-        for each, mine in enumerate(pace):
-            others = self._pool.grants.charge[each] - issued.client.charge[each]
-            if mine > part[each] or others + mine > self._pool.rates[each]:
+        for dimension, mine in enumerate(pace):
+            others = self._pool.grants.charge[dimension] - issued.client.charge[dimension]
+            if mine > part[dimension] or others + mine > self._pool.rates[dimension]:
                 return None
         self._pool.leave_line(client)
         client.turn_ends = issued.ends + turn
@@ -323,8 +330,8 @@ class GrantAllocator:
         if after is None:
             # One that does not spend all it has would only seem to, with what was saved.
             rows, nbytes = (
-                client.charge[each] - before[each] if client.saturated[each] else 0
-                for each in DIMENSIONS
+                client.charge[dimension] - before[dimension] if client.saturated[dimension] else 0
+                for dimension in DIMENSIONS
             )
             self._pool.grants.add_saved(issued, self._savings.take((rows, nbytes)))
         limited = [limit is not None for limit in self._pool.limits]
@@ -407,7 +414,7 @@ class UnreachableClients:
             del self._newest[task]
 
     def _forget(self, task: tuple[str, str]) -> None:
-        for earlier in [each for each, one in self._silent.items() if one == task]:
+        for earlier in [task_id for task_id, one in self._silent.items() if one == task]:
             del self._silent[earlier]
 
     def look(self, clients: Iterable[Client], heartbeat: float, now: int) -> bool:

@@ -79,7 +79,7 @@ def status_of(
     """The state of `pool` at `now`, consistent when the caller holds its lock; `was_set`: rows and bytes per second."""
     rows, nbytes = pool.grants.totals
     live = [issued for client in clients for issued in client.issued_grants()]
-    outstanding = [sum(issued.amount[each] for issued in live) for each in DIMENSIONS]
+    outstanding = [sum(issued.amount[dimension] for issued in live) for dimension in DIMENSIONS]
     off = paused or pool.factor == 0
     effective = [
         None if limited is None else 0.0 if off else rate / MICROS
@@ -334,7 +334,7 @@ class Coordinator:
 
     def _state(self) -> str:
         """Return why the limit is lowered, as text for people."""
-        return "; ".join(why for why in (self._pressure, self._said_of_absent()) if why)
+        return "; ".join(reason for reason in (self._pressure, self._said_of_absent()) if reason)
 
     def _said_of_absent(self) -> str:
         if self._absent is None or not self._absent.count:

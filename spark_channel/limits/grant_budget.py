@@ -112,7 +112,7 @@ class GrantBudget:
         """Complete `share`: its payment was made."""
         if self._pace is None:
             self._balance = max(
-                self._balance, -sum(each.amount for each in self._shares if each is not share)
+                self._balance, -sum(other.amount for other in self._shares if other is not share)
             )
         self._shares.pop(share, None)
 

@@ -144,14 +144,16 @@ class IssuedGrants:
 
         With `after`, in the place of that client.
         """
-        rows, nbytes = (-(-each * (ends - starts) // (NANOS * MICROS)) * MICROS for each in pace)
+        rows, nbytes = (
+            -(-amount * (ends - starts) // (NANOS * MICROS)) * MICROS for amount in pace
+        )
         self._newest += 1
         issued = IssuedGrant(
             self._newest, client, pace, of, pace, (rows, nbytes), starts, ends, after
         )
         client.offered = issued
-        for total, each in zip(self.totals, issued.amount, strict=True):
-            total.issued += each
+        for total, amount in zip(self.totals, issued.amount, strict=True):
+            total.issued += amount
         if after is not None:
             after.successor = issued
             self._count_grants(after)
@@ -167,10 +169,10 @@ class IssuedGrants:
     def add_saved(self, issued: IssuedGrant, saved: tuple[int, int]) -> None:
         """Add surplus to `issued`, which was issued just now."""
         amounts = []
-        for each, total in enumerate(self.totals):
-            more = -(-saved[each] // MICROS) * MICROS
-            total.issued += more
-            amounts.append(issued.amount[each] + more)
+        for dimension, total in enumerate(self.totals):
+            extra = -(-saved[dimension] // MICROS) * MICROS
+            total.issued += extra
+            amounts.append(issued.amount[dimension] + extra)
         issued.amount, issued.saved = (amounts[0], amounts[1]), saved
 
     def shorten(self, issued: IssuedGrant, ends: int) -> None:
@@ -201,10 +203,10 @@ class IssuedGrants:
             amount, pace = issued.amount[dimension], issued.pace[dimension]
             if worth[dimension] > pace:
                 amount = -(-amount * worth[dimension] // (pace * MICROS)) * MICROS
-            more = amount - issued.amount[dimension]
-            total.issued += more
+            extra = amount - issued.amount[dimension]
+            total.issued += extra
             if issued.over:
-                total.returned += more
+                total.returned += extra
             amounts.append(amount)
         issued.amount = amounts[0], amounts[1]
         issued.pace = max(worth[0], issued.pace[0]), max(worth[1], issued.pace[1])
@@ -235,12 +237,12 @@ class IssuedGrants:
         issued.over = True
         self._live -= 1
         for dimension, total in enumerate(self.totals):
-            rest = issued.amount[dimension] - issued.spent[dimension]
+            unspent = issued.amount[dimension] - issued.spent[dimension]
             total.spent += issued.spent[dimension]
             if void:
-                total.void += rest
+                total.void += unspent
             else:
-                total.returned += rest
+                total.returned += unspent
         if issued.after is not None:
             issued.after.successor = None
             self._count_grants(issued.after)
@@ -259,11 +261,11 @@ class IssuedGrants:
         spent = (max(spent[0], issued.spent[0]), max(spent[1], issued.spent[1]))
         if issued.over:
             for dimension, total in enumerate(self.totals):
-                more = spent[dimension] - issued.spent[dimension]
-                voided = min(more, total.void)
-                total.spent += more
+                newly_spent = spent[dimension] - issued.spent[dimension]
+                voided = min(newly_spent, total.void)
+                total.spent += newly_spent
                 total.void -= voided
-                total.returned -= more - voided
+                total.returned -= newly_spent - voided
         issued.spent = spent
 
     def _count_grants(self, client: Client) -> None:
@@ -303,17 +305,17 @@ def _last(client: Client) -> IssuedGrant:
 def max_min(total: int, demands: Sequence[int | None]) -> list[int]:
     """Divide `total` over `demands` (None = unlimited): small demands are met in full, the rest is shared evenly."""
     shares = [0] * len(demands)
-    left = total
+    remaining = total
     open_ends = [index for index, demand in enumerate(demands) if demand is None]
     bounded = [(demand, index) for index, demand in enumerate(demands) if demand is not None]
     count = len(demands)
     for demand, index in sorted(bounded):
-        shares[index] = min(demand, left // count)
-        left -= shares[index]
+        shares[index] = min(demand, remaining // count)
+        remaining -= shares[index]
         count -= 1
     for index in open_ends:
-        shares[index] = left // count
-        left -= shares[index]
+        shares[index] = remaining // count
+        remaining -= shares[index]
         count -= 1
     return shares
 
@@ -471,11 +473,11 @@ class LimitShares:
     def has_own_share(self, job: JobShare) -> bool:
         """Whether the job's part of the limit is enough for all of its clients at the same time."""
         slots = self.slots()
-        jobs = [each for each in self.jobs.values() if each.wanting]
+        jobs = [other for other in self.jobs.values() if other.wanting]
         for dimension in DIMENSIONS:
             demands = [
-                None if each is job or each.saturated[dimension] else each.demand[dimension]
-                for each in jobs
+                None if other is job or other.saturated[dimension] else other.demand[dimension]
+                for other in jobs
             ]
             allowed = max_min(self.rates[dimension], demands)[jobs.index(job)]
             if allowed // job.wanting < self.rates[dimension] // slots:
@@ -487,8 +489,8 @@ class LimitShares:
         rate, job = self.rates[dimension], client.job
         if self.limits[dimension] is None:
             return 0
-        jobs = [each for each in self.jobs.values() if each.wanting]
-        demands = [None if each.saturated[dimension] else each.demand[dimension] for each in jobs]
+        jobs = [job for job in self.jobs.values() if job.wanting]
+        demands = [None if job.saturated[dimension] else job.demand[dimension] for job in jobs]
         allowed = max_min(rate, demands)[jobs.index(job)]
         even = allowed // job.wanting
         if job.saturated[dimension]:

@@ -59,9 +59,9 @@ at that instant."""
 
 def signal_bound(name: str) -> float:
     """The default bound of a signal that has one."""
-    found = SIGNALS[name].at_most
-    assert found is not None
-    return found
+    bound = SIGNALS[name].at_most
+    assert bound is not None
+    return bound
 
 
 def shown(name: str, value: float) -> str:
@@ -238,9 +238,9 @@ class SideHealth:
     def present(self) -> dict[str, Slowdown]:
         """Those that were heard of lately."""
         return {
-            name: each
-            for name, each in self.slowdowns.items()
-            if self.heard - each.heard <= _QUIET_SECONDS
+            name: slowdown
+            for name, slowdown in self.slowdowns.items()
+            if self.heard - slowdown.heard <= _QUIET_SECONDS
         }
 
     @property
@@ -255,27 +255,27 @@ class SideHealth:
     @property
     def last(self) -> float:
         """The highest of the last values, in terms of the usual one."""
-        return max((each.last for each in self.present.values()), default=1.0)
+        return max((slowdown.last for slowdown in self.present.values()), default=1.0)
 
     def listen(
         self, delays: Mapping[str, Sequence[float]], now: float, *, is_slow: bool = True
     ) -> None:
         """Take what is known of others' latency; `is_slow`: the job, which cannot be the reason of it."""
-        application = [each for each in delays.get("application", ()) if each > 0]
+        application = [delay for delay in delays.get("application", ()) if delay > 0]
         if application:
             # It is in terms of the mean of all that its system has counted.
-            known = self.slowdowns.setdefault(
+            slowdown = self.slowdowns.setdefault(
                 "application", Slowdown(now, least_usual=1.0, learns=is_slow)
             )
-            known.add(sum(application) / len(application), now)
+            slowdown.add(sum(application) / len(application), now)
         naps = delays.get("wakeup")
         if naps:
-            self.naps.append((sum(each > _WAITED_SECONDS for each in naps), len(naps)))
+            self.naps.append((sum(nap > _WAITED_SECONDS for nap in naps), len(naps)))
             waited, count = self._waited(_SHARE_SAMPLES)
             if count >= _LEAST_NAPS:
                 # Statements wait for a core as naps do: the fewer find one free, the longer others wait.
-                known = self.slowdowns.setdefault("wakeup", Slowdown(now))
-                known.add((count + 2) / (count - waited + 1), now)
+                slowdown = self.slowdowns.setdefault("wakeup", Slowdown(now))
+                slowdown.add((count + 2) / (count - waited + 1), now)
 
     def learn_cost(self, row_seconds: float, now: float) -> None:
         """Take what a row seems to cost: of half a minute the low ones count.
@@ -288,8 +288,8 @@ class SideHealth:
         self._costs.append((now, row_seconds))
         while self._costs[0][0] < now - _COST_SECONDS:
             self._costs.popleft()
-        seen = sorted(cost for _, cost in self._costs)
-        self.row_seconds = seen[len(seen) // _LOW_COST]
+        costs = sorted(cost for _, cost in self._costs)
+        self.row_seconds = costs[len(costs) // _LOW_COST]
 
     def look(self, working: Sequence[float], spent_rows: float, now: float) -> None:
         """Take how many of the job's sessions were at work, at several instants, after so many rows."""
@@ -315,11 +315,16 @@ class SideHealth:
         if self._is_looked_at != self._was_looked_at:
             self._was_looked_at = not self._was_looked_at
             self.cost = 0.0 if self._was_looked_at else self.cost / _LOOKED_AT
-        seen = self._seen_cost
-        if not seen or not self.cost or rows_per_second >= _SLOW_ROWS or seen > _DEARER * self.cost:
-            self.cost = seen or self.cost
-        elif seen < self.cost:
-            self.cost += _CHEAPER_PART * (seen - self.cost)
+        seen_cost = self._seen_cost
+        if (
+            not seen_cost
+            or not self.cost
+            or rows_per_second >= _SLOW_ROWS
+            or seen_cost > _DEARER * self.cost
+        ):
+            self.cost = seen_cost or self.cost
+        elif seen_cost < self.cost:
+            self.cost += _CHEAPER_PART * (seen_cost - self.cost)
 
     @property
     def _seen_cost(self) -> float:

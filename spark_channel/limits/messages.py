@@ -389,7 +389,7 @@ def _plain(message: object) -> dict[str, Any]:
     for name in _DEEP.get(kind, ()):
         value = record[name]
         record[name] = (
-            [_plain(each) for each in value] if isinstance(value, tuple) else _plain(value)
+            [_plain(item) for item in value] if isinstance(value, tuple) else _plain(value)
         )
     record["type"] = kind.__name__
     return record
@@ -417,8 +417,12 @@ def _build(record: object, kinds: dict[str, type[_Message]], longest_text: int) 
         allowed = shape.get(field)
         if allowed is None:
             raise ServiceDeniedError(f"{kind.__name__} has no field {field[:40]!r}")
-        given = type(value)
-        if given is float and given in allowed and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:
+        value_type = type(value)
+        if (
+            value_type is float
+            and value_type in allowed
+            and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER
+        ):
             continue  # most fields of most messages
         record[field] = _value(kind, field, allowed, value, longest_text)
     try:
@@ -431,25 +435,25 @@ def _build(record: object, kinds: dict[str, type[_Message]], longest_text: int) 
 def _value(
     kind: type[object], field: str, allowed: frozenset[Any], value: Any, longest_text: int
 ) -> object:
-    given = type(value)
+    value_type = type(value)
     if (
-        given is int
+        value_type is int
         and int not in allowed
         and float in allowed
         and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER
     ):
         return float(value)
-    if given not in allowed:
-        if given is dict and allowed & _NESTED:
+    if value_type not in allowed:
+        if value_type is dict and allowed & _NESTED:
             return _build(
                 value, {nested.__name__: nested for nested in allowed & _NESTED}, longest_text
             )
-        if given is list and tuple in allowed:
+        if value_type is list and tuple in allowed:
             return tuple(
                 _build(item, {"ClientStatus": ClientStatus}, longest_text) for item in value
             )
         raise ServiceDeniedError(f"{kind.__name__}.{field} is of a wrong type or size")
-    if given is str:
+    if value_type is str:
         if len(value) > longest_text:
             raise ServiceDeniedError(
                 f"{kind.__name__}.{field} is longer than {longest_text} characters"

@@ -182,27 +182,27 @@ class AdaptiveLimit:
         """What was aimed at, and what was seen of it, for a report. Empty where nothing was aimed at."""
         if not self._auto:
             return ""
-        seen = [
-            f"{name}'s {signal} {each.mean:.2f} times, {each.most:.2f} at most"
+        phrases = [
+            f"{name}'s {signal} {slowdown.mean:.2f} times, {slowdown.most:.2f} at most"
             for name, side in self._sides.items()
-            for signal, each in side.slowdowns.items()
-            if each.most
+            for signal, slowdown in side.slowdowns.items()
+            if slowdown.most
         ]
         aims = []
-        if seen:
+        if phrases:
             aims.append(f"others' statements at most {self.aim:g} times as slow as usual")
         work = [most for side in self._sides.values() if (most := self._most_work(side))]
-        if work and (not seen or WORK in self._bounds):
+        if work and (not phrases or WORK in self._bounds):
             bound = shown(WORK, min(work))
             aims.append(f"{bound} at most for this job's own statements on each side")
-        seen += [
+        phrases += [
             f"{name}'s work {side.work:.2g} of a core, {side.most_work:.2g} at most"
             for name, side in self._sides.items()
             if side.most_work
         ]
         parts = [f"aimed at {' and '.join(aims)}"] if aims else []
-        if seen:
-            parts.append(f"seen: {'; '.join(seen)}")
+        if phrases:
+            parts.append(f"seen: {'; '.join(phrases)}")
         parts += [
             f"the {name} could not be asked for {side.unasked:.0f} s, in which the speed did not grow"
             for name, side in self._sides.items()
@@ -213,8 +213,11 @@ class AdaptiveLimit:
     @property
     def text(self) -> str:
         """What limits the speed, and what cannot be watched, as text for `show`. Empty where nothing does."""
-        found = [self._state(), *(self._said_of(name, side) for name, side in self._sides.items())]
-        return "; ".join(each for each in found if each)
+        phrases = [
+            self._state(),
+            *(self._said_of(name, side) for name, side in self._sides.items()),
+        ]
+        return "; ".join(phrase for phrase in phrases if phrase)
 
     def limit_to(self, most_rows: float | None) -> None:
         """Set the job's own limit. Without `auto` the present part of it stays."""
@@ -229,17 +232,17 @@ class AdaptiveLimit:
         """Take a sample of one side; `spent_rows` is the number of rows moved so far. Returns `rows_per_second`."""
         now = self._clock.now()
         self._spend(spent_rows, now)
-        known = self._sides.setdefault(side, SideHealth(now))
-        if len(known.usual) > _MOST_SIGNALS:
-            known.usual = {}
-        if known.error:
-            known.unasked += now - known.heard
-        known.heard, known.error, known.missing = now, sample.error, sample.missing
-        known.learn_cost(sample.row_seconds, now)
-        known.look(sample.delays.get("own_sessions", ()), spent_rows, now)
-        known.settle(self._speed())
-        known.note_work(known.cost * self._speed())
-        known.trouble = None if sample.error else self._judge(side, known, sample, now)
+        health = self._sides.setdefault(side, SideHealth(now))
+        if len(health.usual) > _MOST_SIGNALS:
+            health.usual = {}
+        if health.error:
+            health.unasked += now - health.heard
+        health.heard, health.error, health.missing = now, sample.error, sample.missing
+        health.learn_cost(sample.row_seconds, now)
+        health.look(sample.delays.get("own_sessions", ()), spent_rows, now)
+        health.settle(self._speed())
+        health.note_work(health.cost * self._speed())
+        health.trouble = None if sample.error else self._judge(side, health, sample, now)
         self._move(now)
         if sample.error and self._policy != UnreachablePolicy.HOLD:
             part = _HARD if self._policy == UnreachablePolicy.LOWER else 0.0
@@ -250,19 +253,19 @@ class AdaptiveLimit:
     # --- judging
 
     def _judge(
-        self, side: str, known: SideHealth, sample: HealthSample, now: float
+        self, side: str, health: SideHealth, sample: HealthSample, now: float
     ) -> HighSignal | None:
         worst: tuple[float, HighSignal] | None = None
         for name, (value, bound) in sample.values.items():
-            most = self._most_of(known, name, value, bound)
+            most = self._most_of(health, name, value, bound)
             if most is not None and value > most:
                 text = f"{side}'s {name} {shown(name, value)}, at most {shown(name, most)}"
                 trouble = (value / most if most else 2.0, HighSignal(side, name, text, hard=True))
                 worst = trouble if worst is None or trouble[0] > worst[0] else worst
         if self._auto:
-            known.listen(sample.delays, now, is_slow=self._rows <= START_ROWS)
-            if known.first is not None:
-                known.first[1].note()
+            health.listen(sample.delays, now, is_slow=self._rows <= START_ROWS)
+            if health.first is not None:
+                health.first[1].note()
         soft = None
         for name, delays in sample.delays.items():
             most = self._bounds.get(name)
@@ -272,13 +275,13 @@ class AdaptiveLimit:
                 soft = soft or HighSignal(side, name, text, hard=False)
         return worst[1] if worst is not None else soft
 
-    def _most_of(self, known: SideHealth, name: str, value: float, bound: float) -> float | None:
+    def _most_of(self, health: SideHealth, name: str, value: float, bound: float) -> float | None:
         """Return a signal's bound. A value near or above it when the job began is usual, not the job's effect."""
         if name in self._bounds:
             return self._bounds[name]
         if not self._auto:
             return None
-        usual = known.usual.setdefault(name, value)
+        usual = health.usual.setdefault(name, value)
         return bound if usual * _UNUSUAL <= bound else usual * _UNUSUAL + bound
 
     # --- moving
@@ -290,7 +293,7 @@ class AdaptiveLimit:
             if now - side.heard <= _SILENT_SECONDS and not side.is_blind
         }
         troubles = [side.trouble for side in heard.values() if side.trouble is not None]
-        worst = next((each for each in troubles if each.hard), next(iter(troubles), None))
+        worst = next((trouble for trouble in troubles if trouble.hard), next(iter(troubles), None))
         slow = max(
             (side.first[1].ratio for side in heard.values() if side.first is not None), default=1.0
         )
@@ -324,12 +327,12 @@ class AdaptiveLimit:
 
     def _above_aim(self, heard: Mapping[str, SideHealth], is_far: bool) -> HighSignal:
         """The side and the signal that are furthest above the aim, by what the speed follows now."""
-        found = [
-            (each.last if is_far else each.ratio, name, signal)
+        candidates = [
+            (slowdown.last if is_far else slowdown.ratio, name, signal)
             for name, side in heard.items()
-            for signal, each in (side.present.items() if is_far else filter(None, [side.first]))
+            for signal, slowdown in (side.present.items() if is_far else filter(None, [side.first]))
         ]
-        ratio, name, signal = max(found)
+        ratio, name, signal = max(candidates)
         text = f"{name}'s {signal} {ratio:.2f} times the usual, aim {self.aim:g} times"
         return HighSignal(name, signal, text, hard=False)
 
@@ -378,8 +381,8 @@ class AdaptiveLimit:
             self._least_since = now
         if now - self._least_since >= _RELEARN_SECONDS:
             for side in self._sides.values():
-                for each in side.slowdowns.values():
-                    each.relearn((1 + self.aim) / 2)
+                for slowdown in side.slowdowns.values():
+                    slowdown.relearn((1 + self.aim) / 2)
             self._least_since = None
 
     def _raise(self, slow: float, now: float) -> None:
@@ -457,7 +460,7 @@ class AdaptiveLimit:
 
     def _working(self) -> list[tuple[str, float]]:
         """Each side's name, and the rows per second at which it works for the job as much as it may."""
-        found = []
+        rates = []
         costs = {name: side.cost for name, side in self._sides.items()}
         unknown = _UNKNOWN_COST * max(
             (side.row_seconds for side in self._sides.values()), default=0.0
@@ -467,8 +470,8 @@ class AdaptiveLimit:
             if not side.row_seconds:
                 cost = max(cost, unknown)
             if bound is not None and cost:
-                found.append((name, max(LEAST_ROWS, bound / cost)))
-        return found
+                rates.append((name, max(LEAST_ROWS, bound / cost)))
+        return rates
 
     def _most_work(self, side: SideHealth) -> float | None:
         """How much of a core the job's statements may use on `side`; None = as much as they like."""
@@ -478,7 +481,9 @@ class AdaptiveLimit:
 
     def _at_work(self) -> HighSignal | None:
         """Return the side whose `work` limits the speed, while the job uses all of it."""
-        name, most = min(self._working(), key=lambda each: each[1], default=("", math.inf))
+        name, most = min(
+            self._working(), key=lambda rate_of_side: rate_of_side[1], default=("", math.inf)
+        )
         if most > self._most or min(self._rows, self._speed()) < _USED * most:
             return None
         cost = self._sides[name].cost

@@ -107,11 +107,11 @@ class Semaphore:
     def _ahead(self, holder: str) -> int | None:
         """Return the holder's place in the queue if there is a free permit for it, else None."""
         free = self._count - len(self._held)
-        for place, other in enumerate(self._line):
-            if place >= free:
+        for position, other in enumerate(self._line):
+            if position >= free:
                 return None
             if other == holder:
-                return place
+                return position
         return None
 
     def _expire(self) -> None:
@@ -267,23 +267,25 @@ class LimitRegistry:
     def cap(self, name: str, rows_per_second: float, state: str) -> None:
         """`Coordinator.cap` for the limit, and all of its marks."""
         with self._lock:
-            found = self._limits.get(name)
-            coordinators = [] if found is None else [found, *self._marks.get(name, {}).values()]
+            whole = self._limits.get(name)
+            coordinators = [] if whole is None else [whole, *self._marks.get(name, {}).values()]
         for coordinator in coordinators:
             coordinator.cap(rows_per_second, state)
 
     def limits(self, name: str) -> tuple[float | None, float | None]:
         """Rows and bytes per second that a limit is set to; None = unlimited."""
         with self._lock:
-            found = self._limits.get(name)
-        return (None, None) if found is None else found.limits
+            coordinator = self._limits.get(name)
+        return (None, None) if coordinator is None else coordinator.limits
 
     def spent(self, name: str, *, nbytes: bool = False) -> float:
         """Rows, or bytes, that were spent of the limit so far, and of all of its marks."""
         with self._lock:
-            found = self._limits.get(name)
-            coordinators = [] if found is None else [found, *self._marks.get(name, {}).values()]
-        return float(sum(each.spent[nbytes] for each in coordinators))
+            coordinator = self._limits.get(name)
+            coordinators = (
+                [] if coordinator is None else [coordinator, *self._marks.get(name, {}).values()]
+            )
+        return float(sum(part.spent[nbytes] for part in coordinators))
 
     def _coordinator(self, request: Request) -> Coordinator:
         name, at, mark = request.limit.partition("@")
@@ -307,7 +309,11 @@ class LimitRegistry:
         self, parent: Coordinator, marks: OrderedDict[str, Coordinator], name: str
     ) -> Coordinator:
         if len(marks) >= MOST_MARKS:
-            idle = [mark for mark, each in marks.items() if _status(each).client_count == 0]
+            idle = [
+                mark
+                for mark, coordinator in marks.items()
+                if _status(coordinator).client_count == 0
+            ]
             for mark in idle:
                 del marks[mark]
             if not idle:
@@ -323,8 +329,8 @@ def _status(coordinator: Coordinator) -> LimitStatus:
     return status
 
 
-def _free_name(name: str, taken: dict[str, Coordinator] | dict[str, Semaphore]) -> None:
-    if not name or "@" in name or name in taken:
+def _free_name(name: str, existing: dict[str, Coordinator] | dict[str, Semaphore]) -> None:
+    if not name or "@" in name or name in existing:
         raise OptionError(
             f"a limit called {name!r} cannot be made, since a name is not empty, has no @, and is used once: "
             "give another name",

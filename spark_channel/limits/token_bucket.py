@@ -86,8 +86,8 @@ class TokenBucket:
     @property
     def rate(self) -> float:
         """Units per second."""
-        whole, rest = divmod(self._rate, MICROS)
-        return whole if rest == 0 else self._rate / MICROS
+        whole, millionths = divmod(self._rate, MICROS)
+        return whole if millionths == 0 else self._rate / MICROS
 
     def set_rate(self, rate: float, now: int) -> None:
         """A new rate from `now` on: a debt stays, a surplus shrinks to what the new rate allows."""

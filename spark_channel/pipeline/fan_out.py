@@ -153,9 +153,9 @@ class _Feeder:
 
     def _run(self) -> None:
         try:
-            while (taken := self._slot.take()) is not None:
-                self._pay(*taken)
-                del taken  # while it waits for the next one, the batch may go
+            while (payment := self._slot.take()) is not None:
+                self._pay(*payment)
+                del payment  # while it waits for the next one, the batch may go
             if not self._dropped:
                 self._done()
         except BaseException as error:
@@ -397,8 +397,8 @@ class GroupFanOut:
             if part.target.left is not None:
                 continue
             try:
-                for each in refused:
-                    part.log.refuse_before(each.rows, each.reason)
+                for refusal in refused:
+                    part.log.refuse_before(refusal.rows, refusal.reason)
                 if batch.num_rows:
                     part.give(batch, nbytes)
             except BaseException as error:
@@ -449,7 +449,7 @@ class GroupFanOut:
     # ---- the end
 
     def _outcome(self, target: _Branch) -> GroupOutcome:
-        tasks = tuple(sorted(target.outcomes, key=lambda each: each.task))
+        tasks = tuple(sorted(target.outcomes, key=lambda outcome: outcome.task))
         return GroupOutcome(self._group.id, tasks, target.stopped)
 
     def _thread(self, name: str, work: Callable[..., None], *args: Any) -> threading.Thread:
@@ -474,7 +474,7 @@ class GroupFanOut:
         with self._lock:
             if self._error is not None or target.left is not None:
                 return
-            others = any(each.left is None for each in self._targets if each is not target)
+            others = any(other.left is None for other in self._targets if other is not target)
             leaves = target.branch.on_failure == "leave" and isinstance(error, Exception) and others
             if leaves:
                 target.left = error

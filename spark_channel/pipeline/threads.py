@@ -110,14 +110,14 @@ class PrefetchingPayer:
                 self._clock.wait(self._changed)
             self._raise_if_failed()
 
-    def then(self, done: Callable[[], None]) -> None:
-        """Have `done` called by the paying thread when all batches so far are paid; does not wait for that."""
+    def then(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called by the paying thread when all batches so far are paid; does not wait for that."""
         if self._limiter is None:
-            done()
+            callback()
             return
         with self._changed:
             self._raise_if_failed()
-            self._add(done, 0, 0)
+            self._add(callback, 0, 0)
 
     def __enter__(self) -> Self:
         if self._limiter is not None:
@@ -259,7 +259,7 @@ class HandoffSlot(Generic[_T]):
 
     @property
     def _has_room(self) -> bool:
-        return sum(self._weight(each) for each in self._held) < 1.0
+        return sum(self._weight(batch) for batch in self._held) < 1.0
 
     @property
     def holds(self) -> bool:
@@ -353,7 +353,7 @@ class StallWatch:
                             "and 'onStall=fail'): its source or its target does not answer. Look for locks "
                             "and full disks there; Spark tries the task again, spark.task.maxFailures times"
                         )
-                    left = self._seconds - idle
-                    wait = left if wait is None else min(wait, left)
+                    remaining = self._seconds - idle
+                    wait = remaining if wait is None else min(wait, remaining)
                 self._clock.wait(self._changed, wait)
             return None

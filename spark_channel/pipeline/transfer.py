@@ -223,7 +223,7 @@ class GroupTransfer:
         failed = self._error
         if failed is not None and not isinstance(failed, DirtyRowsError):
             raise failed
-        outcomes = tuple(sorted(self._outcomes, key=lambda each: each.task))
+        outcomes = tuple(sorted(self._outcomes, key=lambda outcome: outcome.task))
         return GroupOutcome(self._group.id, outcomes, "" if failed is None else str(failed))
 
     def cancel(self, error: BaseException | None = None) -> None:
@@ -253,14 +253,14 @@ class GroupTransfer:
                 if (waited := SYSTEM_CLOCK.now() - since) > _BLOCKED_SECONDS:
                     in_flight.counters.waited("target:task", waited)
                 source, split = self._work.source_of(in_flight.task)
-                wanted = self._work.schema_of(in_flight.task)
+                schema = self._work.schema_of(in_flight.task)
                 counters = in_flight.counters
                 counters.follow(in_flight.channel.statistics, queued=True)
                 payer.then(in_flight.turn_came)  # once the task before is paid
                 batches = reading.of(source.reader)(split)
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
                     for batch in counters.trace.reading(batches):
-                        fitting = conform(batch, wanted)
+                        fitting = conform(batch, schema)
                         nbytes = arrow_bytes(fitting)
                         in_flight.rows += fitting.num_rows
                         in_flight.nbytes += nbytes
@@ -310,15 +310,15 @@ class GroupTransfer:
     # ---- the writing half
 
     def _write(self, lane: HandoffSlot[_InFlight]) -> None:
-        kept: int | None = None
+        last_target: int | None = None
         ended = 0
         with contextlib.ExitStack() as shared:
             while (in_flight := lane.take()) is not None:
                 target = in_flight.task.writer_part or 0
-                if self._keeps and target != kept:
+                if self._keeps and target != last_target:
                     shared.close()  # one target's at a time: there may be hundreds
                     shared.enter_context(self._work.targets[target][0].writing())
-                    kept = target
+                    last_target = target
                 outcome = self._write_task(in_flight, lane, ended)
                 ended += 1
                 with self._lock:
@@ -372,13 +372,13 @@ class GroupTransfer:
             try:
                 yield task_writer
             except BaseException as error:
-                shown = self._error_to_raise(writer, error)
+                raised = self._error_to_raise(writer, error)
                 # Before the rollback, which may be slow: the other lanes stop now.
-                self._fail(shown)
+                self._fail(raised)
                 roll_back(task_writer.rollback, task.id, self._attempt)
-                if shown is error:
+                if raised is error:
                     raise
-                raise shown from error
+                raise raised from error
 
     def _error_to_raise(self, writer: Writer, error: BaseException) -> BaseException:
         """Return the error to raise: a task that may refuse no row and did would fail again if it were retried."""

@@ -86,14 +86,14 @@ def merge_tasks(
         ("reader mark", reader_marks),
         ("writer mark", writer_marks),
     )
-    for what, given in companions:
-        if given is not None and len(given) != count:
+    for noun, companion in companions:
+        if companion is not None and len(companion) != count:
             raise OptionError(
-                f"{_number(count, 'split')} and {_number(len(given), what)}: "
-                f"every split needs exactly one {what}. "
+                f"{_number(count, 'split')} and {_number(len(companion), noun)}: "
+                f"every split needs exactly one {noun}. "
                 "Give the writer as many targets as the reader has splits, or one target for all",
                 option="writer",
-                got=str(len(given)),
+                got=str(len(companion)),
                 takes=str(count),
             )
     nothing = [None] * count
@@ -111,8 +111,8 @@ def merge_tasks(
     ]
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 MAX_CHANNELS = 100_000
@@ -163,14 +163,14 @@ def channel_count(
     Raises:
         OptionError: a value that is not a whole number of 1 or more.
     """
-    given = {
+    counts = {
         "rowsPerSecond": rows_per_second,
         "bytesPerSecond": bytes_per_second,
         "channelRowsPerSecond": channel_rows_per_second,
         "channelBytesPerSecond": channel_bytes_per_second,
         "channels": channels,
     }
-    for name, value in given.items():
+    for name, value in counts.items():
         if value is not None:
             positive(name, value)
     quotients = [
@@ -184,13 +184,15 @@ def channel_count(
     return min(quotients) if quotients else channels
 
 
-def plan_channels(wanted: int | None, parallelism: int, tasks: int | None = None) -> int:
-    """Channels to open: `wanted`, else `parallelism`; at most `tasks`, once they are known.
+def plan_channels(count_asked: int | None, parallelism: int, tasks: int | None = None) -> int:
+    """Channels to open: `count_asked`, else `parallelism`; at most `tasks`, once they are known.
 
     At least 1, so that a job without tasks still has a plan; at most `MAX_CHANNELS`.
     """
     channels = (
-        positive("parallelism", parallelism) if wanted is None else positive("channels", wanted)
+        positive("parallelism", parallelism)
+        if count_asked is None
+        else positive("channels", count_asked)
     )
     limits = [MAX_CHANNELS] if tasks is None else [MAX_CHANNELS, tasks]
     return max(1, min(channels, *limits))
@@ -198,8 +200,8 @@ def plan_channels(wanted: int | None, parallelism: int, tasks: int | None = None
 
 def split_advice(channels: int, per_channel: int = SPLITS_PER_CHANNEL) -> int:
     """The number of splits to request from a reader; at most 5 for each of `MAX_CHANNELS`."""
-    wanted = positive("channels", channels) * positive("splitsPerChannel", per_channel)
-    return min(wanted, MAX_CHANNELS * SPLITS_PER_CHANNEL)
+    channels_wanted = positive("channels", channels) * positive("splitsPerChannel", per_channel)
+    return min(channels_wanted, MAX_CHANNELS * SPLITS_PER_CHANNEL)
 
 
 def assign_fairly(
@@ -231,9 +233,9 @@ def assign_fairly(
         return []
     mark, order = _mark_of_richer_side(tasks), _size_order(tasks)
     groups = _distribute(sorted(tasks, key=order), -(-channels // per_group), mark)
-    fewest, more = divmod(channels, len(groups))
+    fewest, one_more = divmod(channels, len(groups))
     return [
-        TaskGroup(number, tuple(sorted(dealt, key=order)), fewest + (number < more))
+        TaskGroup(number, tuple(sorted(dealt, key=order)), fewest + (number < one_more))
         for number, dealt in enumerate(groups)
     ]
 

@@ -84,15 +84,17 @@ class Endpoint:
                 "such as {'name': 'csv', 'path': 'orders.csv'}",
                 option=half,
             )
-        rest = dict(options)
-        given = {key: rest.pop(key) for key in list(rest) if key in ("name", "format", half)}
-        if len(given) > 1:
+        remaining = dict(options)
+        names = {
+            key: remaining.pop(key) for key in list(remaining) if key in ("name", "format", half)
+        }
+        if len(names) > 1:
             raise OptionError(
-                f"{half} has more than one name ({', '.join(map(repr, given))}); "
+                f"{half} has more than one name ({', '.join(map(repr, names))}); "
                 "give 'name' for a connector of spark-channel or 'format' for one of Spark's",
                 option=half,
             )
-        for key, name in given.items():
+        for key, name in names.items():
             if not isinstance(name, str) or not name.strip():
                 raise OptionError(
                     f"{half} option {key!r} got {name!r}; it takes a name",
@@ -100,8 +102,8 @@ class Endpoint:
                     got=str(name),
                     takes="a name",
                 )
-            return cls(name.strip(), rest, spark_format=key == "format")
-        return cls("", rest)
+            return cls(name.strip(), remaining, spark_format=key == "format")
+        return cls("", remaining)
 
     def resolve(self, choose: Callable[[Sequence[str]], str]) -> tuple[Self, ...]:
         """One end without parts for each part, or this one when it has none.
@@ -110,20 +112,20 @@ class Endpoint:
         """
         if not self.parts:
             return (self,)
-        made = []
+        ends = []
         for part in self.parts:
             options = {**self.options, **part.options}
             if part.urls:
                 options["url"] = part.urls[0] if len(part.urls) == 1 else choose(part.urls)
-            made.append(replace(self, options=options, parts=()))
-        return tuple(made)
+            ends.append(replace(self, options=options, parts=()))
+        return tuple(ends)
 
     def __repr__(self) -> str:
         kind = "format" if self.spark_format else "name"
-        seen: dict[str, Any] = {kind: self.name, **_untyped(self.options)}
+        texts: dict[str, Any] = {kind: self.name, **_untyped(self.options)}
         if self.parts:
-            seen["parts"] = self.parts
-        return f"Endpoint({', '.join(f'{key}={value!r}' for key, value in seen.items())})"
+            texts["parts"] = self.parts
+        return f"Endpoint({', '.join(f'{key}={value!r}' for key, value in texts.items())})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ class TransferSpec:
     @property
     def ends(self) -> tuple[Endpoint, ...]:
         """The reader and all writers; the first writer may be there twice."""
-        return self.reader, self.writer, *(each.writer for each in self.targets)
+        return self.reader, self.writer, *(target.writer for target in self.targets)
 
     @property
     def spark_format(self) -> str:
@@ -260,8 +262,8 @@ def advise(spec: TransferSpec, parallelism: int, most: int = MAX_CHANNELS) -> in
 
     Where more are asked for, they are splits that wait.
     """
-    wanted = wanted_channels(spec, parallelism)
-    return max(wanted, split_advice(min(wanted, most), spec.splits_per_channel))
+    channels = wanted_channels(spec, parallelism)
+    return max(channels, split_advice(min(channels, most), spec.splits_per_channel))
 
 
 def plan(
