@@ -77,7 +77,7 @@ def transfer(
         DirtyRowsError: more rows were refused than allowed; the message says what the target contains.
         CommitError: publishing failed; the message says what the target contains.
     """
-    more = {
+    job_settings = {
         "jobId": job_id,
         "channels": channels,
         "channelsPerTask": channels_per_task,
@@ -106,7 +106,9 @@ def transfer(
         save_mode=mode,
         targets=targets if len(targets) > 1 else (),
     )
-    return _carry_out(spark, spec, {key: value for key, value in more.items() if value is not None})
+    return _carry_out(
+        spark, spec, {key: value for key, value in job_settings.items() if value is not None}
+    )
 
 
 def run(
@@ -133,8 +135,8 @@ def run(
     loaded = load_job(job, variables, commit=commit, txn=txn)
     for warning in loaded.warnings:
         _log.warning(warning)
-    more = {} if dirty_rows_path is None else {"dirtyRowsPath": dirty_rows_path}
-    return _carry_out(spark, loaded.spec, more)
+    job_settings = {} if dirty_rows_path is None else {"dirtyRowsPath": dirty_rows_path}
+    return _carry_out(spark, loaded.spec, job_settings)
 
 
 def verify(
@@ -171,7 +173,7 @@ def verify(
         OptionError, SchemaError, UnsupportedError: an argument is wrong, or the sides cannot be compared.
         SourceError: a side cannot be read. A repair that fails does not raise: the report's notes say why.
     """
-    more = {
+    all_settings = {
         "jobId": job_id,
         "channels": channels,
         "rowsPerSecond": rows_per_second,
@@ -189,16 +191,16 @@ def verify(
             f"option '{name}' needs 'repair': without it nothing is written", option=name
         )
     spec = TransferSpec(Endpoint.parse("reader", reader), Endpoint.parse("writer", writer))
-    given = {name: value for name, value in more.items() if value is not None}
+    job_settings = {name: value for name, value in all_settings.items() if value is not None}
     if spark is not None:
         from spark_channel.spark.transfer import verify as verify_by_spark
 
-        return verify_by_spark(spark, spec, given, settings, repairs)
+        return verify_by_spark(spark, spec, job_settings, settings, repairs)
     from spark_channel.local import has_speed, local_engine
     from spark_channel.verification import verify_with
 
-    with local_engine(served=has_speed(spec, given)) as engine:
-        return verify_with(engine, spec, given, settings, repairs)
+    with local_engine(served=has_speed(spec, job_settings)) as engine:
+        return verify_with(engine, spec, job_settings, settings, repairs)
 
 
 def replicate(
@@ -226,7 +228,7 @@ def replicate(
     from spark_channel.replication.report import TablesProgress
     from spark_channel.replication.table_run import RunSettings
 
-    found = load_replication(file)
+    job_file = load_replication(file)
     progress = TablesProgress()
     settings = RunSettings(
         ended=progress.table_ended,
@@ -247,20 +249,20 @@ def replicate(
             else:
                 context.cancelAllJobs()
 
-        return replicate_on(found, partial(carry_out, spark), cancel, settings)
+        return replicate_on(job_file, partial(carry_out, spark), cancel, settings)
     from spark_channel.local import LocalMove, local_engine, may_be_found
 
     with progress, local_engine(served=may_be_found(), display=progress) as engine:
-        return replicate_on(found, LocalMove(engine), engine.cancel, settings)
+        return replicate_on(job_file, LocalMove(engine), engine.cancel, settings)
 
 
 def _carry_out(
-    spark: "SparkSession | None", spec: TransferSpec, more: Mapping[str, Any]
+    spark: "SparkSession | None", spec: TransferSpec, job_settings: Mapping[str, Any]
 ) -> TransferReport:
     if spark is not None:
         from spark_channel.spark.transfer import carry_out
 
-        return carry_out(spark, spec, more)
+        return carry_out(spark, spec, job_settings)
     from spark_channel.local import carry_out_here, has_speed, local_engine
 
     if end := spec.spark_format:
@@ -271,5 +273,5 @@ def _carry_out(
             got=end,
             takes="the name of a connector",
         )
-    with local_engine(served=has_speed(spec, more)) as engine:
-        return carry_out_here(engine, spec, more)
+    with local_engine(served=has_speed(spec, job_settings)) as engine:
+        return carry_out_here(engine, spec, job_settings)

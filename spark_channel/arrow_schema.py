@@ -56,8 +56,8 @@ TextLengths = Mapping[str, str]
 
 def length_in(metadata: Mapping[Any, Any] | None, key: str | bytes = TEXT_LENGTH) -> str | None:
     """What a field's metadata says; None = nothing, or nothing that is understood."""
-    found = (metadata or {}).get(key)
-    text = found.decode(errors="replace") if isinstance(found, bytes) else found
+    note = (metadata or {}).get(key)
+    text = note.decode(errors="replace") if isinstance(note, bytes) else note
     if text == UNLIMITED:
         return UNLIMITED
     if not isinstance(text, str) or not (text.isascii() and text.isdecimal()):
@@ -67,8 +67,10 @@ def length_in(metadata: Mapping[Any, Any] | None, key: str | bytes = TEXT_LENGTH
 
 def text_lengths(schema: pa.Schema) -> dict[str, str]:
     """What the notes of an Arrow schema say."""
-    found = {field.name: length_in(field.metadata, TEXT_LENGTH.encode()) for field in schema}
-    return {name: length for name, length in found.items() if length is not None}
+    lengths_found = {
+        field.name: length_in(field.metadata, TEXT_LENGTH.encode()) for field in schema
+    }
+    return {name: length for name, length in lengths_found.items() if length is not None}
 
 
 def noted(schema: pa.Schema, lengths: TextLengths) -> pa.Schema:
@@ -98,14 +100,18 @@ def without_notes(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields, schema.metadata)
 
 
-def widest(each: Sequence[TextLengths]) -> dict[str, str]:
+def widest(schemas: Sequence[TextLengths]) -> dict[str, str]:
     """The longest of several sources, for the columns of which all say something."""
-    names = [name for name in (each[0] if each else {}) if all(name in lengths for lengths in each)]
-    found = {}
+    names = [
+        name
+        for name in (schemas[0] if schemas else {})
+        if all(name in lengths for lengths in schemas)
+    ]
+    merged = {}
     for name in names:
-        lengths = [lengths[name] for lengths in each]
-        found[name] = UNLIMITED if UNLIMITED in lengths else str(max(map(int, lengths)))
-    return found
+        lengths = [lengths[name] for lengths in schemas]
+        merged[name] = UNLIMITED if UNLIMITED in lengths else str(max(map(int, lengths)))
+    return merged
 
 
 class InexactError(pa.ArrowInvalid):  # type: ignore[misc] # pyarrow is untyped
@@ -136,9 +142,9 @@ def cast_exactly(values: pa.Array, kind: pa.DataType, *, declared: bool = False)
         raise InexactError(_inexact(values, kind))
 
     def cast(part: pa.Array) -> pa.Array:
-        made = _cast(part, kind)
-        _compare(part, made, declared)
-        return made
+        cast_part = _cast(part, kind)
+        _compare(part, cast_part, declared)
+        return cast_part
 
     try:
         return cast(values)
@@ -146,8 +152,8 @@ def cast_exactly(values: pa.Array, kind: pa.DataType, *, declared: bool = False)
         raise
     except pa.ArrowInvalid as error:
         row = values.slice(first_failure(values, cast), 1)
-        for part, wanted in _inside(row, kind):
-            cast_exactly(part, wanted, declared=declared)  # raises for the value inside
+        for part, inner_kind in _inside(row, kind):
+            cast_exactly(part, inner_kind, declared=declared)  # raises for the value inside
         raise InexactError(_inexact(row, kind)) from error
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InexactError(_inexact(values, kind)) from error
@@ -161,8 +167,8 @@ def _inside(values: pa.Array, kind: pa.DataType) -> list[tuple[pa.Array, pa.Data
         return [(values.flatten(), kind.value_type)]
     if not pa.types.is_struct(kind):
         return []
-    found = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
-    return [(found[field.name], field.type) for field in kind if field.name in found]
+    children = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+    return [(children[field.name], field.type) for field in kind if field.name in children]
 
 
 def first_failure(array: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> int:
@@ -192,43 +198,43 @@ def _plain_values(values: pa.Array) -> pa.Array:
     return values
 
 
-def _spelled_as(given: pa.DataType, kind: pa.DataType) -> pa.DataType:
-    """`given`, in which fields inside have the names of `kind`: Arrow makes NULLs of those in another case.
+def _spelled_as(source: pa.DataType, kind: pa.DataType) -> pa.DataType:
+    """`source`, in which fields inside have the names of `kind`: Arrow makes NULLs of those in another case.
 
     Raises:
         SchemaError: see `match_names`.
     """
     types = pa.types
-    if given.equals(kind):
-        return given
-    if types.is_struct(given) and types.is_struct(kind):
-        fields, wanted = list(given), {field.name: field.type for field in kind}
-        there = dict.fromkeys(field.name for field in fields)
-        if len(wanted) != kind.num_fields or len(there) != len(fields):
-            return given
-        names = {spelled: name for name, spelled in match_names(wanted, there).items()}
+    if source.equals(kind):
+        return source
+    if types.is_struct(source) and types.is_struct(kind):
+        fields, kinds = list(source), {field.name: field.type for field in kind}
+        spellings = dict.fromkeys(field.name for field in fields)
+        if len(kinds) != kind.num_fields or len(spellings) != len(fields):
+            return source
+        names = {spelled: name for name, spelled in match_names(kinds, spellings).items()}
         return pa.struct(
             [
                 field.with_name(names[field.name]).with_type(
-                    _spelled_as(field.type, wanted[names[field.name]])
+                    _spelled_as(field.type, kinds[names[field.name]])
                 )
                 if field.name in names
                 else field
                 for field in fields
             ]
         )
-    if types.is_map(given) and types.is_map(kind):
-        item = given.item_field
+    if types.is_map(source) and types.is_map(kind):
+        item = source.item_field
         item = item.with_type(_spelled_as(item.type, kind.item_type))
-        key = given.key_field.with_type(_spelled_as(given.key_type, kind.key_type))
-        return pa.map_(key, item, keys_sorted=given.keys_sorted)
-    if is_list(given) and is_list(kind):
-        inner = given.value_field
+        key = source.key_field.with_type(_spelled_as(source.key_type, kind.key_type))
+        return pa.map_(key, item, keys_sorted=source.keys_sorted)
+    if is_list(source) and is_list(kind):
+        inner = source.value_field
         inner = inner.with_type(_spelled_as(inner.type, kind.value_type))
-        if types.is_fixed_size_list(given):
-            return pa.list_(inner, given.list_size)
-        return pa.large_list(inner) if types.is_large_list(given) else pa.list_(inner)
-    return given
+        if types.is_fixed_size_list(source):
+            return pa.list_(inner, source.list_size)
+        return pa.large_list(inner) if types.is_large_list(source) else pa.list_(inner)
+    return source
 
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -262,7 +268,7 @@ def entries_of(values: pa.MapArray) -> tuple[pa.Array, pa.Array]:
     return present.keys.slice(start, end - start), present.items.slice(start, end - start)
 
 
-def null_inside(values: pa.Array, kind: pa.DataType, place: str) -> str:
+def null_inside(values: pa.Array, kind: pa.DataType, path: str) -> str:
     """The field inside of `values` that holds NULL where `kind` allows none; "" = there is none.
 
     A NULL struct has no fields, whatever Arrow's arrays of them hold.
@@ -284,11 +290,11 @@ def null_inside(values: pa.Array, kind: pa.DataType, place: str) -> str:
     else:
         return ""
     for part, field in inner:
-        name = f"{place}.{field.name}"
+        name = f"{path}.{field.name}"
         if not field.nullable and part.null_count:
             return name
-        if found := null_inside(part, field.type, name):
-            return found
+        if null_path := null_inside(part, field.type, name):
+            return null_path
     return ""
 
 
@@ -311,12 +317,14 @@ def without_hidden_nulls(values: pa.Array) -> pa.Array:
         return values
     if not pa.types.is_struct(kind):
         return rebuild(values, kind, lambda part, _kind: without_hidden_nulls(part))
-    made = []
+    children_made = []
     for number, field in enumerate(kind):
         child = without_hidden_nulls(values.field(number))
-        made.append(_as_present(child) if child.null_count and not field.nullable else child)
+        children_made.append(
+            _as_present(child) if child.null_count and not field.nullable else child
+        )
     mask = values.is_null() if values.null_count else None
-    return pa.StructArray.from_arrays(made, fields=list(kind), mask=mask)
+    return pa.StructArray.from_arrays(children_made, fields=list(kind), mask=mask)
 
 
 def _as_present(values: pa.Array) -> pa.Array:
@@ -354,17 +362,19 @@ def rebuild(
     if types.is_struct(kind):
         children = values.flatten()
         if [field.name for field in values.type] != [field.name for field in kind]:
-            there = {field.name: child for field, child in zip(values.type, children, strict=True)}
-            missing = [f.name for f in kind if f.name not in there and not f.nullable]
+            by_name = {
+                field.name: child for field, child in zip(values.type, children, strict=True)
+            }
+            missing = [f.name for f in kind if f.name not in by_name and not f.nullable]
             if missing:
                 raise pa.ArrowTypeError(f"the field {missing[0]!r} of {kind} is missing")
-            children = [there.get(field.name) for field in kind]
-        made = [
+            children = [by_name.get(field.name) for field in kind]
+        rebuilt = [
             pa.nulls(len(values), field.type) if child is None else convert(child, field.type)
             for child, field in zip(children, kind, strict=True)
         ]
         mask = values.is_null()
-        return pa.StructArray.from_arrays(made, fields=list(kind), mask=mask)
+        return pa.StructArray.from_arrays(rebuilt, fields=list(kind), mask=mask)
     if types.is_map(kind):
         keys, items = entries_of(values)
         is_there = values.is_valid()
@@ -401,11 +411,9 @@ def _rebuild_list(
 
 
 def _inexact(values: pa.Array, kind: pa.DataType) -> str:
-    found = values.drop_null()
-    shown = _shown_value(found.slice(0, 1)) if len(found) else "a value"
-    return (
-        f"{shortened(shown, _SHOWN)} of type {values.type} is not equal to any value of type {kind}"
-    )
+    present = values.drop_null()
+    example = _shown_value(present.slice(0, 1)) if len(present) else "a value"
+    return f"{shortened(example, _SHOWN)} of type {values.type} is not equal to any value of type {kind}"
 
 
 def is_cut_by_python(kind: pa.DataType) -> bool:
@@ -422,22 +430,22 @@ def _shown_value(one: pa.Array) -> str:
         return "".join(one.to_string().split("\n")).strip("[ ]")
 
 
-def _is_alike(given: pa.DataType, kind: pa.DataType, declared: bool) -> bool:
+def _is_alike(source: pa.DataType, kind: pa.DataType, declared: bool) -> bool:
     """Whether values of both types can be equal; which ones are is seen by `_compare`."""
     types = pa.types
-    given, kind = plain_type(given), plain_type(kind)
-    if given.equals(kind) or types.is_null(given):
+    source, kind = plain_type(source), plain_type(kind)
+    if source.equals(kind) or types.is_null(source):
         return True
-    if is_list(given) and is_list(kind):
-        return _is_alike(given.value_type, kind.value_type, declared)
-    if types.is_map(given) and types.is_map(kind):
-        return _is_alike(given.key_type, kind.key_type, declared) and _is_alike(
-            given.item_type, kind.item_type, declared
+    if is_list(source) and is_list(kind):
+        return _is_alike(source.value_type, kind.value_type, declared)
+    if types.is_map(source) and types.is_map(kind):
+        return _is_alike(source.key_type, kind.key_type, declared) and _is_alike(
+            source.item_type, kind.item_type, declared
         )
-    if types.is_struct(given) and types.is_struct(kind):
+    if types.is_struct(source) and types.is_struct(kind):
         return all(
-            _is_alike(given.field(number).type, kind.field(field.name).type, declared)
-            for number, field in enumerate(given)
+            _is_alike(source.field(number).type, kind.field(field.name).type, declared)
+            for number, field in enumerate(source)
             if kind.get_field_index(field.name) >= 0
         )
     groups: list[Callable[[pa.DataType], bool]] = [
@@ -449,15 +457,17 @@ def _is_alike(given: pa.DataType, kind: pa.DataType, declared: bool) -> bool:
         types.is_time,
         types.is_duration,
     ]
-    if any(group(given) and group(kind) for group in groups):
+    if any(group(source) and group(kind) for group in groups):
         return True
-    if types.is_timestamp(given) and types.is_timestamp(kind):
-        return (given.tz is None) == (kind.tz is None) or (declared and given.tz is None)
+    if types.is_timestamp(source) and types.is_timestamp(kind):
+        return (source.tz is None) == (kind.tz is None) or (declared and source.tz is None)
     if not declared:
         return False
     if is_text(kind):
-        return not (types.is_nested(given) or types.is_duration(given) or types.is_interval(given))
-    return is_text(given) and is_binary(kind)
+        return not (
+            types.is_nested(source) or types.is_duration(source) or types.is_interval(source)
+        )
+    return is_text(source) and is_binary(kind)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -520,14 +530,14 @@ def _compare(before: pa.Array, after: pa.Array, declared: bool) -> None:
     elif is_list(before.type):
         _compare(before.flatten(), after.flatten(), declared)
     elif types.is_struct(before.type):
-        made = dict(zip((field.name for field in after.type), after.flatten(), strict=True))
+        after_fields = dict(zip((field.name for field in after.type), after.flatten(), strict=True))
         for field, values in zip(before.type, before.flatten(), strict=True):
-            if field.name in made:
-                _compare(values, made[field.name], declared)
+            if field.name in after_fields:
+                _compare(values, after_fields[field.name], declared)
             elif not declared and values.null_count < len(values):
-                found = values.drop_null()[0].as_py()
+                example = values.drop_null()[0].as_py()
                 raise InexactError(
-                    f"its field {field.name!r}, which holds {found!r}, is missing in {after.type}"
+                    f"its field {field.name!r}, which holds {example!r}, is missing in {after.type}"
                 )
     elif types.is_floating(before.type) or types.is_floating(after.type):
         # Other kinds are compared by Arrow's cast itself.
@@ -588,13 +598,13 @@ def check_columns(schema: pa.Schema) -> None:
     Raises:
         SchemaError: names the column.
     """
-    seen: set[str] = set()
+    lowered: set[str] = set()
     for name in schema.names:
-        if name in seen:
+        if name in lowered:
             raise SchemaError(
                 f"column {name!r} occurs more than once in the source; rename one of them"
             )
-        seen.add(name)
+        lowered.add(name)
 
 
 def find_column(schema: pa.Schema, name: str, option: str) -> pa.Field:
@@ -604,23 +614,23 @@ def find_column(schema: pa.Schema, name: str, option: str) -> pa.Field:
         OptionError: there is none, or several that differ in case.
     """
     exactly = [field for field in schema if field.name == name]
-    found = exactly or [field for field in schema if field.name.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(schema.names)
-    what = "more than one column" if found else "no column"
+    matches = exactly or [field for field in schema if field.name.lower() == name.lower()]
+    if len(matches) == 1:
+        return matches[0]
+    columns = ", ".join(schema.names)
+    how_many = "more than one column" if matches else "no column"
     raise OptionError(
-        f"option {option!r} names {name!r}; the source has {what} of that name. It has: {known}",
+        f"option {option!r} names {name!r}; the source has {how_many} of that name. It has: {columns}",
         option=option,
         got=name,
-        takes=known,
+        takes=columns,
     )
 
 
-def match_names(names: Iterable[str], others: Iterable[str], shown: str = "") -> dict[str, str]:
+def match_names(names: Iterable[str], others: Iterable[str], side: str = "") -> dict[str, str]:
     """Return how `others` spell those of `names` that they have: exactly so, else in another case, one to one.
 
-    `shown`: where the others are, for the error.
+    `side`: where the others are, for the error.
 
     Raises:
         SchemaError: in another case, a name may be several of the others, or several names may be one of them.
@@ -632,24 +642,24 @@ def match_names(names: Iterable[str], others: Iterable[str], shown: str = "") ->
         if other not in exact:
             near.setdefault(other.lower(), []).append(other)
     matched: dict[str, str] = {}
-    taken: dict[str, str] = {}
+    matched_by: dict[str, str] = {}
     for name in dict.fromkeys(names):
         if name in exact:
             matched[name] = name
             continue
-        found = near.get(name.lower(), [])
-        if len(found) > 1 or (found and found[0] in taken):
-            first = taken.get(found[0])
+        candidates = near.get(name.lower(), [])
+        if len(candidates) > 1 or (candidates and candidates[0] in matched_by):
+            first = matched_by.get(candidates[0])
             several = (
-                f"may be {' or '.join(map(repr, found))}"
+                f"may be {' or '.join(map(repr, candidates))}"
                 if first is None
-                else f"and column {first!r} may both be {found[0]!r}"
+                else f"and column {first!r} may both be {candidates[0]!r}"
             )
             raise SchemaError(
-                f"{shown or 'the source or target'} has no column {name!r} that is spelled so: it {several}, which "
+                f"{side or 'the source or target'} has no column {name!r} that is spelled so: it {several}, which "
                 "differ from it in case alone. Spell the column as it is there, or rename one of them"
             )
-        if found:
-            taken[found[0]] = name
-            matched[name] = found[0]
+        if candidates:
+            matched_by[candidates[0]] = name
+            matched[name] = candidates[0]
     return matched

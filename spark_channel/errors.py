@@ -86,10 +86,11 @@ class ChannelError(Exception):
     is_of_input: bool = False
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        shown = (
-            _one_line(_mask_statement(each)) if isinstance(each, str) else each for each in args
+        masked = (
+            _one_line(_mask_statement(argument)) if isinstance(argument, str) else argument
+            for argument in args
         )
-        super().__init__(*shown, **named)
+        super().__init__(*masked, **named)
 
 
 class OptionError(ChannelError):

@@ -47,20 +47,20 @@ def postponed(name: str) -> Iterator[None]:
     if name in sys.modules:
         yield
         return
-    place = ModuleType(name)
+    module = ModuleType(name)
 
     def vacate() -> None:
-        if sys.modules.get(name) is place:
+        if sys.modules.get(name) is module:
             del sys.modules[name]
 
     def __getattr__(attribute: str) -> Any:  # noqa: N807 - it becomes the module's
         vacate()
         return getattr(load(name), attribute)
 
-    vars(place)["__getattr__"] = __getattr__
+    vars(module)["__getattr__"] = __getattr__
     parent, _, child = name.rpartition(".")
-    setattr(import_module(parent), child, place)
-    sys.modules[name] = place
+    setattr(import_module(parent), child, module)
+    sys.modules[name] = module
     try:
         yield
     finally:

@@ -68,9 +68,9 @@ class TaskGroupThreads:
         """
         threads = [
             threading.Thread(
-                target=self._run, args=(place,), name=f"spark-channel-group-{group.id}", daemon=True
+                target=self._run, args=(index,), name=f"spark-channel-group-{group.id}", daemon=True
             )
-            for place, group in enumerate(self._groups)
+            for index, group in enumerate(self._groups)
         ]
         outcomes: list[Any] = [None] * len(threads)
         failed: BaseException | None = None
@@ -80,7 +80,7 @@ class TaskGroupThreads:
                 thread.start()
                 started += 1
             for _ in threads:
-                place, outcomes[place], error = self._ended.get()
+                index, outcomes[index], error = self._ended.get()
                 if error is not None and failed is None:
                     failed = error
                     self.cancel()
@@ -105,31 +105,31 @@ class TaskGroupThreads:
         for cancel in cancels:
             cancel()
 
-    def _run(self, place: int) -> None:
+    def _run(self, index: int) -> None:
         outcome: Any = None
         failed: BaseException | None = None
         try:
             outcome = self._runner.run(
-                self._groups[place],
+                self._groups[index],
                 TaskGroupAttempt(
-                    self._first + place, cancelling=lambda cancel: self._cancelling(place, cancel)
+                    self._first + index, cancelling=lambda cancel: self._cancelling(index, cancel)
                 ),
             )
         except BaseException as error:
             failed = error
-        self._ended.put((place, outcome, failed))
+        self._ended.put((index, outcome, failed))
 
     @contextlib.contextmanager
-    def _cancelling(self, place: int, cancel: _Cancel) -> Iterator[None]:
+    def _cancelling(self, index: int, cancel: _Cancel) -> Iterator[None]:
         with self._lock:
             if self._cancelled:
                 raise JobCancelledError("the job ended before this task group had begun")
-            self._cancels[place] = cancel
+            self._cancels[index] = cancel
         try:
             yield
         finally:
             with self._lock:
-                del self._cancels[place]
+                del self._cancels[index]
 
 
 # `LocalEngine`: task groups on this machine, without Spark.
@@ -193,7 +193,7 @@ class LocalEngine:
             return running.run()
 
     @contextlib.contextmanager
-    def cancelling(self, cancel: _Cancel, what: str = "a group of tables") -> Iterator[None]:
+    def cancelling(self, cancel: _Cancel, noun: str = "a group of tables") -> Iterator[None]:
         """Call `cancel` when the jobs are ended while the block runs.
 
         Raises:
@@ -202,7 +202,7 @@ class LocalEngine:
         with self._lock:
             if self._cancelled:
                 raise JobCancelledError(
-                    f"{what} was cancelled before it had moved a row: run it again"
+                    f"{noun} was cancelled before it had moved a row: run it again"
                 )
             self._cancels.add(cancel)
         try:
@@ -314,9 +314,9 @@ def may_be_found() -> bool:
 
 
 def carry_out_here(
-    engine: LocalEngine, spec: TransferSpec, more: Mapping[str, Any]
+    engine: LocalEngine, spec: TransferSpec, job_settings: Mapping[str, Any]
 ) -> TransferReport:
-    """Run a transfer; `more` are options of the whole job beside those of `spec`.
+    """Run a transfer; `job_settings` are options of the whole job beside those of `spec`.
 
     Its steps use sessions again, which cost a server 5 to 15 ms of a core each. With Spark they run in other processes.
 
@@ -325,7 +325,7 @@ def carry_out_here(
     """
     try:
         with keeping_sessions():
-            return carry_out(engine, spec, more)
+            return carry_out(engine, spec, job_settings)
     except ChannelError:
         raise
     except Exception as error:
@@ -339,9 +339,9 @@ class LocalMove:
     def __init__(self, engine: LocalEngine) -> None:
         self._engine = engine
 
-    def __call__(self, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
+    def __call__(self, spec: TransferSpec, job_settings: Mapping[str, Any]) -> TransferReport:
         """See `carry_out_here`."""
-        return carry_out_here(self._engine, spec, more)
+        return carry_out_here(self._engine, spec, job_settings)
 
     def together(
         self,
@@ -349,13 +349,13 @@ class LocalMove:
         tables: "Sequence[SmallTable]",
         placed: "Callable[[SmallTable], None]",
         ended: "Callable[[SmallTable, TransferReport], None]",
-        more: Mapping[str, Any],
+        job_settings: Mapping[str, Any],
         part_of: str,
     ) -> None:
         """See `carry_out_together`."""
         from spark_channel.transfers.together import carry_out_together
 
-        carry_out_together(self._engine, together, tables, placed, ended, more, part_of)
+        carry_out_together(self._engine, together, tables, placed, ended, job_settings, part_of)
 
 
 def first_line(error: Exception) -> str:
@@ -364,7 +364,11 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
-def has_speed(spec: TransferSpec, more: Mapping[str, Any]) -> bool:
+def has_speed(spec: TransferSpec, job_settings: Mapping[str, Any]) -> bool:
     """Whether a transfer has its own limit, which can be changed while it runs."""
-    given = {key.lower() for each in (more, *(end.options for end in spec.ends)) for key in each}
-    return bool(spec.rows_per_second or spec.bytes_per_second or given & _SPEEDS)
+    names = {
+        key.lower()
+        for options in (job_settings, *(end.options for end in spec.ends))
+        for key in options
+    }
+    return bool(spec.rows_per_second or spec.bytes_per_second or names & _SPEEDS)

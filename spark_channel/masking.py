@@ -189,55 +189,55 @@ def is_clear(url: str) -> bool:
     then the first half of the password is where host and port should be. Without a login before it, an `@` in a query
     is part of a value.
     """
-    return all(_is_clear(each) for each in _NEXT_URL.split(url))
+    return all(_is_clear(part) for part in _NEXT_URL.split(url))
 
 
 def _is_clear(url: str) -> bool:
-    _, mark, rest = url.partition("://")
-    at = rest.rfind("@")
-    end = min((place for char in "/?#" if (place := rest.find(char)) >= 0), default=len(rest))
-    head = rest[:end]
+    _, mark, tail = url.partition("://")
+    at = tail.rfind("@")
+    end = min((index for char in "/?#" if (index := tail.find(char)) >= 0), default=len(tail))
+    head = tail[:end]
     if not mark or at < end or not head:
         return True
     if ":" in head:
         login, _, hosts = head.rpartition("@")
-        if _HOSTS.fullmatch(hosts) is None or (login and (rest[end] != "/" or ":" in login)):
+        if _HOSTS.fullmatch(hosts) is None or (login and (tail[end] != "/" or ":" in login)):
             return False
-    return "@" not in rest[end:].partition("?")[0]
+    return "@" not in tail[end:].partition("?")[0]
 
 
 def misplaced_secret(url: str) -> str:
     """The name of a secret parameter that follows a `;`, as in SQL Server's urls; "" if there is none."""
-    found = re.findall(r";\s*([A-Za-z_][\w.\-]*)\s*=", url.partition("?")[0])
-    return next((name for name in found if is_secret_name(name)), "")
+    names = re.findall(r";\s*([A-Za-z_][\w.\-]*)\s*=", url.partition("?")[0])
+    return next((name for name in names if is_secret_name(name)), "")
 
 
 def secrets_in(value: str, is_plain: Callable[[str, str], bool] | None = None) -> Iterator[str]:
     """The texts that must not be shown of a value which is not secret as a whole: a url, or a connection string."""
-    for each in _NEXT_URL.split(value):
-        if _WITH_SLASHES.match(each.strip()) or _ORACLE.match(each.strip()) or "@" in each:
-            yield from _secrets_in_url(each.strip(), is_plain or is_plain_parameter)
+    for part in _NEXT_URL.split(value):
+        if _WITH_SLASHES.match(part.strip()) or _ORACLE.match(part.strip()) or "@" in part:
+            yield from _secrets_in_url(part.strip(), is_plain or is_plain_parameter)
         else:
-            yield from (found for name, found in _NAMED.findall(each) if is_secret_name(name))
+            yield from (secret for name, secret in _NAMED.findall(part) if is_secret_name(name))
 
 
 def _secrets_in_url(url: str, is_plain: Callable[[str, str], bool]) -> Iterator[str]:
     scheme = _scheme(url)
-    rest = url[len(scheme) :]
-    user, _, password = rest.rpartition("@")[0].partition("/" if _ORACLE.fullmatch(scheme) else ":")
+    body = url[len(scheme) :]
+    user, _, password = body.rpartition("@")[0].partition("/" if _ORACLE.fullmatch(scheme) else ":")
     yield password
     if not password and _is_http(scheme):
         yield user
-    _, parameters = _split_parameters(rest)
+    _, parameters = _split_parameters(body)
     if "@" in parameters:
         yield parameters[1:].rpartition("@")[0]
     hidden = ""
     for piece in re.split(r"(?=[?;&])", parameters):
-        name, given, found = piece[1:].partition("=")
-        if given and not hidden and not is_plain(name, found):
-            hidden = found
-            yield found
-        elif hidden and not (given and is_plain(name, "")):
+        name, equals, value = piece[1:].partition("=")
+        if equals and not hidden and not is_plain(name, value):
+            hidden = value
+            yield value
+        elif hidden and not (equals and is_plain(name, "")):
             hidden += piece
             yield hidden
         else:
@@ -252,7 +252,7 @@ def hide(text: str, secrets: Iterable[str]) -> str:
     """
     pieces = {piece for secret in secrets for form in _forms(secret) for piece in _pieces(form)}
     for piece in sorted(
-        (each for each in pieces if each.lower() not in _COMMON), key=len, reverse=True
+        (piece for piece in pieces if piece.lower() not in _COMMON), key=len, reverse=True
     ):
         text = text.replace(piece, MASK)
     return text
@@ -260,15 +260,15 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 
 def hide_in_error(error: BaseException, secrets: Iterable[str]) -> None:
     """Hide the secrets in `error` and in all that caused it. A cause whose text cannot be changed is dropped."""
-    known = list(secrets)
+    secret_list = list(secrets)
     links = list(_chain(error))
     for link in links:
-        _hide_here(link, known)
+        _hide_here(link, secret_list)
     for link in links:
         for name in ("__cause__", "__context__"):
             cause = getattr(link, name)
             if cause is not None and any(
-                hide(text, known) != text for text in (str(cause), repr(cause))
+                hide(text, secret_list) != text for text in (str(cause), repr(cause))
             ):
                 setattr(link, name, None)
 
@@ -281,18 +281,21 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    left, seen = [error], set[int]()
-    while left:
-        link = left.pop()
-        if id(link) not in seen:
-            seen.add(id(link))
-            left += [each for each in (link.__cause__, link.__context__) if each is not None]
+    pending, visited = [error], set[int]()
+    while pending:
+        link = pending.pop()
+        if id(link) not in visited:
+            visited.add(id(link))
+            pending += [
+                linked for linked in (link.__cause__, link.__context__) if linked is not None
+            ]
             yield link
 
 
 def _hide_here(error: BaseException, secrets: list[str]) -> None:
     error.args = tuple(
-        hide(each, secrets) if isinstance(each, str) else each for each in error.args
+        hide(argument, secrets) if isinstance(argument, str) else argument
+        for argument in error.args
     )
     of_class = ("strerror", "filename", "filename2", "object", "doc")
     for name in {*vars(error), *(name for name in of_class if hasattr(error, name))} - {"option"}:
@@ -300,26 +303,26 @@ def _hide_here(error: BaseException, secrets: list[str]) -> None:
         if isinstance(value, str) and (hidden := hide(value, secrets)) != value:
             setattr(error, name, hidden)
         elif name == "__notes__":
-            error.__notes__ = [hide(each, secrets) for each in error.__notes__]
+            error.__notes__ = [hide(note, secrets) for note in error.__notes__]
 
 
 def _forms(secret: str) -> set[str]:
     plain = {secret, unquote(secret), unquote_plus(secret)}
-    made = {
+    encodings = {
         form
-        for each in plain
+        for spelling in plain
         for form in (
-            quote(each, errors="surrogatepass"),  # a byte of the environment that is not UTF-8
-            quote(each, safe="", errors="surrogatepass"),
-            json.dumps(each)[1:-1],
+            quote(spelling, errors="surrogatepass"),  # a byte of the environment that is not UTF-8
+            quote(spelling, safe="", errors="surrogatepass"),
+            json.dumps(spelling)[1:-1],
         )
     }
-    return plain | made | {repr(each)[1:-1] for each in plain}
+    return plain | encodings | {repr(form)[1:-1] for form in plain}
 
 
 def _pieces(text: str) -> Iterator[str]:
     cuts = sorted(
-        {place for match in re.finditer(r"[^\w.~\-]", text) for place in match.span()}
+        {index for match in re.finditer(r"[^\w.~\-]", text) for index in match.span()}
         | {0, len(text)}
     )
     if len(cuts) > _MOST_CUTS:
@@ -351,7 +354,7 @@ def mask_statement(text: str) -> str:
     if "'" not in text and '"' not in text and "$" not in text and "=" not in text:
         return text
     return _IN_STATEMENT.sub(
-        lambda found: f"{found[1]}'{MASK}'" if found[0][-1] in "'\"$" else found[1] + MASK, text
+        lambda match: f"{match[1]}'{MASK}'" if match[0][-1] in "'\"$" else match[1] + MASK, text
     )
 
 
@@ -375,8 +378,8 @@ def mask_untyped(name: str, value: object) -> str:
 
 
 def _scheme(text: str) -> str:
-    for known in (_ORACLE, _WITH_SLASHES, _SCHEME):
-        if (match := known.match(text)) is not None:
+    for pattern in (_ORACLE, _WITH_SLASHES, _SCHEME):
+        if (match := pattern.match(text)) is not None:
             return match.group(0)
     return ""
 
@@ -385,45 +388,47 @@ def _is_http(scheme: str) -> bool:
     return scheme.lower() in ("http://", "https://")
 
 
-def _split_parameters(rest: str) -> tuple[str, str]:
-    match = _PARAMETERS.search(rest)
-    return (rest, "") if match is None else (rest[: match.start()], rest[match.start() :])
+def _split_parameters(tail: str) -> tuple[str, str]:
+    match = _PARAMETERS.search(tail)
+    return (tail, "") if match is None else (tail[: match.start()], tail[match.start() :])
 
 
 def _masked(text: str, is_plain: Callable[[str, str], bool], *, keep_login: bool) -> str:
     scheme = _scheme(text)
-    place, parameters = _split_parameters(text[len(scheme) :])
+    body, parameters = _split_parameters(text[len(scheme) :])
     oracle = _ORACLE.fullmatch(scheme) is not None
     if "@" in parameters:
         # Either the password holds the `?`, or a parameter the `@`: only text that is safe in both is shown.
-        is_place = "/" in place and ":" not in place and "@" not in place and not oracle
-        return f"{scheme}{place}{parameters[0]}{MASK}" if is_place else f"{scheme}{MASK}"
-    login, at, rest = place.rpartition("@")
+        is_place = "/" in body and ":" not in body and "@" not in body and not oracle
+        return f"{scheme}{body}{parameters[0]}{MASK}" if is_place else f"{scheme}{MASK}"
+    login, at, hosts = body.rpartition("@")
     if at and ("/" not in login or ":" in login or oracle):
         separator = "/" if oracle else ":"
-        user, found, _ = login.partition(separator)
+        user, mark, _ = login.partition(separator)
         if scheme and not oracle and not scheme.endswith("//"):
-            user, found = MASK, ""  # as of `user:password@host`, which has no scheme at all
-        if _is_http(scheme) and len(login) == len(user + found):
-            user, found = MASK, ""  # a token in place of a user
-        shown = f"{user}{found}{MASK}" if found else user
-        place = f"{shown}@{rest}" if keep_login else rest
-    return f"{scheme}{place}{_shown_parameters(parameters, is_plain)}"
+            user, mark = MASK, ""  # as of `user:password@host`, which has no scheme at all
+        if _is_http(scheme) and len(login) == len(user + mark):
+            user, mark = MASK, ""  # a token in place of a user
+        login_shown = f"{user}{mark}{MASK}" if mark else user
+        body = f"{login_shown}@{hosts}" if keep_login else hosts
+    return f"{scheme}{body}{_shown_parameters(parameters, is_plain)}"
 
 
 def _shown_parameters(parameters: str, is_plain: Callable[[str, str], bool]) -> str:
     """A hidden value may hold a `&` or `;`: text after it is shown only if its name is a well-known one."""
-    shown, hidden = [], False
+    pieces, hidden = [], False
     for piece in re.split(r"([?;&]|\A:)", parameters):
-        name, given, value = piece.partition("=")
-        if piece in ("", "?", ";", "&", ":") or (given and is_plain(name, "" if hidden else value)):
-            shown.append(piece)
-        elif given and _NAME.fullmatch(name) and (not hidden or is_secret_name(name)):
+        name, equals, value = piece.partition("=")
+        if piece in ("", "?", ";", "&", ":") or (
+            equals and is_plain(name, "" if hidden else value)
+        ):
+            pieces.append(piece)
+        elif equals and _NAME.fullmatch(name) and (not hidden or is_secret_name(name)):
             hidden = True
-            shown.append(f"{name}={MASK}")
-        elif hidden or given:
+            pieces.append(f"{name}={MASK}")
+        elif hidden or equals:
             hidden = True
-            shown.append(MASK)
+            pieces.append(MASK)
         else:
-            shown.append(piece)
-    return "".join(shown)
+            pieces.append(piece)
+    return "".join(pieces)

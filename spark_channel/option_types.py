@@ -201,10 +201,10 @@ def _text_of(name: str) -> str:
         OSError, UnicodeDecodeError: the file cannot be read. ValueError: it is too long; says what is taken.
     """
     with Path(absolute_path(name, uri=False)).open(encoding="utf-8") as file:
-        found = file.read(_LONGEST_SECRET + 1)
-    if len(found) > _LONGEST_SECRET:
+        content = file.read(_LONGEST_SECRET + 1)
+    if len(content) > _LONGEST_SECRET:
         raise ValueError(f"a value of at most {_LONGEST_SECRET >> 20} MiB; {name} is longer")
-    return found.rstrip("\r\n")
+    return content.rstrip("\r\n")
 
 
 def secret_text(text: str) -> str:
@@ -237,16 +237,16 @@ def _columns(value: object) -> tuple[str, ...]:
 
 
 def _split_names(text: str, takes: str) -> list[str]:
-    names, place = [], 0
-    while place < len(text):
-        match = _NAME.match(text, place)
+    names, position = [], 0
+    while position < len(text):
+        match = _NAME.match(text, position)
         if match is None:
             raise ValueError(takes)
         quoted, ticked, plain = match.groups()
         names.append(
             plain or (quoted or "").replace('""', '"') or (ticked or "").replace("``", "`")
         )
-        place = match.end()
+        position = match.end()
     if text.rstrip().endswith(","):
         raise ValueError(takes)
     return names
@@ -329,25 +329,25 @@ _BOUNDS_TAKES = (
 def _bounds(value: object) -> dict[str, float]:
     if isinstance(value, Mapping):
         return {str(name): float(bound) for name, bound in value.items()}
-    found: dict[str, float] = {}
+    bounds: dict[str, float] = {}
     for part in str(value).split(","):
         match = _BOUND.fullmatch(part)
-        if match is None or match.group(1) in found:
+        if match is None or match.group(1) in bounds:
             raise ValueError(_BOUNDS_TAKES)
         name, number, unit = match.groups()
         if unit.lower() in _TIMES:
             try:
-                found[name] = float(number) * _TIMES[unit.lower()]
+                bounds[name] = float(number) * _TIMES[unit.lower()]
             except ValueError:
                 raise ValueError(_BOUNDS_TAKES) from None
         else:
             try:
-                found[name] = float(parse_amount(number + unit, bytes_=True) if unit else number)
-                if not found[name]:
+                bounds[name] = float(parse_amount(number + unit, bytes_=True) if unit else number)
+                if not bounds[name]:
                     raise ValueError(number)
             except ValueError:
                 raise ValueError(_BOUNDS_TAKES) from None
-    return found
+    return bounds
 
 
 _AIM = re.compile(r"(?:p99<([0-9.]+)x|cpu<([0-9.]+)%)")
@@ -360,7 +360,7 @@ def protection_aims(text: str) -> dict[str, float]:
     Raises:
         ValueError: an aim that makes no sense.
     """
-    found: dict[str, float] = {}
+    aims: dict[str, float] = {}
     for part in "" if text in ("auto", "off") else text.split(","):
         match = _AIM.fullmatch(part)
         if match is None:
@@ -371,14 +371,14 @@ def protection_aims(text: str) -> dict[str, float]:
             value = float(times) if times else float(percent) / 100
         except ValueError:
             raise ValueError(_AIMS_TAKES) from None
-        if name in found:
+        if name in aims:
             raise ValueError(_AIMS_TAKES)
         if times and not 1.05 <= value <= 100:
             raise ValueError("for 'p99' a number of times from 1.05 to 100, such as 'p99<1.25x'")
         if percent and not 0 < value <= 1000:
             raise ValueError("for 'cpu' a part of one core above 0, such as 'cpu<20%'")
-        found[name] = value
-    return found
+        aims[name] = value
+    return aims
 
 
 def _protection(value: object) -> str:
@@ -398,24 +398,24 @@ WriteMode = Literal["insert", "upsert", "skipExisting", "apply"]
 def path_list(value: object) -> tuple[str, ...]:
     takes = "a JSON list of paths"
     if isinstance(value, (list, tuple)):
-        found = list(value)
+        paths = list(value)
     else:
         try:
-            found = json.loads(str(value))
+            paths = json.loads(str(value))
         except (ValueError, RecursionError):
             raise ValueError(takes) from None
-    if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
+    if not isinstance(paths, list) or not paths or not all(isinstance(path, str) for path in paths):
         raise ValueError(takes)
-    return tuple(absolute_path(path) for path in found)
+    return tuple(absolute_path(path) for path in paths)
 
 
 def _instant(value: object) -> datetime:
     text = str(value)
     try:
-        found = datetime.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("a time such as 2020-06-01T13:00:00") from None
-    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo("UTC"))
+    return instant if instant.tzinfo else instant.replace(tzinfo=ZoneInfo("UTC"))
 
 
 def _character(value: object) -> str:
@@ -509,16 +509,16 @@ class _References:
     def resolved(self, value: object) -> object:
         if not isinstance(value, str) or _REFERENCE.search(value) is None:
             return value
-        found = _json_in(value)
-        if found is not None:  # a value with a quote or a backslash must not end its text
-            return written(self._inside(found))
+        json_value = _json_in(value)
+        if json_value is not None:  # a value with a quote or a backslash must not end its text
+            return written(self._inside(json_value))
         return _REFERENCE.sub(lambda match: self._counted(match.group(1), match.group(2)), value)
 
     def _inside(self, value: object) -> object:
         if isinstance(value, dict):
-            return {key: self._inside(each) for key, each in value.items()}
+            return {key: self._inside(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._inside(each) for each in value]
+            return [self._inside(item) for item in value]
         return self.resolved(value)
 
     def _counted(self, kind: str, name: str) -> str:

@@ -132,11 +132,12 @@ class Options(BaseModel):
 
     @classmethod
     def _spellings(cls, fields: Iterable[str]) -> frozenset[str]:
-        wanted = set(fields)
-        known = cls.names()
-        found = {name for name, field in known.items() if field in wanted}
+        field_names = set(fields)
+        field_of = cls.names()
+        spellings = {name for name, field in field_of.items() if field in field_names}
         return frozenset(
-            found | {other.lower() for other, name in cls.aliases.items() if name.lower() in found}
+            spellings
+            | {other.lower() for other, name in cls.aliases.items() if name.lower() in spellings}
         )
 
     @classmethod
@@ -147,16 +148,16 @@ class Options(BaseModel):
         """
         secret, places = cls.secrets(), cls.with_trait(Trait.HOLDS_LOGIN)
         plain = (cls._spellings(cls.model_fields) - secret) - places
-        shown = {}
+        texts = {}
         for key, value in raw.items():
             name = key.lower()
             if name in secret:
-                shown[key] = MASK
+                texts[key] = MASK
             elif name in places:
-                shown[key] = cls._shown_places(value)
+                texts[key] = cls._shown_places(value)
             else:
-                shown[key] = str(value) if name in plain else mask_untyped(key, value)
-        return shown
+                texts[key] = str(value) if name in plain else mask_untyped(key, value)
+        return texts
 
     @classmethod
     def _is_plain(cls, name: str, text: str) -> bool:
@@ -168,14 +169,14 @@ class Options(BaseModel):
     @classmethod
     def _shown_places(cls, value: object) -> str:
         is_plain = cls._is_plain
-        listed = value
+        urls = value
         if isinstance(value, str) and value.lstrip().startswith("["):
             try:
-                listed = json.loads(value)
+                urls = json.loads(value)
             except (ValueError, RecursionError):
                 return MASK
-        if isinstance(listed, (list, tuple)):
-            return json.dumps([mask_url(str(each), is_plain) for each in listed])
+        if isinstance(urls, (list, tuple)):
+            return json.dumps([mask_url(str(url), is_plain) for url in urls])
         return mask_url(str(value), is_plain)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
@@ -235,28 +236,28 @@ class Options(BaseModel):
             )
 
     @classmethod
-    def _secrets_of(cls, given: Iterable[tuple[str, Any]]) -> set[str]:
+    def _secrets_of(cls, pairs: Iterable[tuple[str, Any]]) -> set[str]:
         """What no message about these options may show."""
-        secret, places, known = (
+        secret, places, names = (
             cls.secrets(),
             cls.with_trait(Trait.HOLDS_LOGIN),
             cls._spellings(cls.model_fields),
         )
-        found: set[str] = set()
-        for key, value in given:
+        texts: set[str] = set()
+        for key, value in pairs:
             name = key.lower()
-            whole = name in secret or (name not in known and is_secret_name(name))
+            whole = name in secret or (name not in names and is_secret_name(name))
             for inside, given_text in _leaves(value):
                 text = secret_text(given_text)
                 is_url = "://" in text
                 if name in places or is_url or (whole and not is_secret_name(inside or name)):
-                    found |= (secrets := set(secrets_in(text, cls._is_plain)))
+                    texts |= (secrets := set(secrets_in(text, cls._is_plain)))
                     whole_text = whole and not inside and not is_url and not secrets
                 else:
                     whole_text = whole and not inside
                 if whole_text or (whole and is_secret_name(inside or name)):
-                    found.add(text)
-        return {text for text in found if text and not is_reference(text)}
+                    texts.add(text)
+        return {text for text in texts if text and not is_reference(text)}
 
     def hide(self, text: str) -> str:
         """`text`, such as a driver's error, without the secrets that these options hold, or parts of them."""
@@ -275,7 +276,7 @@ class Options(BaseModel):
 
     @classmethod
     def _parsed(cls, raw: Mapping[str, Any], connector: str) -> tuple[Self, list[str]]:
-        known = cls.names()
+        field_of = cls.names()
         aliases = {alias.lower(): target for alias, target in cls.aliases.items()}
         ignored = {name.lower(): reason for name, reason in cls.ignored.items()}
         refused = {name.lower(): (name, reason) for name, reason in cls.refused.items()}
@@ -287,8 +288,8 @@ class Options(BaseModel):
                 continue
             name = key.lower()
             target = aliases.get(name, name).lower()
-            if target in known:
-                field = known[target]
+            if target in field_of:
+                field = field_of[target]
                 if field in values and str(values[field]) != str(value):
                     raise OptionError(
                         f"options {spelled[field]!r} and {key!r} mean the same and differ; give one of them",
@@ -298,21 +299,25 @@ class Options(BaseModel):
             elif name in ignored:
                 warnings.append(f"option {key!r} is ignored: {ignored[name]}")
             elif name in refused:
-                shown, reason = refused[name]
-                raise OptionError(f"option {shown!r} is not supported: {reason}", option=shown)
+                spelling, reason = refused[name]
+                raise OptionError(
+                    f"option {spelling!r} is not supported: {reason}", option=spelling
+                )
             else:
                 raise cls._unknown(key, connector)
         try:
             parsed = cls(**values)
         except ValidationError as error:
             raise cls._bad_value(error, values, connector) from None
-        for name, (shown, reason) in refused.items():
-            field = known.get(name, "")
+        for name, (spelling, reason) in refused.items():
+            field = field_of.get(name, "")
             if field in values and getattr(parsed, field) not in (
                 cls.model_fields[field].default,
                 0,
             ):
-                raise OptionError(f"option {shown!r} is not supported: {reason}", option=shown)
+                raise OptionError(
+                    f"option {spelling!r} is not supported: {reason}", option=spelling
+                )
         return parsed, warnings
 
     @classmethod
@@ -382,30 +387,30 @@ def _leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
             yield name, str(value)
             return
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _leaves(each, str(key))
+        for key, item in value.items():
+            yield from _leaves(item, str(key))
     elif isinstance(value, (list, tuple, set, frozenset)):
-        for each in value:
-            yield from _leaves(each, name)
+        for item in value:
+            yield from _leaves(item, name)
     elif value is not None:
         yield name, str(value)
 
 
 @cache
-def _names_with(model: type[Options], what: object) -> frozenset[str]:
+def _names_with(model: type[Options], marker: object) -> frozenset[str]:
     """Types are searched once for each model: a job parses many times with few of them."""
     return model._spellings(  # noqa: SLF001 - of this file
-        name for name, field in model.model_fields.items() if _has(field, what)
+        name for name, field in model.model_fields.items() if _has(field, marker)
     )
 
 
-def _has(field: FieldInfo, what: object) -> bool:
-    """Whether a field's type is, or holds, `what`: a class, or a `Trait`."""
-    return what in field.metadata or _holds(field.annotation, what)
+def _has(field: FieldInfo, marker: object) -> bool:
+    """Whether a field's type is, or holds, `marker`: a class, or a `Trait`."""
+    return marker in field.metadata or _holds(field.annotation, marker)
 
 
-def _holds(annotation: object, what: object) -> bool:
-    return annotation is what or any(_holds(part, what) for part in get_args(annotation))
+def _holds(annotation: object, marker: object) -> bool:
+    return annotation is marker or any(_holds(part, marker) for part in get_args(annotation))
 
 
 _BOUNDS = (

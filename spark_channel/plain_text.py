@@ -63,10 +63,10 @@ def _escape(match: re.Match[str]) -> str:
 
 def log_of(name: str) -> logging.Logger:
     """The logger of a module. What is filled into its messages is shown in one line, whatever formats the records."""
-    found = logging.getLogger(name)
-    if _in_one_line not in found.filters:
-        found.addFilter(_in_one_line)
-    return found
+    logger = logging.getLogger(name)
+    if _in_one_line not in logger.filters:
+        logger.addFilter(_in_one_line)
+    return logger
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

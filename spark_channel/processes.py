@@ -36,8 +36,8 @@ def started(pid: int) -> str | None:
     With /proc: its start in clock ticks since boot. Elsewhere, or where it cannot be looked at (another user's under
     `hidepid`, or no more files may be open): "", which does not detect a reused pid.
     """
-    if (found := _stat(pid)) is not None:
-        _, fields = found
+    if (stat := _stat(pid)) is not None:
+        _, fields = stat
         return None if fields[0] in "ZX" else fields[19]
     try:
         os.kill(pid, 0)
@@ -92,9 +92,9 @@ def driver_pid() -> int:
 def _jvm_from(pid: int) -> int | None:
     """The nearest JVM from process `pid` upwards."""
     for _ in range(_MOST_ANCESTORS):
-        if (found := _stat(pid)) is None:
+        if (stat := _stat(pid)) is None:
             break
-        name, fields = found
+        name, fields = stat
         if name == "java":
             return pid
         pid = int(fields[1])
@@ -138,9 +138,9 @@ def describe_owner() -> dict[str, Any]:
     A Spark write is prepared in a short-lived Python worker. The driver's JVM, the nearest ancestor named `java`, lives
     as long as the job. Without one, this process is the owner.
     """
-    own = os.getpid()
-    found = _jvm_from(own) or own
-    return {"machine": _machine(), "pid": found, "started": started(found) or None}
+    own_pid = os.getpid()
+    owner = _jvm_from(own_pid) or own_pid
+    return {"machine": _machine(), "pid": owner, "started": started(owner) or None}
 
 
 def owner_is_gone(owner: dict[str, Any]) -> bool:

@@ -70,11 +70,11 @@ def check_versions(extra: str = "") -> None:
     if not old:
         return
     needed = ", ".join(f"{name} {lowest} or newer" for name, lowest, _ in old)
-    there = ", ".join(f"{name} {installed}" for name, _, installed in old)
-    wanted = " ".join(f"'{name}>={lowest}'" for name, lowest, _ in old)
+    versions = ", ".join(f"{name} {installed}" for name, _, installed in old)
+    packages = " ".join(f"'{name}>={lowest}'" for name, lowest, _ in old)
     raise MissingPackageError(
-        f"spark-channel needs {needed}, and {sys.executable} has {there}: pip install {wanted}, on the driver's host "
-        "and on the workers",
+        f"spark-channel needs {needed}, and {sys.executable} has {versions}: pip install {packages}, "
+        "on the driver's host and on the workers",
         name=", ".join(name for name, _, _ in old),
     )
 

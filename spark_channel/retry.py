@@ -66,13 +66,13 @@ class Retry:
 
         def pause(error: BaseException) -> bool | float:
             nonlocal failed
-            left = end - self.clock.now()
-            verdict = left > 0 and isinstance(error, Exception) and passes(error)
-            asked = verdict if isinstance(verdict, float) else 0.0
-            if not verdict or asked > left:
+            remaining = end - self.clock.now()
+            verdict = remaining > 0 and isinstance(error, Exception) and passes(error)
+            pause_asked = verdict if isinstance(verdict, float) else 0.0
+            if not verdict or pause_asked > remaining:
                 return False
             failed += 1
-            seconds = min(left, max(asked, self.pause(failed)))
+            seconds = min(remaining, max(pause_asked, self.pause(failed)))
             _log.debug(
                 "%s failed with %s; again in %.2f s", self.what, type(error).__name__, seconds
             )
@@ -164,13 +164,13 @@ class RetryingCalls:
         self._seconds = seconds
         self._clock: Clock = clock or SYSTEM_CLOCK
 
-    def call(self, what: Callable[[], _T], passes: Callable[[BaseException], bool]) -> _T:
-        """Return the result of `what`. Call it again after errors that `passes` declares transient."""
+    def call(self, operation: Callable[[], _T], passes: Callable[[BaseException], bool]) -> _T:
+        """Return the result of `operation`. Call it again after errors that `passes` declares transient."""
         until = self._clock.now() + self._seconds
         attempt = 0
         while True:
             try:
-                return what()
+                return operation()
             except Exception as error:
                 wait = reconnect_delay(attempt)
                 if not passes(error) or self._clock.now() + wait > until:
@@ -193,12 +193,12 @@ class _Renewed:
         self._passes = passes
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._target, name)
+        if not callable(attribute):
+            return attribute
 
-        @functools.wraps(found)
+        @functools.wraps(attribute)
         def call(*args: Any, **named: Any) -> Any:
-            return self._renewal.call(lambda: found(*args, **named), self._passes)
+            return self._renewal.call(lambda: attribute(*args, **named), self._passes)
 
         return call

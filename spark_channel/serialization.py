@@ -56,23 +56,23 @@ _adapters: dict[Any, TypeAdapter[Any]] = {}
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Made once a class, when it is first needed; twice when two threads are the first, which changes nothing."""
-    found = _adapters.get(kind)
-    if found is None:
-        found = _adapters[kind] = TypeAdapter(kind)
-    return found
+    adapter = _adapters.get(kind)
+    if adapter is None:
+        adapter = _adapters[kind] = TypeAdapter(kind)
+    return adapter
 
 
 def to_plain(value: object, *, always: tuple[str, ...] | None = None) -> dict[str, Any]:
     """The fields of `value` as JSON data. With `always`, those that hold their default are left out but for these."""
     adapter, some = _adapter(type(value)), always is not None
-    found: dict[str, Any] = adapter.dump_python(value, mode="json", exclude_defaults=some)
+    plain: dict[str, Any] = adapter.dump_python(value, mode="json", exclude_defaults=some)
     for name in always or ():
-        given = getattr(value, name)
-        found.setdefault(name, given.value if isinstance(given, Enum) else given)
-    return found
+        value_now = getattr(value, name)
+        plain.setdefault(name, value_now.value if isinstance(value_now, Enum) else value_now)
+    return plain
 
 
-def from_plain(kind: Callable[..., _T], data: Any, what: str, *, text: bool = False) -> _T:
+def from_plain(kind: Callable[..., _T], data: Any, subject: str, *, text: bool = False) -> _T:
     """A `kind` of what `to_plain` made; `text`: of that as JSON text.
 
     Raises:
@@ -81,18 +81,18 @@ def from_plain(kind: Callable[..., _T], data: Any, what: str, *, text: bool = Fa
     """
     adapter = _adapter(kind)
     try:  # as JSON, which has no tuples and no enums: strictness is about what JSON tells apart
-        found: _T = adapter.validate_json(data if text else json.dumps(data))
+        parsed_data: _T = adapter.validate_json(data if text else json.dumps(data))
     except TypeError:
-        raise ValueError(f"{what} is JSON data, and this is not") from None
+        raise ValueError(f"{subject} is JSON data, and this is not") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(each) for each in first["loc"])
+        path = ".".join(str(step) for step in first["loc"])
         raise ValueError(
-            f"{what} has {place[:64]!r} wrong: {first['msg']}"
-            if place
-            else f"{what}: {first['msg']}"
+            f"{subject} has {path[:64]!r} wrong: {first['msg']}"
+            if path
+            else f"{subject}: {first['msg']}"
         ) from None
-    return found
+    return parsed_data
 
 
 class Number(Decimal):
@@ -103,13 +103,13 @@ class Number(Decimal):
 
     def __new__(cls, text: str) -> Self:
         try:
-            made = super().__new__(cls, text)
+            number = super().__new__(cls, text)
         except InvalidOperation:
             raise ValueError(
                 f"{shortened(text, 60)!r} has an exponent that no number here has"
             ) from None
-        made.text = text
-        return made
+        number.text = text
+        return number
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.text,)
@@ -139,7 +139,7 @@ def written(value: object, comma: str = ", ", colon: str = ": ") -> str:
         ]
         return "{" + comma.join(pairs) + "}"
     if isinstance(value, list):
-        return "[" + comma.join(written(each, comma, colon) for each in value) + "]"
+        return "[" + comma.join(written(item, comma, colon) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -179,22 +179,22 @@ def _tagged(value: object) -> object:
     if isinstance(value, Decimal):
         return {_TAG: "decimal", "v": str(value)}
     if isinstance(value, list | tuple):
-        return [_tagged(each) for each in value]
+        return [_tagged(item) for item in value]
     if hasattr(value, "items"):
-        return {str(key): _tagged(each) for key, each in value.items()}
+        return {str(key): _tagged(item) for key, item in value.items()}
     raise TypeError(f"{type(value).__name__} is not plain data, so it cannot be kept in a tunnel")
 
 
-def _untagged(found: dict[str, Any]) -> object:
-    match found.get(_TAG):
+def _untagged(data: dict[str, Any]) -> object:
+    match data.get(_TAG):
         case None:
-            return found
+            return data
         case "bytes":
-            return base64.b64decode(found["v"], validate=True)
+            return base64.b64decode(data["v"], validate=True)
         case "datetime":
-            return datetime.fromisoformat(found["v"])
+            return datetime.fromisoformat(data["v"])
         case "date":
-            return date.fromisoformat(found["v"])
+            return date.fromisoformat(data["v"])
         case "decimal":
-            return Decimal(found["v"])
-    raise ValueError(f"{found!r} is of a kind that this version does not know")
+            return Decimal(data["v"])
+    raise ValueError(f"{data!r} is of a kind that this version does not know")

@@ -94,16 +94,16 @@ class _SignalThread(threading.Thread):
         os.close(self.writable)
 
     def run(self) -> None:
-        news, left = select.poll(), list[float]()
+        news, waits = select.poll(), list[float]()
         news.register(self._readable, select.POLLIN)
         while True:
-            if news.poll(1000 * left.pop(0) if left else None):
+            if news.poll(1000 * waits.pop(0) if waits else None):
                 came = os.read(self._readable, 4096)
                 if _END in came:
                     return
                 if not set(came) - {signal.SIGURG}:
                     continue
-                left = list(_AGAIN_SECONDS)
+                waits = list(_AGAIN_SECONDS)
             signal.pthread_kill(self._main, signal.SIGURG)
 
 

@@ -71,37 +71,39 @@ def absolute_path(text: str, *, uri: bool = True) -> str:
             "or write ./ before the name of a local folder"
         )
     if uri and _SCHEME.match(text):
-        scheme, rest = text.split(":", 1)
+        scheme, path_text = text.split(":", 1)
         if scheme.lower() == "file":
-            path = path_of_uri(rest)
+            path = path_of_uri(path_text)
             return text if path.startswith("/") or not path else _joined(path, text, Path("/"))
-        if rest.startswith("//") or not _exists(text):
+        if path_text.startswith("//") or not _exists(text):
             return text  # a colon is legal in a file's name: noon:30.csv
     elif uri:
         _refuse_other_default(text)
     return _joined(text, text, Path("/"))
 
 
-def path_of_uri(rest: str) -> str:
-    """The local path that `file:` and `rest` name, percent-decoded; `#` and `?` are characters of it.
+def path_of_uri(path_text: str) -> str:
+    """The local path that `file:` and `path_text` name, percent-decoded; `#` and `?` are characters of it.
 
     Raises:
         ValueError: a host, or bytes that are not text: what to give instead.
     """
-    host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+    host, slash, path = (
+        path_text[2:].partition("/") if path_text.startswith("//") else ("", "", path_text)
+    )
     if host.lower() not in ("", "localhost"):
         raise ValueError(
             f"a local file; file:// is followed by a host, here {host!r}: write file:///{host}/..."
         )
     try:
-        found = unquote(slash + path, errors="strict")
+        unquoted = unquote(slash + path, errors="strict")
     except UnicodeDecodeError:
         raise ValueError(
             "percent-encoded UTF-8; the name is in another encoding: rename the file"
         ) from None
-    if "\0" in found:
+    if "\0" in unquoted:
         raise ValueError("a path; %00 is a zero byte, which no name has")
-    return found
+    return unquoted
 
 
 def absolute_url(url: str, schemes: tuple[str, ...]) -> str:
@@ -112,8 +114,8 @@ def absolute_url(url: str, schemes: tuple[str, ...]) -> str:
     )
     if match is None:
         return url
-    rest = url[match.end() :]
-    return match.group(1) + _joined(rest, rest, Path("/"))
+    path_text = url[match.end() :]
+    return match.group(1) + _joined(path_text, path_text, Path("/"))
 
 
 def shorten(path: str) -> str:
@@ -126,9 +128,9 @@ def shorten(path: str) -> str:
 
 
 def _base() -> WorkingDirectory | None:
-    found = _current.get()
-    if found is not None:
-        return found
+    directory = _current.get()
+    if directory is not None:
+        return directory
     try:
         return WorkingDirectory(str(Path.cwd()))
     except OSError:  # it was deleted
@@ -140,11 +142,11 @@ def _exists(text: str) -> bool:
     return base is not None and base.path is not None and Path(base.path, text).exists()
 
 
-def _joined(path: str, given: str, root: Path) -> str:
+def _joined(path: str, relative: str, root: Path) -> str:
     base = _base()
     if base is None or base.path is None:
         raise ValueError(
-            f"an absolute path such as {root / 'data' / given}: "
+            f"an absolute path such as {root / 'data' / relative}: "
             "this is relative, and the working directory of the driver is not known here"
         )
     return str(Path(base.path, path))
@@ -154,9 +156,9 @@ def _refuse_other_default(text: str) -> None:
     base = _base()
     if base is None or base.default_fs.split(":", 1)[0].lower() in _LOCAL:
         return
-    there = f"{base.default_fs.rstrip('/')}/<folder>/{text}"
+    hdfs_path = f"{base.default_fs.rstrip('/')}/<folder>/{text}"
     here = f"{base.path or '/<folder>'}/{text}"
     raise ValueError(
-        f"an absolute path or uri here: fs.defaultFS is {base.default_fs}, so a relative path may mean {there} or, "
+        f"an absolute path or uri here: fs.defaultFS is {base.default_fs}, so a relative path may mean {hdfs_path} or, "
         f"on the disk of the driver, {here}"
     )

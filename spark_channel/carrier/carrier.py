@@ -74,13 +74,13 @@ class ThreadPartitioner:
         self._mine = threading.local()
 
     def __call__(self, batch: pa.RecordBatch, channels: int) -> int:
-        place: int | None = getattr(self._mine, "place", None)
-        if place is None:
+        channel_number: int | None = getattr(self._mine, "place", None)
+        if channel_number is None:
             with self._lock:
-                place = self._threads
+                channel_number = self._threads
                 self._threads += 1
-            self._mine.place = place
-        return place % channels
+            self._mine.place = channel_number
+        return channel_number % channels
 
 
 def named_partitioner(partitioner: PartitionerName | Partitioner) -> Partitioner:
@@ -163,9 +163,13 @@ class DataCarrier:
         self._clock = clock or SYSTEM_CLOCK
         self._channels = tuple(
             MemoryChannel(
-                capacity_rows, capacity_bytes, overflow=overflow, limiter=own, clock=clock
+                capacity_rows,
+                capacity_bytes,
+                overflow=overflow,
+                limiter=channel_limiter,
+                clock=clock,
             )
-            for own in limiters
+            for channel_limiter in limiters
         )
         self._lock = threading.Lock()
         self._partitioner = named_partitioner(partitioner)
@@ -312,14 +316,14 @@ class DataCarrier:
             for channel, mark_due in listeners:
                 channel.add_listener(mark_due)
                 mark_due()
-            left = set(self._channels)
-            while left:
+            open_channels = set(self._channels)
+            while open_channels:
                 due = ready.get()
                 assert due is not None  # this queue is never stopped
                 try:
                     batch = due.pull(0)
                 except EndOfChannel:
-                    left.discard(due)
+                    open_channels.discard(due)
                     continue
                 except BaseException as error:
                     self.fail(error)

@@ -247,19 +247,19 @@ class ReadyQueue(Generic[T]):
         if now - oldest[0] >= _STARVING_SECONDS:
             return heapq.heappop(self._order)[2]
         places = [
-            place
-            for place, (due, _, key) in enumerate(self._order)
+            index
+            for index, (due, _, key) in enumerate(self._order)
             if due <= now and self._due.get(key) == due
         ]
-        place = min(
+        index = min(
             places,
-            key=lambda each: (
-                -self._priorities.get(self._order[each][2], 0),
-                self._order[each][:2],
+            key=lambda candidate: (
+                -self._priorities.get(self._order[candidate][2], 0),
+                self._order[candidate][:2],
             ),
         )
-        key = self._order[place][2]
-        self._order[place] = self._order[-1]
+        key = self._order[index][2]
+        self._order[index] = self._order[-1]
         self._order.pop()
         heapq.heapify(self._order)
         return key

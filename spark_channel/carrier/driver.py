@@ -162,10 +162,10 @@ class ConsumerDriver:
         deadline = None if timeout is None else self._clock.now() + timeout
         with self._ended:
             while self._left:
-                left = None if deadline is None else deadline - self._clock.now()
-                if left is not None and left <= 0:
+                remaining = None if deadline is None else deadline - self._clock.now()
+                if remaining is not None and remaining <= 0:
                     return False
-                self._clock.wait(self._ended, left)
+                self._clock.wait(self._ended, remaining)
             threads = self._threads
         for thread in threads:
             if thread.ident is not None:
@@ -200,8 +200,8 @@ class ConsumerDriver:
 
     def metrics(self) -> tuple[int, int, float]:
         """Calls of `consume`, their rows, and the seconds that they took, over all threads."""
-        each = [worker.metrics() for worker in self._workers]
-        return sum(m[0] for m in each), sum(m[1] for m in each), sum(m[2] for m in each)
+        totals = [worker.metrics() for worker in self._workers]
+        return sum(m[0] for m in totals), sum(m[1] for m in totals), sum(m[2] for m in totals)
 
     def _stop(self) -> None:
         for worker in self._workers:
@@ -259,8 +259,8 @@ def _distribute(
         if threads <= len(channels):
             mine, peers = channels[number::threads], 1
         else:
-            place = number % len(channels)
-            mine, peers = [channels[place]], len(range(place, threads, len(channels)))
+            index = number % len(channels)
+            mine, peers = [channels[index]], len(range(index, threads, len(channels)))
         workers.append(
             ConsumerThread(
                 mine,

@@ -92,22 +92,25 @@ class BulkConsumePool:
         with self._lock:
             if self._closed:
                 return
-            found = [
+            candidates = [
                 (worker.backlog, number, member, worker)
                 for number, member in enumerate(self._members)
                 if member is not taker
                 for worker in member.waiting()
             ]
-            found.sort(key=lambda each: each[:2], reverse=True)
-            taken = next((each for each in found if each[2].give(each[3])), None)
-            if taken is not None:
-                taker.take(taken[3])
+            candidates.sort(key=lambda candidate: candidate[:2], reverse=True)
+            taken_worker = next(
+                (candidate for candidate in candidates if candidate[2].give(candidate[3])), None
+            )
+            if taken_worker is not None:
+                taker.take(taken_worker[3])
 
     def pass_on(self, worker: ConsumerThread, busy: "_PoolThread") -> None:
         """Give a carrier of `busy`, which calls this, to a thread that is idle."""
         with self._lock:
             idle = next(
-                (each for each in self._members if each is not busy and each.is_idle()), None
+                (member for member in self._members if member is not busy and member.is_idle()),
+                None,
             )
             if not self._closed and idle is not None and busy.give(worker):
                 idle.take(worker)
@@ -222,12 +225,16 @@ class _PoolThread:
         with self._changed:
             if self._current is None or self._closing:
                 return []
-            found = [
-                each
-                for each in self._workers.values()
-                if each is not self._current and each.is_free
+            waiting_workers = [
+                worker
+                for worker in self._workers.values()
+                if worker is not self._current and worker.is_free
             ]
-        return [worker for worker in found if (self._ready.overdue(worker) or 0.0) >= _HELP_SECONDS]
+        return [
+            worker
+            for worker in waiting_workers
+            if (self._ready.overdue(worker) or 0.0) >= _HELP_SECONDS
+        ]
 
     def is_idle(self) -> bool:
         with self._changed:
@@ -277,10 +284,10 @@ class _PoolThread:
     def wait(self, deadline: float | None) -> bool:
         with self._changed:
             while self._workers:
-                left = None if deadline is None else deadline - self._clock.now()
-                if left is not None and left <= 0:
+                remaining = None if deadline is None else deadline - self._clock.now()
+                if remaining is not None and remaining <= 0:
                     return False
-                self._clock.wait(self._changed, left)
+                self._clock.wait(self._changed, remaining)
             thread = self._thread
         if thread is not None:
             thread.join()  # nothing is left for it to do
@@ -352,9 +359,9 @@ class _PoolThread:
         def gone() -> None:
             with self._changed:
                 del self._workers[worker.key]
-                done = self._closing and not self._workers
+                is_over = self._closing and not self._workers
                 self._changed.notify_all()
-            if done:
+            if is_over:
                 self._ready.stop()
 
         worker.leave(gone)
@@ -392,11 +399,11 @@ class ConsumerPools:
         with self._lock:
             pool = self._pools.get(name)
             if pool is None or pool.closed:
-                known = ", ".join(
+                pool_names = ", ".join(
                     sorted(name for name, pool in self._pools.items() if not pool.closed)
                 )
                 raise FlowError(
-                    f"pool {name!r} does not exist; create it first. Pools: {known or 'none'}"
+                    f"pool {name!r} does not exist; create it first. Pools: {pool_names or 'none'}"
                 )
             return pool
 

@@ -89,9 +89,9 @@ class _FirstCall:
     hdfs-native tries for minutes, or forever, and the main thread would take no signal meanwhile.
     """
 
-    def __init__(self, why: "Callable[[], name_node.Answer]") -> None:
-        """`why`: what is known of a server that does not answer."""
-        self._why = why
+    def __init__(self, reason: "Callable[[], name_node.Answer]") -> None:
+        """`reason`: what is known of a server that does not answer."""
+        self._why = reason
         self.has_answered = False
 
     def __call__(self, call: "Callable[[], Any]") -> Any:
@@ -152,21 +152,25 @@ class HdfsClient(Remote):
         return self._native
 
     def _silence(self) -> name_node.Answer:
-        known = name_node.settings()
-        answers = [name_node.ask(*address) for address in name_node.addresses(self._root, known)]
-        said = "; ".join(answer.text for answer in answers) or "the configuration names no NameNode"
+        configuration = name_node.settings()
+        answers = [
+            name_node.ask(*address) for address in name_node.addresses(self._root, configuration)
+        ]
+        heard = (
+            "; ".join(answer.text for answer in answers) or "the configuration names no NameNode"
+        )
         folder = name_node.folder()
-        if known.get("hadoop.security.authentication", "").lower() == "kerberos":
+        if configuration.get("hadoop.security.authentication", "").lower() == "kerberos":
             return name_node.Answer(
-                f"{self._root}: {said}. Check the path's host and port, and the files in {folder}"
+                f"{self._root}: {heard}. Check the path's host and port, and the files in {folder}"
             )
         if any(answer.kerberos for answer in answers):
             return name_node.Answer(
-                f"{self._root}: {said}, and the settings of this client do not. Set hadoop.security.authentication "
+                f"{self._root}: {heard}, and the settings of this client do not. Set hadoop.security.authentication "
                 f"to kerberos in core-site.xml of {folder}, and get a ticket with kinit",
                 kerberos=True,
             )
-        return name_node.Answer(f"{self._root}: {said}. Check the path's host and port")
+        return name_node.Answer(f"{self._root}: {heard}. Check the path's host and port")
 
     def close(self) -> None:
         pass
@@ -181,9 +185,9 @@ class HdfsClient(Remote):
     def entries(self, path: str) -> list[Entry]:
         with _as_os(path):
             return [
-                _entry(found.path, found)
-                for found in self._client(path).list_status(path)
-                if found.path != path
+                _entry(status.path, status)
+                for status in self._client(path).list_status(path)
+                if status.path != path
             ]
 
     def open_read(self, path: str) -> Any:
@@ -247,8 +251,8 @@ class HdfsClient(Remote):
             self._client(path).set_times(path, int(at * 1000), int(at * 1000))
 
 
-def _entry(path: str, found: Any) -> Entry:
-    return Entry(path, found.isdir, found.length, found.modification_time / 1000)
+def _entry(path: str, status: Any) -> Entry:
+    return Entry(path, status.isdir, status.length, status.modification_time / 1000)
 
 
 class _Download(Download):

@@ -32,7 +32,7 @@ def folder() -> str | None:
 
 def settings() -> dict[str, str]:
     """Those of core-site.xml and hdfs-site.xml; {} without a configuration."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     top = folder()
     for name in ("core-site.xml", "hdfs-site.xml") if top else ():
         try:
@@ -40,20 +40,26 @@ def settings() -> dict[str, str]:
         except (OSError, ElementTree.ParseError):
             continue
         for entry in site.iter("property"):
-            found[entry.findtext("name", "").strip()] = entry.findtext("value", "").strip()
-    return found
+            properties[entry.findtext("name", "").strip()] = entry.findtext("value", "").strip()
+    return properties
 
 
-def addresses(root: str, known: dict[str, str]) -> list[tuple[str, int]]:
+def addresses(root: str, configuration: dict[str, str]) -> list[tuple[str, int]]:
     """The NameNodes of `hdfs://host:port`, `hdfs://nameservice` or `hdfs://`; [] if the settings name none."""
-    parts = urlsplit(root if urlsplit(root).netloc else known.get("fs.defaultFS", ""))
+    parts = urlsplit(root if urlsplit(root).netloc else configuration.get("fs.defaultFS", ""))
     if not parts.hostname or parts.scheme != "hdfs":
         return []
     service = parts.netloc
-    names = [name.strip() for name in known.get(f"dfs.ha.namenodes.{service}", "").split(",")]
-    listed = [known.get(f"dfs.namenode.rpc-address.{service}.{name}", "") for name in names if name]
-    places = [urlsplit(f"//{address}") for address in listed if address] or [parts]
-    return [(place.hostname, place.port or _PORT) for place in places if place.hostname]
+    names = [
+        name.strip() for name in configuration.get(f"dfs.ha.namenodes.{service}", "").split(",")
+    ]
+    texts = [
+        configuration.get(f"dfs.namenode.rpc-address.{service}.{name}", "")
+        for name in names
+        if name
+    ]
+    places = [urlsplit(f"//{address}") for address in texts if address] or [parts]
+    return [(url.hostname, url.port or _PORT) for url in places if url.hostname]
 
 
 def ask(host: str, port: int) -> Answer:

@@ -38,16 +38,16 @@ def observers() -> list[Observer]:
     Raises:
         OptionError: a variable makes no sense.
     """
-    found: list[Observer] = []
+    listeners: list[Observer] = []
     if target := os.environ.get("SPARK_CHANNEL_ON_FINISH"):
         from spark_channel.observe.notices import FinishNotice
 
-        found.append(FinishNotice(target))
+        listeners.append(FinishNotice(target))
     from spark_channel.observe.lineage import LineageEvents, is_configured
 
     if is_configured():
-        found.append(LineageEvents())
-    return found
+        listeners.append(LineageEvents())
+    return listeners
 
 
 def pushed(metrics: "JobMetrics") -> "MetricPush | None":
@@ -59,16 +59,16 @@ def pushed(metrics: "JobMetrics") -> "MetricPush | None":
 
 def close_together(ends: list[Callable[[], None]]) -> None:
     """Call all of `ends` at the same time, since each may take its 5 s, and wait for them."""
-    threads, rest = [], ends[:1]
+    threads, others = [], ends[:1]
     for end in ends[1:]:
         thread = threading.Thread(target=end, name="spark-channel-end", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the interpreter is ending, and since Python 3.12 starts no thread
-            rest.append(end)
+            others.append(end)
             continue
         threads.append(thread)
-    for end in rest:
+    for end in others:
         end()
     for thread in threads:
         thread.join()

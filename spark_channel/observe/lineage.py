@@ -52,8 +52,8 @@ def dataset_of(text: str) -> Dataset | None:
     """The dataset of a job's end, such as "postgresql postgresql://db:5432/shop#orders"; None: Spark is that end."""
     if not text:
         return None
-    connector, _, place = _FURTHER.sub("", text).partition(" ")
-    match = _URL.match(place)
+    connector, _, address = _FURTHER.sub("", text).partition(" ")
+    match = _URL.match(address)
     if match:
         scheme = _SCHEMES.get(match["scheme"], match["scheme"])
         path, table = match["path"].strip("/"), match["table"]
@@ -61,9 +61,9 @@ def dataset_of(text: str) -> Dataset | None:
         if table:
             return Dataset(namespace, ".".join(filter(None, (path, table))))
         return Dataset(namespace, path or "/")
-    if place.startswith("/"):
-        return Dataset("file", place)
-    return Dataset(connector or "spark-channel", place or connector)
+    if address.startswith("/"):
+        return Dataset("file", address)
+    return Dataset(connector or "spark-channel", address or connector)
 
 
 class LineageEvents:
@@ -87,9 +87,9 @@ class LineageEvents:
 
     def job_closed(self, progress: JobProgress) -> None:
         with self._lock:
-            known = self._runs.pop(progress.job, None)
-        if known is not None:
-            (run, began, _), status = known, progress.status()
+            run_known = self._runs.pop(progress.job, None)
+        if run_known is not None:
+            (run, began, _), status = run_known, progress.status()
             self.outbox.put((_end_of(status), run, max(began, _now()), status))
 
     def _running(self) -> None:
@@ -124,9 +124,9 @@ def _follow_no_redirects(transport: Any) -> None:
     if session is not None:
         session.hooks["response"].append(_refuse_redirect)
     inner = [*getattr(transport, "transports", ()), getattr(transport, "transport", None)]
-    for each in inner:
-        if each is not None:
-            _follow_no_redirects(each)
+    for inner_transport in inner:
+        if inner_transport is not None:
+            _follow_no_redirects(inner_transport)
 
 
 def _refuse_redirect(response: Any, **_: Any) -> None:
@@ -196,16 +196,16 @@ def event_of(kind: str, run: str, time: str, status: JobStatus) -> Any:
         ),
         inputs=[
             events.InputDataset(
-                each.namespace,
-                each.name,
-                facets=_of_dataset(facets, each, columns),
+                dataset.namespace,
+                dataset.name,
+                facets=_of_dataset(facets, dataset, columns),
                 inputFacets={} if kind == "START" or compares else {"inputStatistics": read},
             )
-            for each, columns in (
+            for dataset, columns in (
                 (source, spec.source_columns),
                 (target if compares else None, ()),
             )
-            if each is not None
+            if dataset is not None
         ],
         outputs=[]
         if target is None or compares
@@ -243,7 +243,7 @@ def _own_facet(facets: Any, status: JobStatus) -> Any:
 
 
 def _of_dataset(facets: Any, dataset: Dataset, columns: tuple[JobColumn, ...]) -> dict[str, Any]:
-    found = {
+    dataset_facets = {
         "dataSource": facets.datasource_dataset.DatasourceDatasetFacet(
             name=dataset.namespace, uri=dataset.namespace, producer=_PRODUCER
         )
@@ -251,11 +251,13 @@ def _of_dataset(facets: Any, dataset: Dataset, columns: tuple[JobColumn, ...]) -
     if columns:
         schema = facets.schema_dataset
         fields = [
-            schema.SchemaDatasetFacetFields(name=each.name, type=each.type, ordinal_position=number)
-            for number, each in enumerate(columns, 1)
+            schema.SchemaDatasetFacetFields(
+                name=column.name, type=column.type, ordinal_position=number
+            )
+            for number, column in enumerate(columns, 1)
         ]
-        found["schema"] = schema.SchemaDatasetFacet(fields=fields, producer=_PRODUCER)
-    return found
+        dataset_facets["schema"] = schema.SchemaDatasetFacet(fields=fields, producer=_PRODUCER)
+    return dataset_facets
 
 
 def _column_lineage(
@@ -264,7 +266,7 @@ def _column_lineage(
     """Which columns of the source each one of the target is made of; one that is masked says so."""
     lineage = facets.column_lineage_dataset
     fields = {
-        each.name: lineage.Fields(
+        column.name: lineage.Fields(
             inputFields=[
                 lineage.InputField(
                     namespace=source.namespace,
@@ -273,19 +275,19 @@ def _column_lineage(
                     transformations=[
                         lineage.Transformation(
                             type="DIRECT",
-                            subtype="TRANSFORMATION" if each.how else "IDENTITY",
-                            description=each.how,
-                            masking=each.masked,
+                            subtype="TRANSFORMATION" if column.how else "IDENTITY",
+                            description=column.how,
+                            masking=column.masked,
                         )
                     ],
                 )
-                for origin in each.origins
+                for origin in column.origins
             ],
-            transformationDescription=each.how,
-            transformationType="MASKED" if each.masked else "" if each.how else "IDENTITY",
+            transformationDescription=column.how,
+            transformationType="MASKED" if column.masked else "" if column.how else "IDENTITY",
         )
-        for each in columns
-        if source is not None and each.origins
+        for column in columns
+        if source is not None and column.origins
     }
     if not fields:
         return {}
@@ -295,8 +297,8 @@ def _column_lineage(
 
 def _parent(facets: Any) -> Any:
     """The run that started this program: Airflow's operators and templates set OPENLINEAGE_PARENT_ID."""
-    namespace, _, rest = os.environ.get(_PARENT, "").partition("/")
-    name, _, run = rest.rpartition("/")
+    namespace, _, job_run = os.environ.get(_PARENT, "").partition("/")
+    name, _, run = job_run.rpartition("/")
     try:
         uuid.UUID(run)
     except ValueError:

@@ -94,10 +94,10 @@ class _Sums:
             self.waits[key] = self.waits.get(key, 0.0) + spent
         for name, spent in status.held.items():
             side, _, signal = name.partition("'s ")
-            held = (side, signal[:_LONGEST_LABEL])
-            if held not in self.held and len(self.held) >= _MOST_SIGNALS:
-                held = ("other", "other")
-            self.held[held] = self.held.get(held, 0.0) + spent
+            signal_key = (side, signal[:_LONGEST_LABEL])
+            if signal_key not in self.held and len(self.held) >= _MOST_SIGNALS:
+                signal_key = ("other", "other")
+            self.held[signal_key] = self.held.get(signal_key, 0.0) + spent
 
 
 class JobMetrics:
@@ -150,7 +150,7 @@ class JobMetrics:
             live = list(self._live.values())
             closed = list(self._closed.values())
             outcomes = dict(self._outcomes)
-            sums = {key: _copied(each) for key, each in self._sums.items()}
+            sums = {key: _copied(one_sum) for key, one_sum in self._sums.items()}
         running = [progress.status() for progress in live]
         for status in (*closed, *running):
             self._sums_of(sums, status).add(status)
@@ -159,7 +159,7 @@ class JobMetrics:
             *_of_running(running, closed, outcomes),
             _of_signals({status.job: status for status in running}, self._signals),
             *_of_limits(self._limits()),
-            *(_joined([more() for more in self.more])),
+            *(_joined([further() for further in self.more])),
         ]
 
     @staticmethod
@@ -209,31 +209,31 @@ def _of_jobs(sums: Mapping[tuple[str, str], _Sums]) -> list[Family]:
     commits = Family(
         "spark_channel_commit_seconds_total", "counter", "Seconds in which rows were published."
     )
-    held = Family(
+    slowdowns = Family(
         "spark_channel_held_seconds_total",
         "counter",
         "Seconds for which a signal of a source or target held the speed.",
     )
-    for (name, kind), each in sums.items():
+    for (name, kind), totals in sums.items():
         labels = _labels(name, kind)
         for side in ("source", "target"):
-            rows.samples.append(((*labels, ("side", side)), each.rows[side]))
-            nbytes.samples.append(((*labels, ("side", side)), each.bytes[side]))
-        refused.samples.append((labels, each.refused))
-        retries.samples.append((labels, each.retries))
-        commits.samples.append((labels, each.commit_seconds))
-        for (side, reason), spent in each.waits.items():
+            rows.samples.append(((*labels, ("side", side)), totals.rows[side]))
+            nbytes.samples.append(((*labels, ("side", side)), totals.bytes[side]))
+        refused.samples.append((labels, totals.refused))
+        retries.samples.append((labels, totals.retries))
+        commits.samples.append((labels, totals.commit_seconds))
+        for (side, reason), spent in totals.waits.items():
             waits.samples.append(((*labels, ("side", side), ("reason", reason)), spent))
-        for (side, signal), spent in each.held.items():
-            held.samples.append(((*labels, ("side", side), ("signal", signal)), spent))
-    return [rows, nbytes, refused, retries, waits, commits, held]
+        for (side, signal), spent in totals.held.items():
+            slowdowns.samples.append(((*labels, ("side", side), ("signal", signal)), spent))
+    return [rows, nbytes, refused, retries, waits, commits, slowdowns]
 
 
 def _of_running(
     running: list[JobStatus], closed: list[JobStatus], outcomes: Mapping[Phase, int]
 ) -> list[Family]:
     jobs = Family("spark_channel_jobs", "gauge", "Jobs that run, by phase.")
-    for phase in (each for each in Phase if not each.final):
+    for phase in (phase for phase in Phase if not phase.final):
         count = sum(status.phase is phase for status in running)
         jobs.samples.append(((("phase", str(phase)),), count))
     finished = Family("spark_channel_jobs_finished_total", "counter", "Jobs that have finished.")
@@ -255,13 +255,13 @@ def _of_running(
             (rows, [status.spec.rows_per_second for status in statuses]),
             (nbytes, [status.spec.bytes_per_second for status in statuses]),
         ):
-            known = [each for each in values if each is not None]
-            if known:
-                family.samples.append((labels, sum(known)))
-        done = sum(status.tasks_done for status in statuses)
+            numbers = [value for value in values if value is not None]
+            if numbers:
+                family.samples.append((labels, sum(numbers)))
+        tasks_done = sum(status.tasks_done for status in statuses)
         every = sum(status.tasks for status in statuses)
-        tasks.samples.append(((*labels, ("state", "done")), done))
-        tasks.samples.append(((*labels, ("state", "open")), max(0, every - done)))
+        tasks.samples.append(((*labels, ("state", "done")), tasks_done))
+        tasks.samples.append(((*labels, ("state", "open")), max(0, every - tasks_done)))
     for labels, statuses in _by_name([*closed, *running]).items():
         lag = next((status.spec.lag for status in reversed(statuses) if status.spec.lag), {})
         for key, family in lags.items():
@@ -279,20 +279,20 @@ def _of_signals(
         "gauge",
         "A signal of a source or target, divided by what is too much.",
     )
-    found: dict[Labels, float] = {}
+    ratios: dict[Labels, float] = {}
     for labels, statuses in _by_name(list(running.values())).items():
         for status in statuses:
             for name, (value, bound) in list(signals(status.job).items())[:_MOST_SIGNALS]:
                 side, _, signal = name.partition(":")
                 key = (*labels, ("side", side), ("signal", signal[:_LONGEST_LABEL]))
                 if bound > 0:
-                    found[key] = max(found.get(key, 0.0), value / bound)
-    family.samples = list(found.items())
+                    ratios[key] = max(ratios.get(key, 0.0), value / bound)
+    family.samples = list(ratios.items())
     return family
 
 
 def _of_limits(statuses: Iterable[LimitStatus]) -> list[Family]:
-    made = {
+    families = {
         name: Family(f"spark_channel_shared_limit_{name}", kind, about)
         for name, kind, about in _LIMIT_FAMILIES
     }
@@ -312,8 +312,8 @@ def _of_limits(statuses: Iterable[LimitStatus]) -> list[Family]:
         }
         for name, value in values.items():
             if value is not None:
-                made[name].samples.append((labels, value))
-    return list(made.values())
+                families[name].samples.append((labels, value))
+    return list(families.values())
 
 
 _LIMIT_FAMILIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
@@ -332,21 +332,23 @@ _LIMIT_FAMILIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
 
 def _joined(families: list[Family]) -> list[Family]:
     """The families with all samples of one name together, as the text format asks."""
-    found: dict[str, Family] = {}
+    families_by_name: dict[str, Family] = {}
     for family in families:
-        first = found.setdefault(family.name, Family(family.name, family.kind, family.help))
+        first = families_by_name.setdefault(
+            family.name, Family(family.name, family.kind, family.help)
+        )
         first.samples += family.samples
-    return list(found.values())
+    return list(families_by_name.values())
 
 
 def _by_name(statuses: list[JobStatus]) -> dict[Labels, list[JobStatus]]:
-    found: dict[Labels, list[JobStatus]] = {}
+    statuses_by_labels: dict[Labels, list[JobStatus]] = {}
     for status in statuses:
         labels = _labels(_name(status), status.spec.kind)
-        if labels not in found and len(found) >= _MOST_NAMES:
+        if labels not in statuses_by_labels and len(statuses_by_labels) >= _MOST_NAMES:
             labels = _labels("other", "other")
-        found.setdefault(labels, []).append(status)
-    return found
+        statuses_by_labels.setdefault(labels, []).append(status)
+    return statuses_by_labels
 
 
 def _name(status: JobStatus) -> str:
@@ -362,10 +364,10 @@ def _labels(name: str, kind: str) -> Labels:
 
 def _wait_of(reason: str) -> tuple[str, str]:
     """(side, reason) of "limit:rows"; tasks report them, and unknown ones are one."""
-    side, _, why = reason.partition(":")
+    side, _, wait_reason = reason.partition(":")
     if side not in _REASONS:
         return "other", ""
-    return side, why if why in _REASONS[side] else "other"
+    return side, wait_reason if wait_reason in _REASONS[side] else "other"
 
 
 def _copied(sums: _Sums) -> _Sums:
@@ -433,9 +435,9 @@ class MetricPush:
         self._thread.join(_END_SECONDS)
         self._until = 0.0
         if self._provider is not None:
-            left = max(0.1, until - SYSTEM_CLOCK.now())
+            remaining = max(0.1, until - SYSTEM_CLOCK.now())
             try:
-                self._provider.shutdown(timeout_millis=1000 * left)
+                self._provider.shutdown(timeout_millis=1000 * remaining)
             except Exception:
                 _log.debug("the last metrics were not pushed", exc_info=True)
 
@@ -481,7 +483,7 @@ class MetricPush:
 
         with self._lock:
             if SYSTEM_CLOCK.now() >= self._until:
-                self._seen = {each.name: each for each in self._families()}
+                self._seen = {family.name: family for family in self._families()}
                 self._until = SYSTEM_CLOCK.now() + _FRESH_SECONDS
             samples = self._seen[name].samples if name in self._seen else []
         for labels, value in samples:
@@ -502,13 +504,13 @@ def _resource() -> Any:
     """Attributes that distinguish two programs' numbers, where OpenTelemetry's variables do not name this one."""
     from opentelemetry.sdk.resources import Resource
 
-    own = {"service.name": "spark-channel", "service.instance.id": str(uuid.uuid4())}
-    given = Resource.create().attributes
-    named = not str(given.get("service.name", "")).startswith("unknown_service")
+    attributes = {"service.name": "spark-channel", "service.instance.id": str(uuid.uuid4())}
+    existing = Resource.create().attributes
+    named = not str(existing.get("service.name", "")).startswith("unknown_service")
     return Resource.create(
         {
             key: value
-            for key, value in own.items()
-            if not (named if key == "service.name" else key in given)
+            for key, value in attributes.items()
+            if not (named if key == "service.name" else key in existing)
         }
     )

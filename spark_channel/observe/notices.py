@@ -41,14 +41,14 @@ class Outbox:
 
     def __init__(
         self,
-        what: str,
+        receiver: str,
         send: Callable[[object], None],
         *,
         most: int = _MOST,
         tick: Callable[[], None] = lambda: None,
         every: float | None = None,
     ) -> None:
-        self.what = what
+        self.receiver = receiver
         self._send, self._tick, self._every = send, tick, every
         self._items: queue.Queue[object] = queue.Queue(most)
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class Outbox:
             if self._closing or self._thread is not None:
                 return
             thread = threading.Thread(
-                target=self._run, name=f"spark-channel-{self.what}", daemon=True
+                target=self._run, name=f"spark-channel-{self.receiver}", daemon=True
             )
             try:
                 thread.start()
@@ -99,12 +99,12 @@ class Outbox:
             pass
         thread.join(max(0.0, until - SYSTEM_CLOCK.now()))
         with self._lock:
-            left, self._abandoned = self._items.qsize(), True
+            unsent, self._abandoned = self._items.qsize(), True
             if thread.is_alive():
                 self._count(
                     "dropped",
                     f"{seconds:g} s after the program's end it was not sent",
-                    max(1, left),
+                    max(1, unsent),
                 )
 
     def counts(self) -> dict[str, int]:
@@ -116,7 +116,7 @@ class Outbox:
         """The counts as a metric."""
         family = Family("spark_channel_notices_total", "counter", "Notices to other systems.")
         for outcome, count in self.counts().items():
-            family.samples.append(((("to", self.what), ("outcome", outcome)), count))
+            family.samples.append(((("to", self.receiver), ("outcome", outcome)), count))
         return family
 
     def _run(self) -> None:
@@ -142,21 +142,21 @@ class Outbox:
         try:
             call()
         except Exception as error:
-            _log.debug("a notice to %s failed", self.what, exc_info=True)
+            _log.debug("a notice to %s failed", self.receiver, exc_info=True)
             with self._lock:
                 self._count("failed", str(error) or type(error).__name__)
             return False
         return True
 
-    def _count(self, outcome: str, why: str, count: int = 1) -> None:
+    def _count(self, outcome: str, reason: str, count: int = 1) -> None:
         self._counts[outcome] += count
         if outcome not in self._warned:
             self._warned.add(outcome)
             _log.warning(
                 "a notice to %s was %s: %s. The job is not affected; further ones are counted in /metrics",
-                self.what,
+                self.receiver,
                 "dropped" if outcome == "dropped" else "not accepted",
-                why,
+                reason,
             )
 
 
@@ -246,10 +246,10 @@ def _status(connection: http.client.HTTPConnection) -> int:
     """The number in the first line of the answer. A receiver that sends it bit by bit has no more time than others."""
     end, line = SYSTEM_CLOCK.now() + _URL_SECONDS, b""
     while b"\n" not in line:
-        left = end - SYSTEM_CLOCK.now()
-        if left <= 0:
+        remaining = end - SYSTEM_CLOCK.now()
+        if remaining <= 0:
             raise TimeoutError
-        connection.sock.settimeout(left)
+        connection.sock.settimeout(remaining)
         part = connection.sock.recv(1024)
         if not part or len(line) > _LONGEST_LINE:
             raise http.client.BadStatusLine("")

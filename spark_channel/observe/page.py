@@ -76,13 +76,13 @@ class RemoteView:
         if SYSTEM_CLOCK.now() < self._silent_until:
             return self._seen
         try:
-            found = self._control.call("watch", {"job": job, "since": since})
+            news = self._control.call("watch", {"job": job, "since": since})
         except ChannelError as error:
             _log.debug("the page does not ask %s for a while: %s", self._address, error)
             self._silent_until = SYSTEM_CLOCK.now() + _SILENT_SECONDS
             return self._seen
-        self._seen = {**found, "detail": None}
-        return found
+        self._seen = {**news, "detail": None}
+        return news
 
     def change(self, request: Request) -> None:
         try:
@@ -97,8 +97,8 @@ class RemoteView:
 class _HostViews:
     """The services of this user on this host, as they come and go."""
 
-    def __init__(self, own: Mapping[ServiceAddress, View]) -> None:
-        self._own = own
+    def __init__(self, own_views: Mapping[ServiceAddress, View]) -> None:
+        self._own = own_views
         self._directory = ServiceDirectory()
         self._lock = threading.Lock()
         self._remote: dict[ServiceAddress, RemoteView] = {}
@@ -108,11 +108,11 @@ class _HostViews:
             records = [self._directory.read(file) for file in self._directory.names()]
         except OSError:  # the directory went, as with the user's last login
             records = []
-        found = {record.address for record in records if record is not None and record.live}
+        addresses = {record.address for record in records if record is not None and record.live}
         with self._lock:
-            for gone in self._remote.keys() - found:
+            for gone in self._remote.keys() - addresses:
                 self._remote.pop(gone).close()
-            for address in found - self._remote.keys() - self._own.keys():
+            for address in addresses - self._remote.keys() - self._own.keys():
                 self._remote[address] = RemoteView(address)
             return [*self._own.values(), *self._remote.values()]
 
@@ -125,15 +125,17 @@ class _HostViews:
 class PageServer:
     """Serves the page on 127.0.0.1 until `stop`: all jobs and limits of this user on this host.
 
-    Two random tokens open it: one reads, the other one changes limits, too. `own` are the services of this process,
-    which need no call.
+    Two random tokens open it: one reads, the other one changes limits, too. `own_views` are the services of this
+    process, which need no call.
 
     Raises:
         ServiceUnavailableError: the port cannot be bound.
     """
 
-    def __init__(self, own: Mapping[ServiceAddress, View] | None = None, port: int = 0) -> None:
-        self._views = _HostViews(own or {})
+    def __init__(
+        self, own_views: Mapping[ServiceAddress, View] | None = None, port: int = 0
+    ) -> None:
+        self._views = _HostViews(own_views or {})
         self._tokens = Tokens()
         self._read = self._tokens.add(READ_SCOPE)
         self._change = self._tokens.add(CHANGE_SCOPE)
@@ -189,11 +191,13 @@ class PageServer:
             raise PermissionError(
                 "this token reads the page; ask the owner of the job for the one that changes"
             )
-        given = decode(body)
+        body_fields = decode(body)
         fields(
-            given, required=("limit", "action"), optional=("rows_per_second", "bytes_per_second")
+            body_fields,
+            required=("limit", "action"),
+            optional=("rows_per_second", "bytes_per_second"),
         )
-        request = limit_request(given)
+        request = limit_request(body_fields)
         for view in self._views.all():
             if any(limit["name"] == request.limit for limit in view.watch(None, 0.0)["limits"]):
                 try:
@@ -209,15 +213,15 @@ class PageServer:
     def _events(self, query: bytes, caller: Caller) -> Document:
         if caller.scope not in (READ_SCOPE, CHANGE_SCOPE):
             raise PermissionError("this token is for another purpose")
-        given = parse_qs(query.decode("ascii", "replace"))
-        wanted, once = given.get("job", [""])[0], "once" in given
-        if wanted:
-            identifier(wanted, "job")
+        parameters = parse_qs(query.decode("ascii", "replace"))
+        job, once = parameters.get("job", [""])[0], "once" in parameters
+        if job:
+            identifier(job, "job")
         with self._wake:
             if self._viewers >= _MOST_VIEWERS:
                 raise RequestError(f"{_MOST_VIEWERS} browsers show this page already: close one")
             self._viewers += 1
-        stream = self._stream(wanted or None, caller.scope == CHANGE_SCOPE, once)
+        stream = self._stream(job or None, caller.scope == CHANGE_SCOPE, once)
         return Document("text/event-stream; charset=utf-8", stream, _SECURITY)
 
     def _stream(self, job: str | None, can_change: bool, once: bool) -> Iterator[bytes]:
@@ -231,14 +235,14 @@ class PageServer:
             end = SYSTEM_CLOCK.now() + _STREAM_SECONDS
             while True:
                 with self._wake:
-                    seen = self._news
+                    last_news = self._news
                 yield differences.event(
                     [view.watch(job, differences.since) for view in self._views.all()]
                 )
                 if once:
                     return
                 with self._wake:
-                    if self._news == seen and not self._ended:
+                    if self._news == last_news and not self._ended:
                         self._wake.wait(_EVERY)
                     if self._ended or SYSTEM_CLOCK.now() >= end:
                         return
@@ -256,17 +260,17 @@ class _Differences:
         self._tasks: dict[str, Any] = {}
         self._every = 0.0
 
-    def event(self, seen: list[dict[str, Any]]) -> bytes:
-        jobs = {job["job"]: job for each in seen for job in each["jobs"]}
+    def event(self, parts: list[dict[str, Any]]) -> bytes:
+        jobs = {job["job"]: job for part in parts for job in part["jobs"]}
         # Of two services with a limit of one name, the first one is shown, as a change goes there.
-        limits = {limit["name"]: limit for each in reversed(seen) for limit in each["limits"]}
+        limits = {limit["name"]: limit for part in reversed(parts) for limit in part["limits"]}
         news: dict[str, Any] = {
             "order": list(jobs),
             "jobs": [job for name, job in jobs.items() if self._jobs.get(name) != job],
             "limits": list(limits.values()),
         }
         self._jobs = jobs
-        detail = next((each["detail"] for each in seen if each["detail"] is not None), None)
+        detail = next((part["detail"] for part in parts if part["detail"] is not None), None)
         if detail is not None:
             news["detail"] = self._detail(detail)
         return _event("state", news)

@@ -60,7 +60,7 @@ class LocalView:
     def watch(self, job: str | None, since: float) -> dict[str, Any]:
         return {
             "jobs": _without_past_batches(self._metrics.statuses(), self._own),
-            "limits": [found for name in self._names() if (found := self._limit(name)) is not None],
+            "limits": [limit for name in self._names() if (limit := self._limit(name)) is not None],
             "detail": None if job is None else self._detail(job, since),
         }
 
@@ -89,38 +89,38 @@ class LocalView:
         start = max(0.0, since - _SETTLED_SECONDS)
         every, samples = progress.speeds_since(start)
         tasks = progress.tasks()
-        tasks.sort(key=lambda each: (each[2].phase.final, each[0], each[2].task))
+        tasks.sort(key=lambda task: (task[2].phase.final, task[0], task[2].task))
         return {
             "job": job,
             "every": every,
             "since": start,
             "samples": [
                 [
-                    each.seconds,
-                    each.rows_per_second,
-                    each.rows_written_per_second,
-                    each.bytes_per_second,
-                    each.bytes_written_per_second,
+                    sample.seconds,
+                    sample.rows_per_second,
+                    sample.rows_written_per_second,
+                    sample.bytes_per_second,
+                    sample.bytes_written_per_second,
                 ]
-                for each in samples
+                for sample in samples
             ],
             "changes": [
-                [each.seconds, each.rows_per_second, each.bytes_per_second, each.note]
-                for each in progress.limits_in_force()
+                [limit.seconds, limit.rows_per_second, limit.bytes_per_second, limit.note]
+                for limit in progress.limits_in_force()
             ],
-            "tasks": [_of_task(*each) for each in tasks[:_MOST_TASKS]],
+            "tasks": [_of_task(*task) for task in tasks[:_MOST_TASKS]],
             "all_tasks": len(tasks),
             "signals": {name: list(value) for name, value in self._watched(job).items()},
         }
 
 
-def limit_request(given: Mapping[str, Any]) -> Request:
+def limit_request(request: Mapping[str, Any]) -> Request:
     """The request to a limit that a page sends.
 
     Raises:
         ValueError: it makes no sense.
     """
-    name, action = given.get("limit"), given.get("action")
+    name, action = request.get("limit"), request.get("action")
     if not isinstance(name, str) or not name:
         raise ValueError("limit is the name of a limit")
     if action == "pause":
@@ -129,7 +129,7 @@ def limit_request(given: Mapping[str, Any]) -> Request:
         return Resume(name)
     if action != "set":
         raise ValueError("action is set, pause or resume")
-    speeds = (given.get("rows_per_second"), given.get("bytes_per_second"))
+    speeds = (request.get("rows_per_second"), request.get("bytes_per_second"))
     for speed in speeds:
         if speed is not None and (type(speed) is not int or not 1 <= speed < 1 << 53):
             raise ValueError("a speed is a whole number, 1 or more")
@@ -138,9 +138,9 @@ def limit_request(given: Mapping[str, Any]) -> Request:
     return SetRates(name, *speeds)
 
 
-def _without_past_batches(statuses: list[JobStatus], own: str) -> list[dict[str, Any]]:
+def _without_past_batches(statuses: list[JobStatus], own_id: str) -> list[dict[str, Any]]:
     """A stream's micro-batches are jobs: the page shows the last one of each stream."""
-    shown: dict[object, dict[str, Any]] = {}
+    jobs: dict[object, dict[str, Any]] = {}
     for status in statuses:
         spec = status.spec
         streams = spec.batch is not None
@@ -149,12 +149,12 @@ def _without_past_batches(statuses: list[JobStatus], own: str) -> list[dict[str,
             if streams
             else status.job
         )
-        shown.pop(key, None)
-        shown[key] = _of_job(status, own)
-    return list(shown.values())[-_MOST_JOBS:]
+        jobs.pop(key, None)
+        jobs[key] = _of_job(status, own_id)
+    return list(jobs.values())[-_MOST_JOBS:]
 
 
-def _of_job(status: JobStatus, own: str) -> dict[str, Any]:
+def _of_job(status: JobStatus, own_id: str) -> dict[str, Any]:
     spec = status.spec
     return {
         "job": status.job,
@@ -163,7 +163,7 @@ def _of_job(status: JobStatus, own: str) -> dict[str, Any]:
         "source": spec.source,
         "target": spec.target,
         "ends": [_of_end(spec.source), _of_end(spec.target)],
-        "execution": f"{own}-{status.execution}" if status.execution else "",
+        "execution": f"{own_id}-{status.execution}" if status.execution else "",
         "started": None if status.started_at is None else round(status.started_at.timestamp(), 1),
         "phase": str(status.phase),
         "seconds": round(status.seconds, 1),
@@ -204,9 +204,9 @@ def _of_end(text: str) -> list[str]:
     name, bracket, address = plain.partition(" (")
     if bracket and plain.endswith(")"):
         return [name, address[:-1]]
-    place, _, table = plain.rpartition("#")
-    if place:
-        return [table, place]
+    table_path, _, table = plain.rpartition("#")
+    if table_path:
+        return [table, table_path]
     if text.startswith(("sqlite ", "duckdb ")) and " " in plain:
         file, _, table = plain.rpartition(" ")
         return [table, file]

@@ -98,9 +98,9 @@ class DirtyBudget:
         """
         with self._lock:
             self._dirty += rows
-            reason_to_stop = self.limit.exceeded(self._dirty, 0)
-        if reason_to_stop:
-            raise DirtyRowsError(f"{reason_to_stop}. The last one: {reason}{self._hint}")
+            why = self.limit.exceeded(self._dirty, 0)
+        if why:
+            raise DirtyRowsError(f"{why}. The last one: {reason}{self._hint}")
         self.check()
 
     def check(self) -> None:
@@ -110,10 +110,10 @@ class DirtyBudget:
             DirtyRowsError: the job as a whole has refused too many rows. HeardError: another task has met an error
             that this one would meet, too.
         """
-        if failure := self._failure():
-            raise HeardError(failure)
-        if self.limit.limited and (failure := self._stop()):
-            raise DirtyRowsError(f"{failure}{self._hint}")
+        if why := self._failure():
+            raise HeardError(why)
+        if self.limit.limited and (why := self._stop()):
+            raise DirtyRowsError(f"{why}{self._hint}")
 
 
 @dataclass(frozen=True)
@@ -322,16 +322,18 @@ def too_many(options: WriteOptions, dirty: int, receipts: Sequence[Receipt]) -> 
     return dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True)
 
 
-def tell_refused(job: str, samples: Iterable[DirtyRow], rows: int, path: str) -> None:
+def tell_refused(job: str, samples: Iterable[DirtyRow], rows: int, place: str) -> None:
     """Driver: log the first refused rows, each with its reason, and how many there are; nothing without any."""
     if not rows:
         return
-    first = list(islice(samples, _TOLD))
-    for sample in first:
+    shown = list(islice(samples, _TOLD))
+    for sample in shown:
         _log.warning("job %s: refused row %s: %s", job, sample.row, sample.reason)
-    where = f"they are in {path}" if path else "option dirtyRowsPath (--dirty-rows-path) keeps them"
-    of_which = f", of which the first {len(first)} are shown above" if rows > len(first) else ""
-    _log.warning("job %s: %d rows were refused%s; %s", job, rows, of_which, where)
+    where = (
+        f"they are in {place}" if place else "option dirtyRowsPath (--dirty-rows-path) keeps them"
+    )
+    more = f", of which the first {len(shown)} are shown above" if rows > len(shown) else ""
+    _log.warning("job %s: %d rows were refused%s; %s", job, rows, more, where)
 
 
 def dirty_row_totals(plan: WritePlan, target: str, receipts: Sequence[Receipt]) -> str:

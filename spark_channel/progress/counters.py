@@ -164,11 +164,11 @@ def trace_of(snapshot: "Snapshot", attempts: int) -> TaskTrace:
 
 def added(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Rows by transformer, over all tasks."""
-    found: dict[str, int] = {}
-    for each in rows:
-        for name, count in each.items():
-            found[name] = found.get(name, 0) + count
-    return dict(sorted(found.items()))
+    totals: dict[str, int] = {}
+    for counts in rows:
+        for name, count in counts.items():
+            totals[name] = totals.get(name, 0) + count
+    return dict(sorted(totals.items()))
 
 
 def as_frame(traces: Iterable[TaskTrace]) -> "pd.DataFrame":
@@ -176,8 +176,8 @@ def as_frame(traces: Iterable[TaskTrace]) -> "pd.DataFrame":
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
-    for each in traces:
-        plain = asdict(each)
+    for trace in traces:
+        plain = asdict(trace)
         phases, dropped = plain.pop("phases"), plain.pop("rows_dropped")
         rows.append(
             {
@@ -431,22 +431,24 @@ class Counters:
         if self._follows is None:
             return
         statistics, producers, since, writes = self._follows
-        seen = statistics()
+        channel_state = statistics()
         waits = {
-            f"limit:{reason}": spent for reason, spent in seen.throttled_seconds.items() if spent
+            f"limit:{reason}": spent
+            for reason, spent in channel_state.throttled_seconds.items()
+            if spent
         }
-        waits["target"] = seen.wait_writer_seconds
+        waits["target"] = channel_state.wait_writer_seconds
         until = self._clock.now() if self._pushed_at is None else self._pushed_at
         queued = (until if self._turn_at is None else self._turn_at) - since
         if queued:
             waits["limit:turn"] = waits.get("limit:turn", 0.0) + queued
         waits["source"] = max(0.0, producers * (until - since) - sum(waits.values()))
         counts = self._counts
-        counts["rows_read"] = counts["rows_pushed"] = seen.rows_pushed
-        counts["bytes_read"] = counts["bytes_pushed"] = seen.bytes_pushed
+        counts["rows_read"] = counts["rows_pushed"] = channel_state.rows_pushed
+        counts["bytes_read"] = counts["bytes_pushed"] = channel_state.bytes_pushed
         if writes:
-            counts["rows_written"] = max(0, seen.rows_pulled - counts["dirty_rows"])
-            counts["bytes_written"] = seen.bytes_pulled
+            counts["rows_written"] = max(0, channel_state.rows_pulled - counts["dirty_rows"])
+            counts["bytes_written"] = channel_state.bytes_pulled
         self._waits.update(waits)
         self._changed = True
 

@@ -298,9 +298,9 @@ class JobProgress:
 
     def _limit_again(self, *, from_the_start: bool = False) -> None:
         """Note the tighter one of both limits, in rows and in bytes."""
-        own, shared = self._own, self._shared
-        rows, nbytes = tighter(own[0], shared[0]), tighter(own[1], shared[1])
-        note = own[2] or shared[2]
+        job_limit, shared = self._own, self._shared
+        rows, nbytes = tighter(job_limit[0], shared[0]), tighter(job_limit[1], shared[1])
+        note = job_limit[2] or shared[2]
         if (rows, nbytes, note) == (*self._limits, self._note):
             return
         if not from_the_start:
@@ -323,7 +323,7 @@ class JobProgress:
         """
         early = {Phase.ENDED, Phase.RUNNING} if stopped else {Phase.ENDED}
         with self._lock:
-            phases = {each.phase for each in self._table.counted()}
+            phases = {snapshot.phase for snapshot in self._table.counted()}
             every = len(list(self._table.counted())) == self._table.tasks
             return every and bool(phases & early) and phases <= {Phase.DONE} | early
 
@@ -340,7 +340,7 @@ class JobProgress:
     def _all_done(self) -> bool:
         counted = list(self._table.counted())
         return len(counted) == self._table.tasks and all(
-            each.phase is Phase.DONE for each in counted
+            snapshot.phase is Phase.DONE for snapshot in counted
         )
 
     def status(self) -> JobStatus:
@@ -364,7 +364,7 @@ class JobProgress:
                 bytes_moved=self._table.bytes_moved,
                 rows_per_second=rows_speed,
                 bytes_per_second=bytes_speed,
-                wait_shares={side: each / waiting for side, each in shares.items()}
+                wait_shares={side: share / waiting for side, share in shares.items()}
                 if waiting > WORTH_WAITING
                 else {},
                 dirty_rows=totals.dirty_rows,
@@ -447,7 +447,7 @@ class JobProgress:
                 traces=self._table.traces(),
                 held={name: round(seconds, 3) for name, seconds in sorted(self._held.items())},
                 aim=self._aim,
-                rows_dropped=added(each.dropped for each in self._table.counted()),
+                rows_dropped=added(snapshot.dropped for snapshot in self._table.counted()),
             )
 
     def _limit_changes(self) -> tuple[LimitChange, ...]:
@@ -480,24 +480,24 @@ class JobProgress:
     def _totals(self) -> _Totals:
         totals = _Totals()
         written = self.spec.kind in ("write", "transfer", "stream")
-        for each in self._table.counted():
-            rows = each.rows_written if written else each.rows_pushed
-            nbytes = each.bytes_written if written else each.bytes_pushed
-            done = each.phase is Phase.DONE
+        for snapshot in self._table.counted():
+            rows = snapshot.rows_written if written else snapshot.rows_pushed
+            nbytes = snapshot.bytes_written if written else snapshot.bytes_pushed
+            is_done = snapshot.phase is Phase.DONE
             totals.rows += rows
             totals.bytes += nbytes
-            totals.dirty_rows += each.dirty_rows
-            totals.done += done
-            totals.rows_done += rows if done else 0
-            rows_read, bytes_read = rows + each.dirty_rows, nbytes
+            totals.dirty_rows += snapshot.dirty_rows
+            totals.done += is_done
+            totals.rows_done += rows if is_done else 0
+            rows_read, bytes_read = rows + snapshot.dirty_rows, nbytes
             if self.spec.kind == "transfer":
                 # Its steps may drop rows and change their size on the way.
-                rows_read, bytes_read = each.rows_pushed, each.bytes_pushed
+                rows_read, bytes_read = snapshot.rows_pushed, snapshot.bytes_pushed
             totals.rows_expected, rows_towards = _towards(
-                totals.rows_expected, each.rows_expected, rows_read, done
+                totals.rows_expected, snapshot.rows_expected, rows_read, is_done
             )
             totals.bytes_expected, bytes_towards = _towards(
-                totals.bytes_expected, each.bytes_expected, bytes_read, done
+                totals.bytes_expected, snapshot.bytes_expected, bytes_read, is_done
             )
             totals.rows_towards += rows_towards
             totals.bytes_towards += bytes_towards
@@ -509,25 +509,27 @@ class JobProgress:
             return 100.0, 0.0
         scans = self._table.scans()
         rows_rate, bytes_rate = self._steady.rates(now)
-        for whole, seen, towards, rate in (
+        for whole, arrived, towards, rate in (
             (self.spec.rows_expected, totals.rows_expected, totals.rows_towards, rows_rate),
             (self.spec.bytes_expected, totals.bytes_expected, totals.bytes_towards, bytes_rate),
         ):
-            if whole is None or seen is None:
+            if whole is None or arrived is None:
                 continue
-            total = max(whole * scans, seen)
+            total = max(whole * scans, arrived)
             if total == 0:
                 continue
             towards = min(towards, total)
-            left = total - towards
-            return 100.0 * towards / total, (left / rate if rate > 0 else None) if left else 0.0
+            remaining = total - towards
+            return 100.0 * towards / total, (
+                remaining / rate if rate > 0 else None
+            ) if remaining else 0.0
         return None, None
 
 
 def _towards(
-    total: int | None, expected: int | None, arrived: int, done: bool
+    total: int | None, expected: int | None, arrived: int, is_done: bool
 ) -> tuple[int | None, int]:
     """(the total with one task more, what that task has of it). A task that is done has all of its part."""
     if total is None or expected is None:
         return None, 0
-    return total + expected, expected if done else min(arrived, expected)
+    return total + expected, expected if is_done else min(arrived, expected)

@@ -112,22 +112,22 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
     behind 12.4k rows (398kB), 3 s - 59 760 rows in 13 batches`, after the stream's name. `reports` are of the jobs
     of the batch: several, where each range of a tunnel is published by itself.
     """
-    seconds = max(each.seconds for each in reports)
-    moving = max(each.moving_seconds for each in reports)
-    size = f"{grouped(sum(each.rows for each in reports))} rows ({short(sum(each.bytes for each in reports))}B)"
+    seconds = max(report.seconds for report in reports)
+    moving = max(report.moving_seconds for report in reports)
+    size = f"{grouped(sum(report.rows for report in reports))} rows ({short(sum(report.bytes for report in reports))}B)"
     speeds = []
     if spec.rows_per_second is not None or spec.bytes_per_second is None:
-        moved = sum(each.rows_moved for each in reports)
+        moved = sum(report.rows_moved for report in reports)
         speeds.append(_against(moved / moving if moving > 0 else 0.0, spec.rows_per_second, ""))
     if spec.bytes_per_second is not None:
-        moved = sum(each.bytes_moved for each in reports)
+        moved = sum(report.bytes_moved for report in reports)
         speeds.append(_against(moved / moving if moving > 0 else 0.0, spec.bytes_per_second, "B"))
-    stretch = over(moving, seconds, sum(each.rows_moved for each in reports))
+    stretch = over(moving, seconds, sum(report.rows_moved for report in reports))
     parts = [f"batch {spec.batch}: {size} in {duration(seconds)}, {' '.join(speeds)}{stretch}"]
-    waits = {side: sum(each.waits_by_side.get(side, 0.0) for each in reports) for side in SIDES}
+    waits = {side: sum(report.waits_by_side.get(side, 0.0) for report in reports) for side in SIDES}
     if waited := waits_of(waits, moving):
         parts.append(waited)
-    errors = [each.error for each in reports if each.phase == Phase.FAILED]
+    errors = [report.error for report in reports if report.phase == Phase.FAILED]
     if errors:
         parts.append(f"failed: {errors[0]}" if errors[0] else "failed")
     if spec.behind:
@@ -147,8 +147,8 @@ def lag_text(rows: int | None, nbytes: int | None, seconds: float | None) -> str
     if nbytes:
         amount = f"{amount} ({short(nbytes)}B)" if amount else f"{short(nbytes)}B"
     age = "" if not seconds else f"{seconds:.0f} s" if seconds < 100 else clock_time(seconds)
-    found = ", ".join(each for each in (amount, age) if each)
-    return f"behind {found}" if found else ""
+    lag = ", ".join(part for part in (amount, age) if part)
+    return f"behind {lag}" if lag else ""
 
 
 def _speed(status: JobStatus) -> str:
@@ -234,9 +234,9 @@ class StreamLog:
 
     def opened(self, progress: JobProgress, now: float) -> list[str]:
         """Open a batch. Returns the lines before its stream, if it is the first one."""
-        known = self._streams.get(_key(progress.spec))
-        if known is not None:
-            known.seen = now
+        stream = self._streams.get(_key(progress.spec))
+        if stream is not None:
+            stream.seen = now
             return []
         while len(self._streams) >= _MOST_STREAMS:
             del self._streams[next(iter(self._streams))]

@@ -496,7 +496,7 @@ def over(moving: float, seconds: float, rows: int) -> str:
 
 def _ratio(speed: float, limits: set[int | None], unit: str) -> str:
     now = f"{short(speed)}{unit}/s"
-    known = sorted(each for each in limits if each is not None)
+    known = sorted(limit for limit in limits if limit is not None)
     if not known:
         return now
     if len(limits) == 1:

@@ -93,15 +93,19 @@ class JobColumn:
     @staticmethod
     def bounded(columns: "Iterable[JobColumn]") -> "tuple[JobColumn, ...]":
         """The columns, as far as a job's facts have room for them: none of a table that is too wide."""
-        made = tuple(
-            each
-            if max(len(each.type), len(each.how)) <= _LONGEST
-            else replace(each, type=each.type[:_LONGEST], how=each.how[:_LONGEST])
-            for each in columns
+        shortened = tuple(
+            column
+            if max(len(column.type), len(column.how)) <= _LONGEST
+            else replace(column, type=column.type[:_LONGEST], how=column.how[:_LONGEST])
+            for column in columns
         )
-        sizes = [len(text) for each in made for text in (each.name, each.type, *each.origins)]
-        fits = len(made) <= _MOST_COLUMNS and sum(sizes) <= _MOST_TEXT
-        return made if fits and max(sizes, default=0) <= _LONGEST_NAME else ()
+        sizes = [
+            len(text)
+            for column in shortened
+            for text in (column.name, column.type, *column.origins)
+        ]
+        fits = len(shortened) <= _MOST_COLUMNS and sum(sizes) <= _MOST_TEXT
+        return shortened if fits and max(sizes, default=0) <= _LONGEST_NAME else ()
 
 
 JobKind = Literal["read", "write", "transfer", "throttle", "stream", "verify"]

@@ -134,8 +134,8 @@ class SpeedSamples:
             lower, upper = number * self._every, (number + 1) * self._every
             share = (min(end, upper) - max(begin, lower)) / (end - begin) if end > begin else 1.0
             sums = self._sums[number]
-            for place, value in enumerate(growth):
-                sums[place] += share * value
+            for index, value in enumerate(growth):
+                sums[index] += share * value
 
     @property
     def every(self) -> float:
@@ -145,21 +145,21 @@ class SpeedSamples:
     def samples(self, since: float = 0.0, *, over: bool = False) -> tuple[Sample, ...]:
         """All samples, or those that end after `since` seconds. `over`: the job's; one ends with its last row."""
         launched = self._launched or 0.0
-        found = [Sample(round(launched, 3), 0.0, 0.0)] if 0 < launched < self._last else []
+        samples = [Sample(round(launched, 3), 0.0, 0.0)] if 0 < launched < self._last else []
         skipped = min(int(since / self._every), len(self._sums))
         for number, sums in enumerate(self._sums[skipped:], skipped):
-            begin = max(number * self._every, launched if found else 0.0)
+            begin = max(number * self._every, launched if samples else 0.0)
             end = min((number + 1) * self._every, self._last)
             last = self._moved if over and begin < self._moved < end else end
             if end > begin:
-                speeds = (round(max(0.0, each) / (last - begin), 3) for each in sums)
-                found.append(Sample(round(last, 3), *speeds))
+                speeds = (round(max(0.0, total) / (last - begin), 3) for total in sums)
+                samples.append(Sample(round(last, 3), *speeds))
             if last < end:  # a task closes its attempt, and moves nothing
-                found.append(Sample(round(end, 3), 0.0, 0.0))
-        if not launched and len(found) > 1 and not found[0].rows_per_second:
+                samples.append(Sample(round(end, 3), 0.0, 0.0))
+        if not launched and len(samples) > 1 and not samples[0].rows_per_second:
             # Tasks ran from the start, and the source gave nothing yet.
-            found.insert(0, Sample(0.0, 0.0, 0.0))
-        return tuple(each for each in found if since <= 0 or each.seconds > since)
+            samples.insert(0, Sample(0.0, 0.0, 0.0))
+        return tuple(sample for sample in samples if since <= 0 or sample.seconds > since)
 
     def _bucket(self, seconds: float, *, closing: bool = False) -> int:
         """The sample that an instant lies in; one on an edge closes the sample before it."""
@@ -201,14 +201,18 @@ def draw(report: Drawable, ax: "Axes") -> None:
         )
         if any(speeds) or (label == "source" and speeds):
             ax.stairs(
-                [each / scale for each in speeds], edges, baseline=0.0, label=label, linewidth=width
+                [speed / scale for speed in speeds],
+                edges,
+                baseline=0.0,
+                label=label,
+                linewidth=width,
             )
             drawn = True
     times, limits = _limits(report, by_bytes)
     if times:
         ax.step(
             times,
-            [math.nan if each is None else each / scale for each in limits],
+            [math.nan if limit is None else limit / scale for limit in limits],
             where="post",
             color="tab:red",
             linestyle="--",
@@ -216,9 +220,11 @@ def draw(report: Drawable, ax: "Axes") -> None:
             label="limit",
         )
         drawn = True
-    for start, stop, why in _holds(report):
+    for start, stop, note in _holds(report):
         ax.axvspan(start, stop, color="tab:gray", alpha=0.2, linewidth=0)
-        ax.annotate(why, (start, 1), xycoords=("data", "axes fraction"), va="top", fontsize="small")
+        ax.annotate(
+            note, (start, 1), xycoords=("data", "axes fraction"), va="top", fontsize="small"
+        )
     ax.set_xlabel("seconds")
     ax.set_ylabel(f"{'MB' if by_bytes else 'rows'} per second")
     ax.set_ylim(bottom=0)
@@ -251,9 +257,9 @@ def by_the_second(samples: Sequence[Sample], field: str) -> tuple[list[float], l
     if not samples:
         return [], []
     ends, totals = [0.0], [0.0]
-    for each in samples:
-        totals.append(totals[-1] + getattr(each, field) * (each.seconds - ends[-1]))
-        ends.append(each.seconds)
+    for sample in samples:
+        totals.append(totals[-1] + getattr(sample, field) * (sample.seconds - ends[-1]))
+        ends.append(sample.seconds)
     width = max(1.0, math.ceil(ends[-1] / _MOST_STEPS))
     edges = [number * width for number in range(math.ceil(ends[-1] / width))]
     if len(edges) > 1 and ends[-1] - edges[-1] < width / 2:
@@ -269,8 +275,8 @@ def _limits(report: Drawable, by_bytes: bool) -> tuple[list[float], list[float |
     """Times and the limit from each on; empty when there never was one."""
     last = report.bytes_per_second_limit if by_bytes else report.rows_per_second_limit
     steps: list[tuple[float, float | None]] = [
-        (each.seconds, each.bytes_per_second if by_bytes else each.rows_per_second)
-        for each in report.changes
+        (change.seconds, change.bytes_per_second if by_bytes else change.rows_per_second)
+        for change in report.changes
     ]
     if not steps:
         steps = [(0.0, last)]
@@ -282,11 +288,11 @@ def _limits(report: Drawable, by_bytes: bool) -> tuple[list[float], list[float |
 
 def _holds(report: Drawable) -> list[tuple[float, float, str]]:
     """(from, to, why) of each pause."""
-    ends = [*(each.seconds for each in report.changes[1:]), report.last_row_seconds]
+    ends = [*(change.seconds for change in report.changes[1:]), report.last_row_seconds]
     return [
-        (each.seconds, max(each.seconds, end), each.note)
-        for each, end in zip(report.changes, ends, strict=False)
-        if each.note
+        (change.seconds, max(change.seconds, end), change.note)
+        for change, end in zip(report.changes, ends, strict=False)
+        if change.note
     ]
 
 

@@ -50,9 +50,9 @@ class WriteTimes:
 
     def times(self, snapshot: Snapshot, before: int) -> tuple[float, float]:
         """From when to when the rows were written that `snapshot` counts after the `before` ones of the last one."""
-        seen, self.seen = self.seen, snapshot.seconds
+        since, self.seen = self.seen, snapshot.seconds
         if snapshot.rows_pushed > self.pushed:
-            self.pushes.append(_Push(seen, snapshot.seconds, self.pushed, snapshot.rows_pushed))
+            self.pushes.append(_Push(since, snapshot.seconds, self.pushed, snapshot.rows_pushed))
             self.pushed = snapshot.rows_pushed
         if snapshot.rows_written <= before:
             return snapshot.seconds, snapshot.seconds
@@ -60,7 +60,7 @@ class WriteTimes:
             self.pushes.popleft()
         first = self.pushes[0].when(before) if self.pushes else 0.0
         last = self._pushed_at(snapshot.rows_written, snapshot.seconds)
-        end = min(max(last + self.lag, seen), snapshot.seconds)
+        end = min(max(last + self.lag, since), snapshot.seconds)
         begin = min(max(self.landed, first), end)
         self.landed, self.lag = end, end - last
         return begin, end
@@ -104,10 +104,10 @@ def stalled_text(stalled: list[tuple[int, float]]) -> str:
     """For the progress line: `task 3 has stalled for 40 s`; empty when none has. (task, seconds) of each."""
     if not stalled:
         return ""
-    worst = sorted(stalled, key=lambda each: -each[1])
+    worst = sorted(stalled, key=lambda entry: -entry[1])
     named = ", ".join(str(task) for task, _ in worst[:_NAMED])
-    more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
-    which = f"task {named} has" if len(worst) == 1 else f"tasks {named}{more} have"
+    unnamed = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
+    which = f"task {named} has" if len(worst) == 1 else f"tasks {named}{unnamed} have"
     return f"{which} stalled for {worst[0][1]:.0f} s"
 
 
@@ -134,18 +134,18 @@ class TaskAttempts:
         The first that is done; else of those alive the furthest, since of two that race the furthest
         is likely to win.
         """
-        done = [each for each in self.latest.values() if each.phase is Phase.DONE]
-        if done:
-            return done[0]
+        finished = [snapshot for snapshot in self.latest.values() if snapshot.phase is Phase.DONE]
+        if finished:
+            return finished[0]
         last = max(self.heard.values())
         alive = [
-            each
-            for attempt, each in self.latest.items()
-            if each.phase is not Phase.FAILED and last - self.heard[attempt] < STALE_SECONDS
+            snapshot
+            for attempt, snapshot in self.latest.items()
+            if snapshot.phase is not Phase.FAILED and last - self.heard[attempt] < STALE_SECONDS
         ]
         return max(
             alive,
-            key=lambda each: (each.rows_written, each.rows_pushed, each.rows_read),
+            key=lambda snapshot: (snapshot.rows_written, snapshot.rows_pushed, snapshot.rows_read),
             default=None,
         )
 
@@ -195,8 +195,8 @@ class AttemptTable:
         self.rows_written += snapshot.rows_written - (before.rows_written if before else 0)
         self.bytes_written += snapshot.bytes_written - (before.bytes_written if before else 0)
         for reason, spent in snapshot.waits.items():
-            known = before.waits.get(reason, 0.0) if before else 0.0
-            self.waits[reason] = self.waits.get(reason, 0.0) + spent - known
+            counted_before = before.waits.get(reason, 0.0) if before else 0.0
+            self.waits[reason] = self.waits.get(reason, 0.0) + spent - counted_before
         self.error = snapshot.error or self.error
         task.latest[snapshot.attempt] = snapshot
         task.heard[snapshot.attempt] = now
@@ -205,10 +205,12 @@ class AttemptTable:
         counted = task.counted()
         if counted is not None:
             self._counted[key] = counted
-        for each, sign in ((earlier, -1), (counted, 1)):
-            if each is not None:
-                self.dirty_rows += sign * each.dirty_rows
-                self.rows_seen += sign * max(each.rows_read, each.rows_written + each.dirty_rows)
+        for counts, sign in ((earlier, -1), (counted, 1)):
+            if counts is not None:
+                self.dirty_rows += sign * counts.dirty_rows
+                self.rows_seen += sign * max(
+                    counts.rows_read, counts.rows_written + counts.dirty_rows
+                )
         return True
 
     def knows(self, snapshot: Snapshot) -> bool:
@@ -257,22 +259,22 @@ class AttemptTable:
 
     def stalled(self, seconds: float, now: float) -> list[tuple[int, float]]:
         """The tasks whose attempt that counts has made no progress for so long, and for how long."""
-        found = []
+        stalled_tasks = []
         for key, snapshot in self._counted.items():
             idle = self._tasks[key].growth[snapshot.attempt].idle(snapshot, now)
             if idle >= seconds:
-                found.append((snapshot.task, idle))
-        return found
+                stalled_tasks.append((snapshot.task, idle))
+        return stalled_tasks
 
     def traces(self) -> tuple[TaskTrace, ...]:
         """Return the traces of tasks whose phases were timed; of very many, only the longest."""
-        found = [
+        traces = [
             trace_of(snapshot, len(self._tasks[key].latest))
             for key, snapshot in self._counted.items()
             if snapshot.phases
         ]
-        slowest = heapq.nlargest(_MOST_TRACES, found, key=lambda each: each.seconds)
-        return tuple(sorted(slowest, key=lambda each: each.task))
+        slowest = heapq.nlargest(_MOST_TRACES, traces, key=lambda trace: trace.seconds)
+        return tuple(sorted(slowest, key=lambda trace: trace.task))
 
     def standing(self) -> list[tuple[str, int, Snapshot]]:
         """(key, attempts, snapshot) of each task that has an attempt that counts."""

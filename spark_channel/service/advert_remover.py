@@ -53,10 +53,10 @@ def is_there(directory: int, name: str, nonce: str) -> bool:
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)
         with os.fdopen(descriptor, encoding="utf-8") as file:
-            found: Any = json.load(file)["nonce"]
+            nonce_of_file: Any = json.load(file)["nonce"]
     except (OSError, ValueError, LookupError, TypeError):
         return False
-    return bool(found == nonce)
+    return bool(nonce_of_file == nonce)
 
 
 def is_gone(pid: int) -> bool:

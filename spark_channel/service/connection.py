@@ -113,13 +113,13 @@ class Connection:
             if status == _OK:
                 yield from parts
             else:
-                why = b"".join(parts)[:300].decode("utf-8", "replace")
+                refusal = b"".join(parts)[:300].decode("utf-8", "replace")
                 if status < _OURS:
                     raise ServiceDeniedError(
-                        f"the service at {self.address} refused {action!r}: {why}"
+                        f"the service at {self.address} refused {action!r}: {refusal}"
                     )
                 raise ServiceUnavailableError(
-                    f"the service at {self.address} failed on {action!r}: {why}"
+                    f"the service at {self.address} failed on {action!r}: {refusal}"
                 )
         except (OSError, _WireError) as error:
             raise ServiceUnavailableError(
@@ -275,20 +275,20 @@ class _BufferedSocket:
         self.whole = not closes
 
     def _until(self, mark: bytes, most: int, end: float) -> bytes:
-        while (found := self._buffer.find(mark)) < 0:
+        while (index := self._buffer.find(mark)) < 0:
             if len(self._buffer) > most:
                 raise _WireError("what was received is not an answer of a service")
             self._more(end)
-        taken = bytes(self._buffer[:found])
-        del self._buffer[: found + len(mark)]
-        return taken
+        line = bytes(self._buffer[:index])
+        del self._buffer[: index + len(mark)]
+        return line
 
     def _exactly(self, length: int, end: float) -> bytes:
         while len(self._buffer) < length:
             self._more(end)
-        taken = bytes(self._buffer[:length])
+        body = bytes(self._buffer[:length])
         del self._buffer[:length]
-        return taken
+        return body
 
     def _more(self, end: float) -> None:
         self._socket.settimeout(_left(end))
@@ -299,10 +299,10 @@ class _BufferedSocket:
 
 
 def _left(end: float) -> float:
-    left = end - SYSTEM_CLOCK.now()
-    if left <= 0:
+    remaining = end - SYSTEM_CLOCK.now()
+    if remaining <= 0:
         raise TimeoutError("timed out")
-    return left
+    return remaining
 
 
 def _reason(error: Exception) -> str:

@@ -399,10 +399,10 @@ def _sweep(directory: int) -> None:
 def _is_file(directory: int, name: str, descriptor: int) -> bool:
     """Whether the open file is still the one of that name."""
     try:
-        there = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError:
         return False
-    return os.path.samestat(there, os.fstat(descriptor))
+    return os.path.samestat(status, os.fstat(descriptor))
 
 
 def _files(directory: int) -> list[str]:

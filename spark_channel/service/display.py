@@ -258,15 +258,15 @@ class ProgressDisplay:
             view.say(lines)
 
     def _lines(self, view: _DisplayTarget) -> list[LiveLine]:
-        shown = [progress for progress in self._running.values() if self._is_shown(progress)]
+        shown_jobs = [progress for progress in self._running.values() if self._is_shown(progress)]
         last = [] if view.keeps else self._streams.last()
-        several = len(shown) + len(last) > 1
+        several = len(shown_jobs) + len(last) > 1
         lines = [
             live_line(
                 progress.status(),
                 f"{one_line(progress.spec.name or progress.job)}: " if several else "",
             )
-            for progress in shown
+            for progress in shown_jobs
         ]
         return lines + [LiveLine(line) for line in last]
 
@@ -423,9 +423,9 @@ class TerminalView:
     def finish(self, report: TransferReport) -> None:
         from rich.text import Text
 
-        first, *rest = summary_lines(report, verbose=is_verbose())
+        first, *details = summary_lines(report, verbose=is_verbose())
         self._console.print(Text(first, style="red" if report.phase == "failed" else "green"))
-        self.say(rest)
+        self.say(details)
 
     def close(self) -> None:
         if self._started:

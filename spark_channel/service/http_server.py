@@ -170,7 +170,7 @@ class _RejectionLog:
         self._count = 0
         self._next = 0.0
 
-    def note(self, why: str) -> None:
+    def note(self, reason: str) -> None:
         with self._lock:
             self._count += 1
             now = SYSTEM_CLOCK.now()
@@ -178,7 +178,7 @@ class _RejectionLog:
                 return
             self._next = now + 10.0
             count, self._count = self._count, 0
-        _log.warning("refused %d call%s, last: %s", count, "" if count == 1 else "s", why)
+        _log.warning("refused %d call%s, last: %s", count, "" if count == 1 else "s", reason)
 
 
 class HttpServer:
@@ -186,7 +186,7 @@ class HttpServer:
 
     def __init__(
         self,
-        wanted: ServiceAddress,
+        address: ServiceAddress,
         endpoints: Mapping[str, Endpoint],
         tokens: Tokens,
         tls: ssl.SSLContext | None = None,
@@ -203,7 +203,7 @@ class HttpServer:
         self.refusals = _RejectionLog()
         self.pool = CallPool("spark-channel-call")
         self._tls = tls
-        self._socket = _listening(wanted)
+        self._socket = _listening(address)
         self.port = int(self._socket.getsockname()[1])
         self.strangers: OrderedDict[_Call | _Handshake, None] = OrderedDict()
         self.calls: set[_Call | _Handshake] = set()
@@ -227,9 +227,9 @@ class HttpServer:
         self._thread.join(max(0.1, end - SYSTEM_CLOCK.now()))
         return ended and not self._thread.is_alive()
 
-    def _soon(self, what: Callable[[], None]) -> None:
+    def _soon(self, callback: Callable[[], None]) -> None:
         try:
-            self.loop.call_soon_threadsafe(what)
+            self.loop.call_soon_threadsafe(callback)
         except RuntimeError:
             pass  # it has ended
 
@@ -435,14 +435,16 @@ class _Call(asyncio.Protocol):
         except ValueError as error:
             self._refuse(400, str(error))
             return False
-        own = headers.get(TOKEN_HEADER)
-        given = headers.get("authorization") if own is None else f"Bearer {own}"
-        scope = None if given is None else self._shell.tokens.scope_of(given)
+        own_token = headers.get(TOKEN_HEADER)
+        authorization = headers.get("authorization") if own_token is None else f"Bearer {own_token}"
+        scope = None if authorization is None else self._shell.tokens.scope_of(authorization)
         action, _, query = action.partition("?")
         if scope is None and action in self._shell.public:
             scope = NO_SCOPE
         if scope is None:
-            self._refuse(401, "the request has no token" if given is None else "the token is wrong")
+            self._refuse(
+                401, "the request has no token" if authorization is None else "the token is wrong"
+            )
             return False
         if scope != NO_SCOPE:
             self._shell.strangers.pop(self, None)
@@ -498,9 +500,9 @@ class _Call(asyncio.Protocol):
                 self._shell.refusals.note(f"{error} ({self._peer})")
                 return 403, str(error).encode()
             case ValueError():
-                why = str(error.args[0]) if error.args else "the request makes no sense"
-                self._shell.refusals.note(f"{why} ({self._peer})")
-                return 400, why.encode("utf-8", "replace")
+                reason = str(error.args[0]) if error.args else "the request makes no sense"
+                self._shell.refusals.note(f"{reason} ({self._peer})")
+                return 400, reason.encode("utf-8", "replace")
         _log.error("action %r failed", action, exc_info=error)
         return 500, b"the service failed on this action; see its log"
 
@@ -524,9 +526,9 @@ class _Call(asyncio.Protocol):
                 close()
             self._soon(self._end_parts)
 
-    def _soon(self, what: Callable[..., None], *arguments: object) -> None:
+    def _soon(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
-            self._shell.loop.call_soon_threadsafe(what, *arguments)
+            self._shell.loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
             pass  # the service has ended
 
@@ -585,14 +587,14 @@ class _Call(asyncio.Protocol):
         if self._buffer:
             self._shell.loop.call_soon(self.go_on)
 
-    def _refuse(self, status: int, why: str) -> None:
+    def _refuse(self, status: int, reason: str) -> None:
         """Answer with the reason, discard further bytes, and close the connection.
 
         A connection that is closed with bytes unread is reset, and the caller would not see the answer: so a
         bounded number of them is thrown away first.
         """
-        self._shell.refusals.note(f"{why} ({self._peer})")
-        text = why.encode()
+        self._shell.refusals.note(f"{reason} ({self._peer})")
+        text = reason.encode()
         self._write(_head(status, (f"Content-Length: {len(text)}",), closes=True) + text)
         self._buffer.clear()
         self._discard = _DISCARD_BYTES
@@ -614,15 +616,15 @@ class _Call(asyncio.Protocol):
             self._timer = None
 
 
-def _listening(wanted: ServiceAddress) -> socket.socket:
-    family, kind, protocol, _, place = socket.getaddrinfo(
-        wanted.host, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+def _listening(address: ServiceAddress) -> socket.socket:
+    family, kind, protocol, _, bind_address = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     listening = socket.socket(family, kind, protocol)
     try:
         # A port that was served a moment ago may be bound again; one that is served now may not.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(place)
+        listening.bind(bind_address)
         listening.listen(_BACKLOG)
         listening.setblocking(False)
     except BaseException:
@@ -638,8 +640,8 @@ def _parsed(head: bytes) -> tuple[str, dict[str, str]]:
         ValueError: it is something else.
     """
     lines = head.decode("latin-1").split("\r\n")
-    method, _, rest = lines[0].partition(" ")
-    path, _, version = rest.partition(" ")
+    method, _, path_and_version = lines[0].partition(" ")
+    path, _, version = path_and_version.partition(" ")
     posts = method == "POST" and path.startswith("/v1/")
     reads = method == "GET" and path.startswith("/")
     if not (posts or reads) or version != "HTTP/1.1":

@@ -122,39 +122,39 @@ class JobRegistry:
         """
         with self._lock:
             now = self._clock.now()
-            known = self._live.get(job) or self._closed.get(job)
-            if known is None:
+            entry = self._live.get(job) or self._closed.get(job)
+            if entry is None:
                 if spec is None:
                     return None
-                known = self._add(job, spec, owned=False, owner=owner)
-            elif owner and known.owner != owner:
+                entry = self._add(job, spec, owned=False, owner=owner)
+            elif owner and entry.owner != owner:
                 raise PermissionError(_NOT_YOURS)
             elif (
                 job in self._closed
-                and not known.owned
+                and not entry.owned
                 # A task that began after the others had ended may be so short that it reports once.
-                and (not leaving or known.progress.is_news(snapshots))
+                and (not leaving or entry.progress.is_news(snapshots))
             ):
-                known = self._reopen(job)
-            if known.progress.attempts + len(snapshots) > _MOST_ATTEMPTS:
+                entry = self._reopen(job)
+            if entry.progress.attempts + len(snapshots) > _MOST_ATTEMPTS:
                 raise ValueError(f"job {job} has {_MOST_ATTEMPTS} attempts already")
-            if known.notified:
-                known.notified = False
-                known.progress.keep_limit("")
+            if entry.notified:
+                entry.notified = False
+                entry.progress.keep_limit("")
             for snapshot in snapshots:
-                known.progress.update(snapshot)
+                entry.progress.update(snapshot)
             if leaving:
-                known.clients.pop(client, None)
+                entry.clients.pop(client, None)
                 self._left.notify_all()
             else:
-                known.clients[client] = now
-            if not known.clients:
-                known.idle_since = now
+                entry.clients[client] = now
+            if not entry.clients:
+                entry.idle_since = now
             if (
-                not known.clients
-                and not known.owned
+                not entry.clients
+                and not entry.owned
                 and job in self._live
-                and known.progress.complete()
+                and entry.progress.complete()
             ):
                 self._close(job, Phase.DONE)
             return self._report_after()
@@ -166,32 +166,32 @@ class JobRegistry:
             PermissionError: another owner did.
         """
         with self._lock:
-            known = self._live.get(job) or self._closed.get(job)
-        if owner and known is not None and known.owner != owner:
+            entry = self._live.get(job) or self._closed.get(job)
+        if owner and entry is not None and entry.owner != owner:
             raise PermissionError(_NOT_YOURS)
 
     def live(self, owner: str = "") -> list[JobProgress]:
         """Return the jobs that have not ended: all, or those of `owner`."""
         with self._lock:
-            return [each.progress for each in self._live.values() if owner in ("", each.owner)]
+            return [entry.progress for entry in self._live.values() if owner in ("", entry.owner)]
 
     def watches(self, job: str, client: str) -> bool:
         """Whether `client` is the one that reports the state of the job's shared limit."""
         with self._lock:
-            known = self._live.get(job)
-            return known is not None and next(iter(known.clients), None) == client
+            entry = self._live.get(job)
+            return entry is not None and next(iter(entry.clients), None) == client
 
     def stop_reason(self, job: str) -> str:
         """See `JobProgress.stop_reason`; empty for a job that is not known."""
         with self._lock:
-            known = self._live.get(job) or self._closed.get(job)
-            return known.progress.stop_reason if known is not None else ""
+            entry = self._live.get(job) or self._closed.get(job)
+            return entry.progress.stop_reason if entry is not None else ""
 
     def failure(self, job: str) -> str:
         """See `JobProgress.failure`; empty for a job that is not known."""
         with self._lock:
-            known = self._live.get(job) or self._closed.get(job)
-            return known.progress.failure if known is not None else ""
+            entry = self._live.get(job) or self._closed.get(job)
+            return entry.progress.failure if entry is not None else ""
 
     def enter(
         self,
@@ -209,13 +209,13 @@ class JobRegistry:
             KeyError: no such job.
         """
         with self._lock:
-            known = self._live.get(job)
-            if known is None:
+            entry = self._live.get(job)
+            if entry is None:
                 if job in self._closed:
                     return
                 raise KeyError(job)
-            known.idle_since = self._clock.now()
-            known.progress.enter(phase, error=error, where=where, rows=rows, building=building)
+            entry.idle_since = self._clock.now()
+            entry.progress.enter(phase, error=error, where=where, rows=rows, building=building)
             if phase.final:
                 self._close(job, phase)
 
@@ -234,24 +234,24 @@ class JobRegistry:
             now = self._clock.now()
             silent = max(_SILENT_SECONDS, _SILENT_REPORTS * self._report_after())
             due: float | None = None
-            for job, known in list(self._live.items()):
-                for client, heard in list(known.clients.items()):
+            for job, entry in list(self._live.items()):
+                for client, heard in list(entry.clients.items()):
                     if heard + silent <= now:
-                        del known.clients[client]
-                        known.idle_since = now
-                if known.owned and known.progress.is_building:
+                        del entry.clients[client]
+                        entry.idle_since = now
+                if entry.owned and entry.progress.is_building:
                     continue
-                if known.clients:
-                    wait = min(known.clients.values()) + silent - now
+                if entry.clients:
+                    wait = min(entry.clients.values()) + silent - now
                 else:
-                    idle_seconds = _OWNED_IDLE_SECONDS if known.owned else self._idle_seconds
-                    if not known.owned and known.progress.ended_early():
+                    idle_seconds = _OWNED_IDLE_SECONDS if entry.owned else self._idle_seconds
+                    if not entry.owned and entry.progress.ended_early():
                         idle_seconds = min(idle_seconds, _ENDED_IDLE_SECONDS)
-                    wait = known.idle_since + idle_seconds - now
-                    unheard = _note_silence(known, now)
+                    wait = entry.idle_since + idle_seconds - now
+                    unheard = _note_silence(entry, now)
                     wait = wait if unheard is None or wait <= 0 else min(wait, unheard)
                     if wait <= 0:
-                        self._close(job, known.outcome())
+                        self._close(job, entry.outcome())
                         continue
                 due = wait if due is None else min(due, wait)
             return due
@@ -259,18 +259,18 @@ class JobRegistry:
     def settle(self) -> None:
         """Close the jobs without an open task, without waiting: one that continues is opened again."""
         with self._lock:
-            for job, known in list(self._live.items()):
-                if not known.owned and not known.clients:
-                    self._close(job, known.outcome())
+            for job, entry in list(self._live.items()):
+                if not entry.owned and not entry.clients:
+                    self._close(job, entry.outcome())
 
     def wait_left(self, seconds: float) -> None:
         """Wait until no client works on a job that its clients opened, for `seconds` at most."""
         with self._left:
             end = self._clock.now() + seconds
-            while any(known.clients and not known.owned for known in self._live.values()):
-                if (left := end - self._clock.now()) <= 0:
+            while any(entry.clients and not entry.owned for entry in self._live.values()):
+                if (remaining := end - self._clock.now()) <= 0:
                     return
-                self._clock.wait(self._left, left)
+                self._clock.wait(self._left, remaining)
 
     def close_all(self, *, failed: bool = True) -> None:
         """Close all running jobs in their present state, since the service ends.
@@ -278,43 +278,43 @@ class JobRegistry:
         Not `failed`: the program succeeded, so Spark needed no more rows of a read that still runs.
         """
         with self._lock:
-            for job, known in list(self._live.items()):
-                self._close(job, known.outcome(stopped=not failed))
+            for job, entry in list(self._live.items()):
+                self._close(job, entry.outcome(stopped=not failed))
 
     def _report_after(self) -> float:
-        clients = sum(len(each.clients) for each in self._live.values())
+        clients = sum(len(entry.clients) for entry in self._live.values())
         return max(_REPORT_EVERY, clients / _REPORTS_PER_SECOND)
 
     def _add(self, job: str, spec: JobSpec, *, owned: bool, owner: str) -> _KnownJob:
         if len(self._live) >= _MOST_JOBS:
             raise ValueError(f"there are {_MOST_JOBS} jobs already")
-        known = _KnownJob(
+        entry = _KnownJob(
             JobProgress(job, spec, clock=self._clock),
             owned,
             owner,
             idle_since=self._clock.now(),
         )
-        self._live[job] = known
-        self._notify("job_opened", known.progress)
-        return known
+        self._live[job] = entry
+        self._notify("job_opened", entry.progress)
+        return entry
 
     def _reopen(self, job: str) -> _KnownJob:
-        known = self._live[job] = self._closed.pop(job)
-        known.progress.reopen()
-        self._notify("job_opened", known.progress)
-        return known
+        entry = self._live[job] = self._closed.pop(job)
+        entry.progress.reopen()
+        self._notify("job_opened", entry.progress)
+        return entry
 
     def _close(self, job: str, phase: Phase) -> None:
-        known = self._live.pop(job)
+        entry = self._live.pop(job)
         error = ""
         if phase is Phase.FAILED:
-            error = known.progress.task_error or "it ended before all its tasks were done"
-        known.progress.enter(phase, error=error, at=known.progress.last_heard)
-        known.clients.clear()
-        self._closed[job] = known
+            error = entry.progress.task_error or "it ended before all its tasks were done"
+        entry.progress.enter(phase, error=error, at=entry.progress.last_heard)
+        entry.clients.clear()
+        self._closed[job] = entry
         while len(self._closed) > self._keep:
             self._closed.popitem(last=False)
-        self._notify("job_closed", known.progress)
+        self._notify("job_closed", entry.progress)
 
     def _notify(self, event: str, progress: JobProgress) -> None:
         for listener in list(self._listeners):
@@ -324,22 +324,22 @@ class JobRegistry:
                 _log.exception("a listener failed on %s of job %s", event, progress.job)
 
 
-def _note_silence(known: _KnownJob, now: float) -> float | None:
+def _note_silence(entry: _KnownJob, now: float) -> float | None:
     """Report how the limit of a job whose tasks never report is kept; returns the seconds until that is due."""
-    tasks = known.progress.spec.static_tasks
+    tasks = entry.progress.spec.static_tasks
     if (
-        not known.owned
+        not entry.owned
         or tasks is None
-        or known.progress.attempts
-        or known.notified
-        or known.clients
+        or entry.progress.attempts
+        or entry.notified
+        or entry.clients
     ):
         return None
-    wait = known.idle_since + _UNHEARD_SECONDS - now
+    wait = entry.idle_since + _UNHEARD_SECONDS - now
     if wait > 0:
         return wait
-    known.notified = True
-    known.progress.keep_limit(
+    entry.notified = True
+    entry.progress.keep_limit(
         f"no task has reported: out of reach, each keeps 1/{tasks} of the limit", certain=False
     )
     return None

@@ -100,8 +100,8 @@ class ServiceControl:
             "where": where[:4096],
             "rows": rows,
         }
-        more = {"limit": limit[:4096], "building": building[:4096]}
-        self._call("enter", {**body, **{name: text for name, text in more.items() if text}})
+        optional = {"limit": limit[:4096], "building": building[:4096]}
+        self._call("enter", {**body, **{name: text for name, text in optional.items() if text}})
 
     def status(self, job: str | None = None) -> list[dict[str, Any]]:
         """One job, or all that run: `job`, `phase`, `line` (the progress line) and its figures."""
@@ -264,7 +264,7 @@ def _start(request: dict[str, Any], timeout: float) -> None:
     for field in ("tls_certificate", "tls_key", "tls_root"):
         if request[field] is not None:
             request[field] = str(Path(request[field]).absolute())
-    path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
+    path = os.pathsep.join(str(Path(path_entry).absolute()) for path_entry in sys.path)
     process = subprocess.Popen(  # noqa: S603 - this package's module, by the interpreter that runs this
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
@@ -304,8 +304,8 @@ def _read_line(descriptor: int, timeout: float) -> bytes:
     text = b""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    while (left := end - SYSTEM_CLOCK.now()) > 0 and len(text) < _LARGEST_ANSWER:
-        if not poll.poll(left * 1000):
+    while (remaining := end - SYSTEM_CLOCK.now()) > 0 and len(text) < _LARGEST_ANSWER:
+        if not poll.poll(remaining * 1000):
             break
         part = os.read(descriptor, _LARGEST_ANSWER)
         text += part
@@ -341,11 +341,11 @@ class LimitControl:
 
     def all(self) -> list[LimitEntry]:
         """Every limit that answers, by name."""
-        found = []
+        entries = []
         for file, advert in self._adverts(""):
             with contextlib.suppress(ServiceUnavailableError, ServiceDeniedError):
-                found += self._of(advert.address, shared=file.startswith("limit-"))
-        return sorted(found, key=lambda kept: kept.name)
+                entries += self._of(advert.address, shared=file.startswith("limit-"))
+        return sorted(entries, key=lambda entry: entry.name)
 
     def show(self, name: str) -> LimitStatus:
         """Return the state of a limit.
@@ -382,20 +382,20 @@ class LimitControl:
         likely = _called(start, entries) or [
             entry
             for entry in entries
-            if any(each.startswith(start or "") for each in _names(entry))
+            if any(name.startswith(start or "") for name in _names(entry))
         ]
         if len(likely) == 1:
             return likely[0]
         names = ", ".join(entry.name for entry in likely)
         if start is None and not entries:
-            why = "no limit runs on this host"
+            refusal = "no limit runs on this host"
         elif start is None:
-            why = f"{len(entries)} limits run on this host, so name one: {names}"
+            refusal = f"{len(entries)} limits run on this host, so name one: {names}"
         elif likely:
-            why = f"several limits begin with {start!r}: {names}"
+            refusal = f"several limits begin with {start!r}: {names}"
         else:
             raise _no_limit(start, entries)
-        raise OptionError(why, option="name", got=start)
+        raise OptionError(refusal, option="name", got=start)
 
     def _named(self, name: str) -> LimitEntry:
         entries = self.all()
@@ -415,13 +415,13 @@ class LimitControl:
 
         with ServiceControl(service, timeout=_TIMEOUT) as control:
             names = [str(name) for name in control.call("limits", {})["limits"]]
-        found = []
+        entries = []
         for name in names:
             with contextlib.suppress(ChannelError):  # a job that ended just now
-                found.append(
+                entries.append(
                     LimitEntry(name, service, shared, ask_limit(service, StatusRequest(name)))
                 )
-        return found
+        return entries
 
 
 def _names(entry: LimitEntry) -> tuple[str, str]:

@@ -336,12 +336,12 @@ def token_of_file() -> str | None:
         return None
     try:
         token = Path(path).read_text(encoding="ascii").strip()
-        why = f"a token has {_SHORTEST_TOKEN} printable characters or more"
+        fault = f"a token has {_SHORTEST_TOKEN} printable characters or more"
     except (OSError, UnicodeError) as error:
-        token, why = "", str(error)
+        token, fault = "", str(error)
     if len(token) < _SHORTEST_TOKEN or not token.isprintable() or " " in token:
         raise OptionError(
-            f"{_READ_TOKEN_FILE} is {path!r}, which holds no token: {why}. "
+            f"{_READ_TOKEN_FILE} is {path!r}, which holds no token: {fault}. "
             "Write one with `openssl rand -hex 32`",
             option=_READ_TOKEN_FILE,
             got=path,
@@ -369,18 +369,18 @@ class Tokens:
 
     def scope_of(self, authorization: str) -> str | None:
         """The scope of an `Authorization` header; None when it opens nothing."""
-        given = authorization.encode("utf-8", "surrogateescape")
+        header = authorization.encode("utf-8", "surrogateescape")
         with self._lock:
             accepted = list(self._scopes.items())
-            own = self._scopes.get(SERVICE_SCOPE)
+            service_token = self._scopes.get(SERVICE_SCOPE)
         scope, _, _ = authorization.removeprefix("Bearer ").partition(".")
-        if own is not None and owns_jobs(scope):  # these are made without asking
-            accepted.append((scope, f"{scope}.{scoped_token(own, scope)}"))
-        found = None
+        if service_token is not None and owns_jobs(scope):  # these are made without asking
+            accepted.append((scope, f"{scope}.{scoped_token(service_token, scope)}"))
+        scope_found = None
         for scope, token in accepted:
-            if hmac.compare_digest(given, b"Bearer " + token.encode()):
-                found = scope
-        return found
+            if hmac.compare_digest(header, b"Bearer " + token.encode()):
+                scope_found = scope
+        return scope_found
 
     def __repr__(self) -> str:
         return f"Tokens({len(self._scopes)})"
@@ -395,8 +395,8 @@ _LARGEST = float(1 << 62)
 def sample_to_json(sample: HealthSample) -> dict[str, Any]:
     return {
         "values": {name: list(pair) for name, pair in sample.values.items()},
-        "delays": {name: list(each) for name, each in sample.delays.items()},
-        "missing": [_shown(each) for each in sample.missing],
+        "delays": {name: list(numbers) for name, numbers in sample.delays.items()},
+        "missing": [_shown(signal) for signal in sample.missing],
         "error": _shown(sample.error),
         "row_seconds": sample.row_seconds,
     }
@@ -416,8 +416,8 @@ def sample_from_json(data: Mapping[str, Any]) -> HealthSample:
         raise RequestError("missing is a list of texts")
     return HealthSample(
         {name: (float(pair[0]), float(pair[1])) for name, pair in values.items()},
-        {name: tuple(_numbers(each)) for name, each in delays.items()},
-        tuple(_text(each) for each in missing),
+        {name: tuple(_numbers(numbers)) for name, numbers in delays.items()},
+        tuple(_text(signal) for signal in missing),
         _text(error),
         _numbers([data.get("row_seconds", 0.0)])[0],
     )
@@ -426,18 +426,18 @@ def sample_from_json(data: Mapping[str, Any]) -> HealthSample:
 def _named(data: object, name: str) -> Mapping[str, Any]:
     if not isinstance(data, dict) or len(data) > _MOST_NAMES:
         raise RequestError(f"{name} is an object of at most {_MOST_NAMES} names")
-    for each in data:
-        _text(each)
+    for key in data:
+        _text(key)
     return data
 
 
 def _numbers(data: object) -> list[float]:
     if not isinstance(data, list) or len(data) > _MOST_DELAYS:
         raise RequestError(f"a signal has at most {_MOST_DELAYS} numbers")
-    for each in data:
-        if type(each) not in (int, float) or not 0 <= each <= _LARGEST:
+    for number in data:
+        if type(number) not in (int, float) or not 0 <= number <= _LARGEST:
             raise RequestError("a signal is a number of 0 or more")
-    return [float(each) for each in data]
+    return [float(number) for number in data]
 
 
 def _text(value: object) -> str:
@@ -448,4 +448,6 @@ def _text(value: object) -> str:
 
 def _shown(text: str) -> str:
     """Return a driver's message in one line."""
-    return "".join(each if each.isprintable() else " " for each in text)[:_LONGEST_TEXT]
+    return "".join(character if character.isprintable() else " " for character in text)[
+        :_LONGEST_TEXT
+    ]

@@ -107,7 +107,11 @@ class CounterReporter:
         while True:
             until = self._sleep(pause)
             now = SYSTEM_CLOCK.now()
-            changed = [(each, snapshot) for each in self._all() if (snapshot := each.changes())]
+            changed = [
+                (task_counters, snapshot)
+                for task_counters in self._all()
+                if (snapshot := task_counters.changes())
+            ]
             if until is None and not changed and now - last_sent < _HEARTBEAT:
                 continue
             timeout = _TIMEOUT if until is None else until - now
@@ -121,8 +125,8 @@ class CounterReporter:
                 )
                 last_sent, retry = now, _FIRST_RETRY
             except ChannelError as error:
-                for each, _ in changed:
-                    each.unsent()
+                for task_counters, _ in changed:
+                    task_counters.unsent()
                 self._introduced = False  # a service that heard nothing for long has closed the job
                 self._warn(error)
                 pause, retry = retry, min(2 * retry, _SLOWEST_RETRY)
@@ -145,7 +149,7 @@ class CounterReporter:
         body: dict[str, Any] = {
             "job": self._job,
             "client": self._client,
-            "snapshots": [each.to_json() for each in snapshots],
+            "snapshots": [snapshot.to_json() for snapshot in snapshots],
             "leaving": leaving,
         }
         if self.watch is not None and self._watching and not leaving:
@@ -272,8 +276,8 @@ class HealthSampler:
             while not self._stopped:
                 sample = self._sample()
                 for side, health in self._sides.items():
-                    own = sample if sample.error else self._health.sample_for(health, sample)
-                    self._send(side, own)
+                    own_sample = sample if sample.error else self._health.sample_for(health, sample)
+                    self._send(side, own_sample)
                 pause, retry = (
                     (retry, min(2 * retry, _SLOWEST_SAMPLE_RETRY))
                     if sample.error

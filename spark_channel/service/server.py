@@ -154,14 +154,14 @@ class ServiceServer:
             if self._address is not None:
                 return self._address
             tls, root = self._read_tls()
-            wanted = ServiceAddress(self._host, self._port, self._token, root)
+            address = ServiceAddress(self._host, self._port, self._token, root)
             from spark_channel.service.http_server import HttpServer
 
             try:
-                self._shell = HttpServer(wanted, self._endpoints, self.tokens, tls, inline=_INLINE)
+                self._shell = HttpServer(address, self._endpoints, self.tokens, tls, inline=_INLINE)
             except (OSError, UnicodeError, OverflowError) as error:
                 raise ServiceUnavailableError(
-                    f"the service cannot listen on {wanted} ({error}); "
+                    f"the service cannot listen on {address} ({error}); "
                     "give it a host of this machine and a free port"
                 ) from None
             self._address = ServiceAddress(
@@ -201,7 +201,7 @@ class ServiceServer:
         _shut(shell)
         self.jobs.close_all(failed=failed)
         push, self._push = self._push, None
-        ends: list[Callable[[], None]] = [each.outbox.close for each in self._observers]
+        ends: list[Callable[[], None]] = [observer.outbox.close for observer in self._observers]
         close_together(ends if push is None else [*ends, push.close])
 
     def __enter__(self) -> Self:
@@ -291,8 +291,11 @@ class ServiceServer:
             protocol.identifier(body["job"], "job"),
             protocol.identifier(body["client"], "client"),
         )
-        given = body["snapshots"]
-        if not isinstance(given, list) or len(given) > _MOST_SNAPSHOTS_PER_REPORT:
+        plain_snapshots = body["snapshots"]
+        if (
+            not isinstance(plain_snapshots, list)
+            or len(plain_snapshots) > _MOST_SNAPSHOTS_PER_REPORT
+        ):
             raise protocol.RequestError(
                 f"snapshots is a list of at most {_MOST_SNAPSHOTS_PER_REPORT}"
             )
@@ -300,7 +303,7 @@ class ServiceServer:
         if not isinstance(leaving, bool):
             raise protocol.RequestError("leaving is true or false")
         spec = JobSpec.from_json(body["spec"]) if body.get("spec") is not None else None
-        snapshots = [Snapshot.from_json(each) for each in given]
+        snapshots = [Snapshot.from_json(snapshot) for snapshot in plain_snapshots]
         after = self.jobs.report(
             job, client, snapshots, spec=spec, leaving=leaving, owner=caller.scope
         )
@@ -321,7 +324,9 @@ class ServiceServer:
             raise protocol.RequestError("shared_limit is an object")
         protocol.fields(data, required=("rows_per_second", "bytes_per_second", "note"))
         rows, nbytes, note = data["rows_per_second"], data["bytes_per_second"], data["note"]
-        if any(each is not None and (type(each) is not int or each < 1) for each in (rows, nbytes)):
+        if any(
+            speed is not None and (type(speed) is not int or speed < 1) for speed in (rows, nbytes)
+        ):
             raise protocol.RequestError("a speed is a whole number, 1 or more, or null")
         if not isinstance(note, str):
             raise protocol.RequestError("note is a text")
@@ -336,7 +341,7 @@ class ServiceServer:
         )
         error, where, rows = body.get("error", ""), body.get("where", ""), body.get("rows")
         limit, building = body.get("limit", ""), body.get("building", "")
-        if not all(isinstance(each, str) for each in (error, where, limit, building)):
+        if not all(isinstance(text, str) for text in (error, where, limit, building)):
             raise protocol.RequestError("error, where, limit and building are texts")
         if rows is not None and (type(rows) is not int or rows < 0):
             raise protocol.RequestError("rows is a whole number, 0 or more")
@@ -357,8 +362,8 @@ class ServiceServer:
         _only_who_has_jobs(caller)
         protocol.fields(body, required=(), optional=("job",))
         job = body.get("job")
-        found = self.jobs.live(caller.scope) if job is None else [self._find(job, caller)]
-        return {"jobs": [_plain_status(each.status()) for each in found]}
+        jobs = self.jobs.live(caller.scope) if job is None else [self._find(job, caller)]
+        return {"jobs": [_plain_status(progress.status()) for progress in jobs]}
 
     def _job_report(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_who_has_jobs(caller)

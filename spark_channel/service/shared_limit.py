@@ -151,10 +151,10 @@ class _Signal:
             return sample.values[name][0]
         if delays := sample.delays.get(name):
             return sum(delays) / len(delays)
-        known = sorted([*sample.values, *sample.delays])
+        signals = sorted([*sample.values, *sample.delays])
         missing = f"; not: {', '.join(sample.missing)}" if sample.missing else ""
         raise SourceError(
-            f"the database does not report signal {name!r}; it reports {', '.join(known)}{missing}"
+            f"the database does not report signal {name!r}; it reports {', '.join(signals)}{missing}"
         )
 
     def close(self) -> None:
@@ -179,12 +179,12 @@ def signal_value(options: Mapping[str, Any], name: str) -> _Signal:
             option="pressure",
             got=name,
         )
-    given = {"dbtable": "nothing", **{key.lower(): value for key, value in options.items()}}
-    reader, _ = find_connector(given, "reader").reader_with(given)
+    probe_options = {"dbtable": "nothing", **{key.lower(): value for key, value in options.items()}}
+    reader, _ = find_connector(probe_options, "reader").reader_with(probe_options)
     health = reader.health()
     if health is None:
         raise OptionError(
-            f"{given.get('url')!r} reports no health signals: give a query (--probe-query)",
+            f"{probe_options.get('url')!r} reports no health signals: give a query (--probe-query)",
             option="pressure",
         )
     return _Signal(health, name)
@@ -202,14 +202,17 @@ def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
     """
     from spark_channel.connectors import find_connector
 
-    given = {name.lower(): value for name, value in options.items()}
-    connector = find_connector(given, "reader")
-    if "retrytimeout" in connector.options_class("reader").names() and "retryseconds" not in given:
-        given.setdefault("retrytimeout", 0)  # the next measurement is the next try
-    connector.reader_with(given)
+    probe_options = {name.lower(): value for name, value in options.items()}
+    connector = find_connector(probe_options, "reader")
+    if (
+        "retrytimeout" in connector.options_class("reader").names()
+        and "retryseconds" not in probe_options
+    ):
+        probe_options.setdefault("retrytimeout", 0)  # the next measurement is the next try
+    connector.reader_with(probe_options)
 
     def measure() -> float:
-        reader, _ = connector.reader_with(given)
+        reader, _ = connector.reader_with(probe_options)
         for split in reader.split(1):
             for batch in reader.read(split):
                 if batch.num_rows:
@@ -279,15 +282,15 @@ class SharedLimit:
     def start(self) -> Self:
         """Serve; see the class for what it raises."""
         rendezvous = ServiceDirectory()
-        held = rendezvous.hold(_lock_file(self.name))
-        if held is None:
+        lock = rendezvous.hold(_lock_file(self.name))
+        if lock is None:
             raise self._served_already(rendezvous.read(limit_advert(self.name)))
         try:
             self._serve(rendezvous)
         except BaseException:
-            rendezvous.release(_lock_file(self.name), held)
+            rendezvous.release(_lock_file(self.name), lock)
             raise
-        self._held = held
+        self._held = lock
         return self
 
     def _served_already(self, standing: ServiceRecord | None) -> OptionError:
@@ -354,9 +357,9 @@ class SharedLimit:
         rendezvous = ServiceDirectory()
         rendezvous.withdraw(limit_advert(self.name), advert.nonce)
         server.stop()
-        held, self._held = self._held, None
-        if held is not None:
-            rendezvous.release(_lock_file(self.name), held)
+        lock, self._held = self._held, None
+        if lock is not None:
+            rendezvous.release(_lock_file(self.name), lock)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -456,9 +459,9 @@ def find_shared_limit(text: str, token: str | None = None) -> SharedLimitAddress
     advert = ServiceDirectory().read(limit_advert(name))
     if advert is None or not advert.live:
         served = LimitControl().shared_names()
-        listed = f"served here: {', '.join(served)}" if served else "none is served here"
+        served_here = f"served here: {', '.join(served)}" if served else "none is served here"
         raise OptionError(
-            f"option 'sharedLimit' got {name!r}; no limit of this name is served on this host ({listed}). "
+            f"option 'sharedLimit' got {name!r}; no limit of this name is served on this host ({served_here}). "
             f"Start it with SharedLimit({name!r}, ...) or `spark-channel limits serve {name}`",
             option="sharedLimit",
             got=name,
@@ -530,10 +533,10 @@ def parse_rates(rows: int | str | None, nbytes: int | str | None) -> tuple[int |
             "a limit has a speed: give rows_per_second, bytes_per_second, or both",
             option="rowsPerSecond",
         )
-    found = []
+    rates = []
     for option, value in (("rowsPerSecond", rows), ("bytesPerSecond", nbytes)):
         try:
-            found.append(
+            rates.append(
                 None if value is None else parse_amount(value, bytes_=option == "bytesPerSecond")
             )
         except ValueError as error:
@@ -543,4 +546,4 @@ def parse_rates(rows: int | str | None, nbytes: int | str | None) -> tuple[int |
                 got=str(value),
                 takes=str(error),
             ) from None
-    return found[0], found[1]
+    return rates[0], rates[1]

@@ -80,13 +80,13 @@ def bind_to(host: str) -> str:
     """
     bare = host.strip("[]")
     try:
-        found = {
+        addresses = {
             str(entry[4][0]) for entry in socket.getaddrinfo(bare, None, type=socket.SOCK_STREAM)
         }
     except OSError:
         return _EVERYWHERE
-    literal = bare in found or bare == "localhost"
-    for address in sorted(found, key=lambda text: ":" in text):
+    literal = bare in addresses or bare == "localhost"
+    for address in sorted(addresses, key=lambda text: ":" in text):
         if (
             literal or not ipaddress.ip_address(address.partition("%")[0]).is_loopback
         ) and _is_ours(address):
@@ -135,10 +135,10 @@ def _connected(jvm: int) -> str | None:
     except OSError:
         return None
     rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    own = [row for row in rows if len(row) > 9 and row[9] in inodes]
-    ports = {row[1].rpartition(":")[2] for row in own if row[3] == _LISTEN}
+    jvm_rows = [row for row in rows if len(row) > 9 and row[9] in inodes]
+    ports = {row[1].rpartition(":")[2] for row in jvm_rows if row[3] == _LISTEN}
     counts: dict[str, int] = {}
-    for row in own:
+    for row in jvm_rows:
         local, _, port = row[1].rpartition(":")
         remote = row[2].rpartition(":")[0]
         if row[3] == _ESTABLISHED and port in ports and remote != local:
@@ -242,8 +242,8 @@ def service_settings(
             "SPARK_CHANNEL_TLS_CERTIFICATE and SPARK_CHANNEL_TLS_KEY go together",
             option="SPARK_CHANNEL_TLS_KEY",
         )
-    if own := os.environ.get("SPARK_CHANNEL_HOST"):
-        name = own
+    if host_set := os.environ.get("SPARK_CHANNEL_HOST"):
+        name = host_set
     elif _LOCAL_MASTER.search(command):
         return settings
     else:
@@ -256,13 +256,13 @@ def _file_in(variable: str) -> str | None:
     Raises:
         OptionError: the path is relative, and the working directory of the driver is not known.
     """
-    given = os.environ.get(variable)
-    if not given:
+    path_set = os.environ.get(variable)
+    if not path_set:
         return None
     try:
-        return absolute_path(given, uri=False)
+        return absolute_path(path_set, uri=False)
     except ValueError as error:
-        raise OptionError(f"{variable} takes {error}", option=variable, got=given) from None
+        raise OptionError(f"{variable} takes {error}", option=variable, got=path_set) from None
 
 
 def _port(text: str) -> int:

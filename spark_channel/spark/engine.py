@@ -87,7 +87,7 @@ class SparkEngine:
 
     def run(self, runner: Runner[_T], groups: Sequence[TaskGroup], job: str) -> list[_T]:
         outcomes = run_groups(self._spark, _SparkTask(runner), groups, job)
-        ended = first_original(each.error for each in outcomes if isinstance(each, _Ended))
+        ended = first_original(outcome.error for outcome in outcomes if isinstance(outcome, _Ended))
         if ended is not None:
             raise ended
         return outcomes
@@ -193,11 +193,14 @@ def open_session(master: str | None, conf: dict[str, str], name: str) -> Iterato
     if master is not None or local:
         builder = builder.master(master or "local[*]")
     # nonstrict: the partitions of a table of Hive are those that the rows name, as hivewriter writes.
-    own = {"spark.ui.showConsoleProgress": "false", "hive.exec.dynamic.partition.mode": "nonstrict"}
+    defaults = {
+        "spark.ui.showConsoleProgress": "false",
+        "hive.exec.dynamic.partition.mode": "nonstrict",
+    }
     if not submitted:
         # FATAL: spark-channel prints the reason of a failed task once; the JVM would log a page before it.
-        own |= {"spark.ui.enabled": "false", "spark.log.level": "FATAL"}
-    for key, value in (own | conf).items():
+        defaults |= {"spark.ui.enabled": "false", "spark.log.level": "FATAL"}
+    for key, value in (defaults | conf).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():

@@ -54,10 +54,10 @@ def check_server(spark: SparkSession) -> None:
     Raises:
         UnsupportedError: it has none, lacks what that needs, or has another version.
     """
-    own = __version__
+    mine = __version__
     spark.dataSource.register(VersionDataSource)
     try:
-        (found,) = spark.read.format(VersionDataSource.name()).load().schema.names
+        (theirs,) = spark.read.format(VersionDataSource.name()).load().schema.names
     except PySparkException as error:
         absent = _ABSENT.search(str(error))
         if absent is None:
@@ -66,7 +66,7 @@ def check_server(spark: SparkSession) -> None:
         if name in ("spark_channel", "pyspark_channel"):
             raise UnsupportedError(
                 "the server of this Spark Connect session has no spark-channel: install spark-channel "
-                f"{own} where its driver and executors run, or send it for the session by spark_channel.ship(spark), "
+                f"{mine} where its driver and executors run, or send it for the session by spark_channel.ship(spark), "
                 "then call register again"
             ) from error
         if not name.startswith("spark_channel."):
@@ -74,10 +74,10 @@ def check_server(spark: SparkSession) -> None:
                 f"the server of this Spark Connect session lacks {name}, which spark-channel needs: install it "
                 "where its driver and executors run"
             ) from error
-        found = "of another version"  # that has no such module
-    if found != own:
+        theirs = "of another version"  # that has no such module
+    if theirs != mine:
         raise UnsupportedError(
-            f"the server of this Spark Connect session has a spark-channel {found}, and this client has {own}: {_HOW}"
+            f"the server of this Spark Connect session has a spark-channel {theirs}, and this client has {mine}: {_HOW}"
         )
 
 
@@ -117,14 +117,14 @@ def _archive() -> Path:
     archive = _archive_of(__file__)
     if archive is not None:
         return Path(shutil.copyfile(archive, folder / f"{archive.stem}.zip"))
-    made = folder / f"spark_channel-{__version__}.zip"
+    zip_path = folder / f"spark_channel-{__version__}.zip"
     home = Path(__file__).parents[1]
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as written:
+    with zipfile.ZipFile(zip_path, "w", zipfile.ZIP_DEFLATED) as written:
         for path in sorted(home.rglob("*")):
             if path.is_file() and path.suffix != ".pyc":
                 written.write(path, path.relative_to(home.parent))
         written.write(home.parent / "pyspark_channel.py", "pyspark_channel.py")
-    return made
+    return zip_path
 
 
 def _archive_of(module_file: str) -> Path | None:
@@ -178,4 +178,6 @@ def pythons_of_tasks(spark: SparkSession, tasks: int) -> list[TaskPython]:
         rows = [tuple(row) for row in numbers.mapInArrow(look_in_batches, schema).collect()]
     else:
         rows = context.parallelize(range(tasks), tasks).map(lambda _: look()).collect()
-    return sorted({TaskPython(*row) for row in rows}, key=lambda each: (each.host, each.version))
+    return sorted(
+        {TaskPython(*row) for row in rows}, key=lambda python: (python.host, python.version)
+    )

@@ -56,10 +56,10 @@ def note_planned(stored: Stored | None) -> None:
     name = f"{_driver()}{hashlib.sha256(text.encode()).hexdigest()[:24]}"
     try:
         with _folder(private_directory(), _READS, make=True) as directory:
-            for each in os.listdir(directory):  # noqa: PTH208 - a descriptor
-                if _is_gone(each):
+            for entry in os.listdir(directory):  # noqa: PTH208 - a descriptor
+                if _is_gone(entry):
                     with contextlib.suppress(OSError):
-                        os.unlink(each, dir_fd=directory)
+                        os.unlink(entry, dir_fd=directory)
             if not _tables(directory, name):
                 _write(directory, name, [_plain(stored)])
     except (OSError, ServiceUnavailableError) as error:
@@ -70,7 +70,7 @@ def planned_reads() -> tuple[Stored, ...]:
     """For a planner: return the tables that queries of this driver have read, or will read."""
     try:
         with _folder(private_directory(), _READS) as directory:
-            names = [each for each in os.listdir(directory) if each.startswith(_driver())]  # noqa: PTH208 - as above
+            names = [name for name in os.listdir(directory) if name.startswith(_driver())]  # noqa: PTH208 - as above
             return tuple(stored for name in sorted(names) for stored in _tables(directory, name))
     except (OSError, ServiceUnavailableError):
         return ()
@@ -78,25 +78,25 @@ def planned_reads() -> tuple[Stored, ...]:
 
 def note_read(task: TaskContext, stored: Stored) -> None:
     """For the source: note that the next rows of this task come from these tables."""
-    own, name = _executor_directory(), _name(task)
-    if own is None:
+    executor_folder, name = _executor_directory(), _name(task)
+    if executor_folder is None:
         return
     try:
-        with _folder(own, _READS, make=True) as directory:
-            known = _tables(directory, name)
-            if stored not in known:
-                _write(directory, name, [_plain(each) for each in (*known, stored)])
+        with _folder(executor_folder, _READS, make=True) as directory:
+            noted = _tables(directory, name)
+            if stored not in noted:
+                _write(directory, name, [_plain(table) for table in (*noted, stored)])
     except OSError as error:
         _log.warning(_UNKNOWN, error)
 
 
 def reads_of_task(task: TaskContext) -> tuple[Stored, ...]:
     """For the sink: return the tables that the sources of this task have read so far."""
-    own = _executor_directory()
-    if own is None:
+    executor_directory = _executor_directory()
+    if executor_directory is None:
         return ()
     try:
-        with _folder(own, _READS) as directory:
+        with _folder(executor_directory, _READS) as directory:
             return tuple(_tables(directory, _name(task)))
     except OSError:
         return ()
@@ -121,15 +121,15 @@ def _name(task: TaskContext) -> str:
 
 def _executor_directory() -> Path | None:
     """Return the executor's block directory; None when it is not known, or other users may write there."""
-    given = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-    if not given:
+    local_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    if not local_dir:
         return None
     try:
-        status = os.lstat(given)
+        status = os.lstat(local_dir)
     except OSError:
         return None
     is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    return Path(given) if is_own and not status.st_mode & 0o022 else None
+    return Path(local_dir) if is_own and not status.st_mode & 0o022 else None
 
 
 def _plain(stored: Stored) -> list[Any]:
@@ -149,7 +149,7 @@ def _stored(plain: list[Any]) -> Stored:
 
 def _tables(directory: int, name: str) -> list[Stored]:
     with contextlib.suppress(TypeError, ValueError):
-        return [_stored(each) for each in read_private(directory, name, _LARGEST)]
+        return [_stored(plain) for plain in read_private(directory, name, _LARGEST)]
     return []
 
 
@@ -165,18 +165,18 @@ def note_origin(task: TaskContext, origin: str) -> None:
     Raises:
         SourceError: it cannot be noted, so that the sink could not publish the rows under its name.
     """
-    found = _attempt(task)
-    if found is None:
+    attempt_key = _attempt(task)
+    if attempt_key is None:
         return
-    name, attempt = found
+    name, attempt = attempt_key
     try:
         with _folder(private_directory(), _ORIGINS, make=True) as directory:
-            known = _origins(directory, name, attempt)
-            if origin in known:
+            origins = _origins(directory, name, attempt)
+            if origin in origins:
                 return
-            if not known:
+            if not origins:
                 _sweep(directory)
-            _write(directory, name, {"attempt": attempt, "origins": [*known, origin]})
+            _write(directory, name, {"attempt": attempt, "origins": [*origins, origin]})
     except (OSError, ServiceUnavailableError) as error:
         raise SourceError(
             f"the tunnel range of these rows cannot be noted for the sink of the task ({error}): "
@@ -186,27 +186,27 @@ def note_origin(task: TaskContext, origin: str) -> None:
 
 def origins_of_task(task: TaskContext) -> list[str]:
     """For the sink: return the origins noted so far; [] when the rows come from another source."""
-    found = _attempt(task)
-    if found is None:
+    attempt_key = _attempt(task)
+    if attempt_key is None:
         return []
     try:
         with _folder(private_directory(), _ORIGINS) as directory:
-            return _origins(directory, *found)
+            return _origins(directory, *attempt_key)
     except (OSError, ServiceUnavailableError):
         return []
 
 
 def forget_origins(task: TaskContext) -> None:
     """For the sink, once it has taken all rows: remove the file."""
-    found = _attempt(task)
-    if found is None:
+    attempt_key = _attempt(task)
+    if attempt_key is None:
         return
     with (
         contextlib.suppress(OSError, ServiceUnavailableError),
         _folder(private_directory(), _ORIGINS) as directory,
     ):
-        if _origins(directory, *found):
-            os.unlink(found[0], dir_fd=directory)
+        if _origins(directory, *attempt_key):
+            os.unlink(attempt_key[0], dir_fd=directory)
 
 
 def _attempt(task: TaskContext) -> tuple[str, str] | None:
@@ -217,7 +217,9 @@ def _attempt(task: TaskContext) -> tuple[str, str] | None:
     )
     if not query or batch is None:
         return None
-    plain = "".join(each for each in query if each.isalnum() or each == "-")[:64]
+    plain = "".join(character for character in query if character.isalnum() or character == "-")[
+        :64
+    ]
     name = f"{plain}-{task.partitionId()}-{task.attemptNumber()}"
     return name, f"{query}/{batch}/{task.stageId()}/{task.taskAttemptId()}"
 

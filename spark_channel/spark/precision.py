@@ -40,12 +40,12 @@ class DeclaredPrecision:
     @classmethod
     def of(cls, schema: StructType) -> "DeclaredPrecision | None":
         """None: Arrow's types say all that the schema does."""
-        found = tuple(
+        columns = tuple(
             (number, field.name, field.dataType)
             for number, field in enumerate(schema.fields)
             if any(_unit(kind) is not None for _, kind in types_inside(field.dataType, field.name))
         )
-        return cls(found) if found else None
+        return cls(columns) if columns else None
 
     def check(self, batch: pa.RecordBatch) -> None:
         """
@@ -66,33 +66,36 @@ def _unit(kind: DataType) -> int | None:
     return None
 
 
-def _check(values: pa.Array, kind: DataType, place: str) -> None:
+def _check(values: pa.Array, kind: DataType, path: str) -> None:
     unit = _unit(kind)
     if unit is not None:
-        _check_unit(values, kind, unit, place)
+        _check_unit(values, kind, unit, path)
     elif isinstance(kind, StructType):
         for inner, field in zip(values.flatten(), kind.fields, strict=True):
-            _check(inner, field.dataType, f"{place}.{field.name}")
+            _check(inner, field.dataType, f"{path}.{field.name}")
     elif isinstance(kind, ArrayType):
-        _check(values.flatten(), kind.elementType, f"{place}.element")
+        _check(values.flatten(), kind.elementType, f"{path}.element")
     elif isinstance(kind, MapType):
         keys, items = entries_of(values)
-        _check(keys, kind.keyType, f"{place}.key")
-        _check(items, kind.valueType, f"{place}.value")
+        _check(keys, kind.keyType, f"{path}.key")
+        _check(items, kind.valueType, f"{path}.value")
 
 
-def _check_unit(values: pa.Array, kind: DataType, unit: int, place: str) -> None:
+def _check_unit(values: pa.Array, kind: DataType, unit: int, path: str) -> None:
     numbers = values.cast(pa.int64())
-    rest = pc.subtract(numbers, pc.multiply(pc.divide(numbers, unit), unit))
-    index = pc.index(pc.not_equal(rest, 0), True).as_py()
+    remainder = pc.subtract(numbers, pc.multiply(pc.divide(numbers, unit), unit))
+    index = pc.index(pc.not_equal(remainder, 0), True).as_py()
     if index < 0:
         return
     declared = kind.simpleString().upper()
     if isinstance(kind, DayTimeIntervalType):
-        shown, wider = f"an interval of {values[index].as_py()}", "INTERVAL DAY TO SECOND"
+        value, wider = f"an interval of {values[index].as_py()}", "INTERVAL DAY TO SECOND"
     else:
-        shown, wider = str(values.slice(index, 1).cast(pa.string())[0]), "more digits, or STRING"
+        value, wider = (
+            str(values.slice(index, 1).cast(pa.string())[0]),
+            "more digits, or STRING",
+        )
     raise SchemaError(
-        f"column {place!r} holds {shown}, which is not a value of {declared}, the type in Spark's schema. Spark would "
+        f"column {path!r} holds {value}, which is not a value of {declared}, the type in Spark's schema. Spark would "
         f"show the value but cut it when it is written: read the column by .schema(...) with {wider}"
     )

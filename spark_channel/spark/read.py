@@ -134,8 +134,8 @@ class ChannelReader(Versioned, DataSourceReader):
             splits = self._reader.joined(splits)
         for remark in self._reader.remarks(splits):
             _log.warning(remark)
-        if why := one_split(self._options, splits, channels, self._source):
-            _log.warning(why)
+        if warning := one_split(self._options, splits, channels, self._source):
+            _log.warning(warning)
         tasks = merge_tasks(
             splits, reader_marks=[self._reader.resource_mark(split) for split in splits]
         )
@@ -210,8 +210,8 @@ class ChannelReader(Versioned, DataSourceReader):
             counters = link.counters(
                 partition.group.id,
                 **pass_of(task),
-                rows_expected=_total([each.split.rows for each in partition.group.tasks]),
-                bytes_expected=_total([each.split.nbytes for each in partition.group.tasks]),
+                rows_expected=_total([task.split.rows for task in partition.group.tasks]),
+                bytes_expected=_total([task.split.nbytes for task in partition.group.tasks]),
                 execution=execution or "",
             )
             group = GroupRead(
@@ -233,8 +233,8 @@ class ChannelReader(Versioned, DataSourceReader):
 
 
 def _total(estimates: list[int | None]) -> int | None:
-    known = [estimate for estimate in estimates if estimate is not None]
-    return sum(known) if len(known) == len(estimates) else None
+    known_estimates = [estimate for estimate in estimates if estimate is not None]
+    return sum(known_estimates) if len(known_estimates) == len(estimates) else None
 
 
 _FEW_ROWS = 10_000
@@ -242,8 +242,13 @@ _FEW_ROWS = 10_000
 
 def one_split(options: ReadOptions, splits: Sequence[Split], channels: int, source: str) -> str:
     """Why a read that asks for a speed or for channels has one, and what to index; empty where that does not matter."""
-    asked = is_limited(options) or options.channels is not None
-    if not asked or len(splits) != 1 or channels < 2 or not hasattr(options, "partition_column"):
+    asks_for_speed = is_limited(options) or options.channels is not None
+    if (
+        not asks_for_speed
+        or len(splits) != 1
+        or channels < 2
+        or not hasattr(options, "partition_column")
+    ):
         return ""
     rows = splits[0].rows
     if options.partition_column is not None or (rows is not None and rows < _FEW_ROWS):

@@ -50,26 +50,26 @@ def as_spark(schema: pa.Schema, *, times: bool = True) -> StructType:
     Raises:
         SchemaError: a type that Spark cannot hold, or a column name that occurs twice.
     """
-    seen: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in schema.names:
-        if name.lower() in seen:
+        if name.lower() in names:
             raise SchemaError(
-                f"columns {seen[name.lower()]!r} and {name!r} differ only in case, which Spark does not distinguish: "
+                f"columns {names[name.lower()]!r} and {name!r} differ only in case, which Spark does not distinguish: "
                 "omit one with option 'columns', or rename it in the source"
             )
-        seen[name.lower()] = name
+        names[name.lower()] = name
     if not times:
         schema = pa.schema([field.with_type(_times_as_text(field.type)) for field in schema])
     plain = pa.schema([_plain_field(field, field.name) for field in schema])
     spark: StructType = from_arrow_schema(plain, prefer_timestamp_ntz=True)
-    for field, given in zip(spark.fields, schema, strict=True):
-        field.dataType = _with_nanoseconds(field.dataType, given.type)
+    for field, arrow_field in zip(spark.fields, schema, strict=True):
+        field.dataType = _with_nanoseconds(field.dataType, arrow_field.type)
     for name, length in text_lengths(schema).items():
         spark[name].metadata = {TEXT_LENGTH: length}
     for field in schema:
         if comment := (field.metadata or {}).get(b"comment"):
-            kept = spark[field.name].metadata or {}
-            spark[field.name].metadata = {**kept, "comment": comment.decode(errors="replace")}
+            metadata = spark[field.name].metadata or {}
+            spark[field.name].metadata = {**metadata, "comment": comment.decode(errors="replace")}
     return spark
 
 
@@ -82,39 +82,41 @@ def as_arrow(schema: StructType) -> pa.Schema:
     for field in schema.fields:
         _refuse_without_arrow(field.dataType, field.name)
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
-        made = to_arrow_schema(schema, timezone="UTC")
+        arrow_schema = to_arrow_schema(schema, timezone="UTC")
     else:
-        made = to_arrow_schema(schema)  # before 4.2 it always used UTC
-    return pa.schema([field.remove_metadata() for field in made])
+        arrow_schema = to_arrow_schema(schema)  # before 4.2 it always used UTC
+    return pa.schema([field.remove_metadata() for field in arrow_schema])
 
 
 def spark_text_lengths(schema: StructType) -> dict[str, str]:
     """Return the text lengths in the columns' metadata, which Spark keeps for columns that are selected unchanged."""
-    found = {field.name: length_in(field.metadata) for field in schema.fields}
-    return {name: length for name, length in found.items() if length is not None}
+    lengths = {field.name: length_in(field.metadata) for field in schema.fields}
+    return {name: length for name, length in lengths.items() if length is not None}
 
 
-def _with_nanoseconds(kind: DataType, given: pa.DataType) -> DataType:
-    """`kind`, made of the Arrow type `given`, with TIME(9) for nanoseconds, for which pyspark has TIME(6)."""
-    given = plain_type(given)
-    if pt.is_time64(given) and given.unit == "ns" and _NANOSECOND_TIMES:
+def _with_nanoseconds(kind: DataType, arrow_type: pa.DataType) -> DataType:
+    """`kind`, made of the Arrow type `arrow_type`, with TIME(9) for nanoseconds, for which pyspark has TIME(6)."""
+    arrow_type = plain_type(arrow_type)
+    if pt.is_time64(arrow_type) and arrow_type.unit == "ns" and _NANOSECOND_TIMES:
         return pyspark.sql.types.TimeType(9)
     if isinstance(kind, ArrayType):
-        return ArrayType(_with_nanoseconds(kind.elementType, given.value_type), kind.containsNull)
+        return ArrayType(
+            _with_nanoseconds(kind.elementType, arrow_type.value_type), kind.containsNull
+        )
     if isinstance(kind, MapType):
-        key = _with_nanoseconds(kind.keyType, given.key_type)
-        value = _with_nanoseconds(kind.valueType, given.item_type)
+        key = _with_nanoseconds(kind.keyType, arrow_type.key_type)
+        value = _with_nanoseconds(kind.valueType, arrow_type.item_type)
         return MapType(key, value, kind.valueContainsNull)
     if isinstance(kind, StructType):
-        for field, inner in zip(kind.fields, given, strict=True):
+        for field, inner in zip(kind.fields, arrow_type, strict=True):
             field.dataType = _with_nanoseconds(field.dataType, inner.type)
     return kind
 
 
 def has_times(kind: pa.DataType) -> bool:
     """Whether the type contains a time of day."""
-    found: bool = not _times_as_text(kind).equals(kind)
-    return found
+    has_time: bool = not _times_as_text(kind).equals(kind)
+    return has_time
 
 
 def _times_as_text(kind: pa.DataType) -> pa.DataType:
@@ -134,20 +136,20 @@ def _times_as_text(kind: pa.DataType) -> pa.DataType:
 
 def _refuse_without_arrow(kind: DataType, path: str) -> None:
     """Spark hands over VARIANT and GEOMETRY as structs of bytes, which a target would keep as that."""
-    for place, inner in types_inside(kind, path):
+    for column, inner in types_inside(kind, path):
         name = type(inner).__name__
         if name in (
             "CharType",
             "VarcharType",
         ):  # a session keeps them by spark.sql.preserveCharVarcharTypeInfo
             raise SchemaError(
-                f"column {place!r} is of type {inner.simpleString().upper()}, which Spark passes to no Python source: "
+                f"column {column!r} is of type {inner.simpleString().upper()}, which Spark passes to no Python source: "
                 "declare STRING in the schema of a read, or cast it to string before a write"
             )
         if name in _WITHOUT_ARROW:
             raise SchemaError(
-                f"column {place!r} is of type {inner.simpleString().upper()}, which would arrive as Spark's internal "
-                f"bytes, and which this format cannot carry: {_WITHOUT_ARROW[name].format(place)}"
+                f"column {column!r} is of type {inner.simpleString().upper()}, which would arrive as Spark's internal "
+                f"bytes, and which this format cannot carry: {_WITHOUT_ARROW[name].format(column)}"
             )
 
 

@@ -129,9 +129,9 @@ def slots_of(get: _Get, cores: int) -> int | None:
     executors = _number(
         get("spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances")
     )
-    own = _number(get("spark.executor.cores"))
-    if executors is not None and own is not None:
-        return max(1, executors * (own // cpus))
+    executor_cores = _number(get("spark.executor.cores"))
+    if executors is not None and executor_cores is not None:
+        return max(1, executors * (executor_cores // cpus))
     return None if dynamic else max(1, cores // cpus)
 
 
@@ -402,10 +402,10 @@ def _hide_logins(spark: SparkSession) -> None:
 def setting_of(spark: SparkSession, name: str) -> str | None:
     """A setting of the session; None when it is unset, or may not be read."""
     try:
-        found = spark.conf.get(name, None)
+        value = spark.conf.get(name, None)
     except Exception:  # what a closed session raises differs from platform to platform
         return None
-    return None if found is None else str(found)
+    return None if value is None else str(value)
 
 
 def is_local(spark: SparkSession) -> bool:
@@ -418,9 +418,11 @@ def session_slots(spark: SparkSession) -> int | None:
     context = context_of(spark)
     if context is None:
         cores = setting_of(spark, "spark.default.parallelism")
-        known = setting_of(spark, "spark.master") is not None
+        is_readable = setting_of(spark, "spark.master") is not None
         return (
-            slots_of(lambda name: setting_of(spark, name), int(cores)) if known and cores else None
+            slots_of(lambda name: setting_of(spark, name), int(cores))
+            if is_readable and cores
+            else None
         )
     return slots_of(context.getConf().get, int(context.defaultParallelism))
 

@@ -121,8 +121,8 @@ class ChannelDataSource(Versioned, DataSource):
         with self._on_the_driver():
             _refuse_catalog(self.options)
             _refuse_other_engine(schema)
-            own = schema == self._own_schema
-            return ChannelReader(self.options, schema, self._facts(), self._load, own_schema=own)
+            is_own = schema == self._own_schema
+            return ChannelReader(self.options, schema, self._facts(), self._load, own_schema=is_own)
 
     def writer(
         self, schema: "StructType", overwrite: bool
@@ -141,14 +141,14 @@ class ChannelDataSource(Versioned, DataSource):
         if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
             from spark_channel.spark.stream_read import ChannelStreamReader
 
-            made = ChannelStreamReader
+            reader_class = ChannelStreamReader
         else:
             from spark_channel.spark.stream_admission import AdmittingStreamReader
 
-            made = AdmittingStreamReader
+            reader_class = AdmittingStreamReader
         # pyspark's runner of streaming sources hides the error behind another one: the traceback is needed
         with relative_to(self.directory or _working_directory()):
-            return made(self.options, schema, self._facts())
+            return reader_class(self.options, schema, self._facts())
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "ChannelStreamWriter":
         from spark_channel.spark.stream_write import OF_THE_QUERY, stream_writer
@@ -232,13 +232,13 @@ def scan_lines(options: Mapping[str, str]) -> list[str]:
     reads = split_options(options)[1]
     connector = find_connector(reads, "reader")
     reader, _ = connector.reader_with(reads)
-    asked = reader.options
-    source = f"{connector.name} {describe(asked)}"
-    limits = JobLimits.of(asked).of_spec(per_mark=asked.limit_per_mark)
+    read_options = reader.options
+    source = f"{connector.name} {describe(read_options)}"
+    limits = JobLimits.of(read_options).of_spec(per_mark=read_options.limit_per_mark)
     return [
         f"channel: {source}",
-        f"  columns: {', '.join(asked.columns) if asked.columns else 'all'}",
-        f"  where: {asked.where or 'all rows'}",
+        f"  columns: {', '.join(read_options.columns) if read_options.columns else 'all'}",
+        f"  where: {read_options.where or 'all rows'}",
         f"  {before_lines('', JobSpec('read', source=source, **limits))[-1]}",
     ]
 

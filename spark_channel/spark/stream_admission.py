@@ -31,8 +31,10 @@ class AdmittingStreamReader(ChannelStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override] # only sources with admission take these arguments
-        standing, asked = self._standing(), self._asked(limit)
-        return standing.latest(start, self._beside(asked) if standing.is_beside(start) else asked)
+        standing, asked_limit = self._standing(), self._asked(limit)
+        return standing.latest(
+            start, self._beside(asked_limit) if standing.is_beside(start) else asked_limit
+        )
 
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
@@ -43,9 +45,9 @@ class AdmittingStreamReader(ChannelStreamReader, SupportsTriggerAvailableNow):
 
     def _asked(self, limit: ReadLimit) -> FeedLimit:
         """Spark knows of rows or of bytes, not of both: the other one is this source's own."""
-        own = self._limit()
+        own_limit = self._limit()
         if isinstance(limit, ReadMaxRows):
-            return FeedLimit(limit.max_rows, own.nbytes)
+            return FeedLimit(limit.max_rows, own_limit.nbytes)
         if isinstance(limit, ReadMaxBytes):
-            return FeedLimit(own.rows, limit.max_bytes)
+            return FeedLimit(own_limit.rows, limit.max_bytes)
         return FeedLimit()

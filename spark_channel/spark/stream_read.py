@@ -142,18 +142,20 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
         limits = JobLimits.of(self._options).watching(self._source.reader)
         fetch = self._source.reader.fetch_size = limits.fetch_size(channels)
         ranges = self._standing().ranges(start, end)
-        self._remark([split for each in ranges for split in each.splits])
+        self._remark([split for one_range in ranges for split in one_range.splits])
         falls_back = limits.static(1) is not None
         service = reach_service(
             self._options, host=self._facts.driver_host, can_do_without=falls_back
         )
         slots = slots_now(service, self._facts.slots) if falls_back else None
         planned: list[tuple[TaskGroup, str]] = []
-        for each in ranges:
+        for one_range in ranges:
             share = max(1, channels // len(ranges))
-            tasks = merge_tasks(each.splits)
+            tasks = merge_tasks(one_range.splits)
             for group in assign_fairly(tasks, share, self._options.channels_per_task):
-                planned.append((TaskGroup(len(planned), group.tasks, group.channels), each.origin))
+                planned.append(
+                    (TaskGroup(len(planned), group.tasks, group.channels), one_range.origin)
+                )
         shares = static_shares(limits, [group for group, _ in planned], slots)
         behind, lag = (
             ("", {}) if service is None else self._lag.look(lambda: self._standing().behind(end))
@@ -273,9 +275,9 @@ def query_id(task: TaskContext) -> str:
     return task.getLocalProperty("sql.streaming.queryId") or ""
 
 
-def batch_limit(options: ReadOptions, given: FeedLimit, seconds: int = _BATCH_SECONDS) -> FeedLimit:
+def batch_limit(options: ReadOptions, limit: FeedLimit, seconds: int = _BATCH_SECONDS) -> FeedLimit:
     """Return the limit of a micro-batch; with only a speed limit, the rows that it allows in this many seconds."""
-    if given:
-        return given
+    if limit:
+        return limit
     rows, nbytes = options.rows_per_second, options.bytes_per_second
     return FeedLimit(rows and rows * seconds, nbytes and nbytes * seconds)

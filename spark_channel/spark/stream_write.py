@@ -66,12 +66,14 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
     def __init__(
         self, options: Mapping[str, str], schema: StructType, overwrite: bool, facts: SessionFacts
     ) -> None:
-        given = {key: value for key, value in options.items() if key.lower() not in OF_THE_QUERY}
-        connector = find_connector(given, "writer")
-        self._writer, warnings = connector.writer_with(given)
+        writer_options = {
+            key: value for key, value in options.items() if key.lower() not in OF_THE_QUERY
+        }
+        connector = find_connector(writer_options, "writer")
+        self._writer, warnings = connector.writer_with(writer_options)
         for warning in warnings:
             _log.warning(warning)
-        self._remark = experiment_remark([(connector, given)])
+        self._remark = experiment_remark([(connector, writer_options)])
         self._options: WriteOptions = self._writer.options
         _refuse(self._options)
         refuse_on_stall(self._options)
@@ -210,7 +212,9 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if self._remark and batchId == 0:  # one line a query, though each batch has its own writer
             _log.warning(self._remark)
-        if any(isinstance(each, StreamMessage) and each.misses_batches for each in messages):
+        if any(
+            isinstance(message, StreamMessage) and message.misses_batches for message in messages
+        ):
             _log.warning(
                 "%s has no rows of this query before batch %d: if earlier batches had rows, another target has them. "
                 "A checkpoint belongs to one target; for all rows, begin the query with a new checkpoint directory",
@@ -270,15 +274,17 @@ def _refuse(options: WriteOptions) -> None:
 
 def _by_job(messages: list[WriterCommitMessage | None]) -> list[tuple[WritePlan, list[Receipt]]]:
     """The receipts of each job, in the order of their names."""
-    found: dict[str, tuple[WritePlan, list[Receipt]]] = {}
+    receipts_by_job: dict[str, tuple[WritePlan, list[Receipt]]] = {}
     for message in messages:
         if (
             isinstance(message, StreamMessage)
             and message.plan is not None
             and message.receipt is not None
         ):
-            found.setdefault(message.plan.job, (message.plan, []))[1].append(message.receipt)
-    return [found[job] for job in sorted(found)]
+            receipts_by_job.setdefault(message.plan.job, (message.plan, []))[1].append(
+                message.receipt
+            )
+    return [receipts_by_job[job] for job in sorted(receipts_by_job)]
 
 
 def _as_batches(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

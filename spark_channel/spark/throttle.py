@@ -63,7 +63,7 @@ def throttle(
         UnsupportedError: `df` is of a classic session, and this process has one of Spark Connect, too; or this is a
             query function of a declarative pipeline.
     """
-    given = {
+    settings = {
         "rowsPerSecond": rows_per_second,
         "bytesPerSecond": bytes_per_second,
         "sharedLimit": shared_limit,
@@ -71,7 +71,7 @@ def throttle(
         "limitFallback": limit_fallback,
     }
     options, _ = CommonOptions.parse(
-        {name: value for name, value in given.items() if value is not None}
+        {name: value for name, value in settings.items() if value is not None}
     )
     if not is_limited(options):
         raise OptionError(
@@ -185,9 +185,9 @@ class _Throttle(Versioned):
 def _check_types(schema: StructType) -> None:
     for field in schema.fields:
         for path, kind in types_inside(field.dataType, field.name):
-            why = _why_not(kind)
-            if why is not None:
-                raise SchemaError(f"column {path!r} {why}, which throttle cannot carry: cast it")
+            fault = _why_not(kind)
+            if fault is not None:
+                raise SchemaError(f"column {path!r} {fault}, which throttle cannot carry: cast it")
 
 
 def _why_not(kind: DataType) -> str | None:

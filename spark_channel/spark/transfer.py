@@ -48,35 +48,35 @@ _JAVA = re.compile(r"^(?:: )?(?:\w+\.)+[\w$]*(?:Exception|Error): (?P<text>.+)$"
 
 
 def carry_out(
-    spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any] | None = None
+    spark: SparkSession, spec: TransferSpec, job_settings: Mapping[str, Any] | None = None
 ) -> TransferReport:
-    """Run a transfer; `more` are options of the whole job beside those of `spec`. Raises as `transfer`."""
+    """Run a transfer; `job_settings` are options of the whole job beside those of `spec`. Raises as `transfer`."""
     context = context_of(spark)
     with nullcontext() if context is None else relative_to(directory_of(context)):
-        return _carry_out(spark, spec, more)
+        return _carry_out(spark, spec, job_settings)
 
 
 def _carry_out(
-    spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any] | None
+    spark: SparkSession, spec: TransferSpec, job_settings: Mapping[str, Any] | None
 ) -> TransferReport:
     if not spec.targets and (spec.reader.spark_format or spec.writer.spark_format):
-        return _copy_frames(spark, begin_transfer(job_options(spec, more or {})))
+        return _copy_frames(spark, begin_transfer(job_options(spec, job_settings or {})))
     register(spark)
-    return carry_out_on(SparkEngine(spark), spec, more)
+    return carry_out_on(SparkEngine(spark), spec, job_settings)
 
 
 def verify(
     spark: SparkSession,
     spec: TransferSpec,
-    more: Mapping[str, Any],
+    job_settings: Mapping[str, Any],
     settings: VerifySettings,
     repairs: RepairSettings | None = None,
 ) -> VerifyReport:
-    """Verify by Spark tasks; `more` are options of the whole job. Raises as `spark_channel.verify`."""
+    """Verify by Spark tasks; `job_settings` are options of the whole job. Raises as `spark_channel.verify`."""
     context = context_of(spark)
     with nullcontext() if context is None else relative_to(directory_of(context)):
         register(spark)
-        return verify_with(SparkEngine(spark), spec, more, settings, repairs)
+        return verify_with(SparkEngine(spark), spec, job_settings, settings, repairs)
 
 
 def _copy_frames(spark: SparkSession, job: JobOptions) -> TransferReport:
@@ -132,25 +132,29 @@ class _Run:
             with described(self._spark, job_spec.source, job_spec.target):
                 self._write(frame)
         except BaseException as error:
-            own = own_error(error)
-            reporter.enter(Phase.FAILED, error=reason_of(own or error))
-            if own is None or own is error:
+            channel_error = own_error(error)
+            reporter.enter(Phase.FAILED, error=reason_of(channel_error or error))
+            if channel_error is None or channel_error is error:
                 raise
-            raise own from error
+            raise channel_error from error
         rows = int(counted.get["rows"])
         dirty = self._refused(service) if spec.transformers else 0
-        if why := dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True):
-            why = f"{why}. The other rows are in {job_spec.target}: rows that Spark has written are not removed"
-            reporter.enter(Phase.FAILED, error=why, rows=rows)
-            raise DirtyRowsError(why)
+        if refusal := dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True):
+            refusal = f"{refusal}. The other rows are in {job_spec.target}: rows that Spark has written are not removed"
+            reporter.enter(Phase.FAILED, error=refusal, rows=rows)
+            raise DirtyRowsError(refusal)
         reporter.enter(Phase.DONE, rows=rows)
-        shown = self._counted(service)
+        service_report = self._counted(service)
         return TransferReport(
             job=self._id,
             kind="transfer",
             phase=str(Phase.DONE),
-            started_at=shown.started_at if shown else started.isoformat(timespec="seconds"),
-            seconds=shown.seconds if shown else round((utc_now() - started).total_seconds(), 3),
+            started_at=service_report.started_at
+            if service_report
+            else started.isoformat(timespec="seconds"),
+            seconds=service_report.seconds
+            if service_report
+            else round((utc_now() - started).total_seconds(), 3),
             rows=rows,
             bytes=0,
             rows_moved=rows,
@@ -175,8 +179,8 @@ class _Run:
 
     def _refused(self, service: ServiceAddress | None) -> int:
         """How many rows the transformers refused, as their tasks reported it."""
-        shown = self._counted(service)
-        return 0 if shown is None else shown.rows_dirty
+        counted = self._counted(service)
+        return 0 if counted is None else counted.rows_dirty
 
     def _counted(self, service: ServiceAddress | None) -> TransferReport | None:
         """Return the service's report of this job, so that the shown and the returned numbers use one clock."""
@@ -207,15 +211,15 @@ class _Run:
     def _read(self, end: Endpoint) -> DataFrame:
         options = _texts(end.options)
         if not end.spark_format:
-            own = _texts(
+            connector_options = _texts(
                 {**options, **({"reader": end.name} if end.name else {}), **self._reader_options()}
             )
-            given: dict[str, Any] = {**own}
-            schema = take_schema(given)
+            reader_options: dict[str, Any] = {**connector_options}
+            schema = take_schema(reader_options)
             reader = self._spark.read.format("channel")
             reader = reader if schema is None else reader.schema(schema)
-            path = given.pop("path", None)
-            return reader.options(**given).load(path)
+            path = reader_options.pop("path", None)
+            return reader.options(**reader_options).load(path)
         if end.name.lower() == "hive":
             query, table = options.get("query"), options.get("dbtable") or options.get("table")
             if (query is None) == (table is None):
@@ -247,9 +251,9 @@ class _Run:
         options = _texts(end.options)
         if not end.spark_format:
             named = {"writer": end.name} if end.name else {}
-            own = _texts({**options, **named, **self._job.job})
-            path = own.pop("path", None)
-            frame.write.format("channel").options(**own).mode(mode).save(path)
+            writer_options = _texts({**options, **named, **self._job.job})
+            path = writer_options.pop("path", None)
+            frame.write.format("channel").options(**writer_options).mode(mode).save(path)
             return
         if end.name.lower() == "hive":
             self._write_table(frame, options)
@@ -269,9 +273,9 @@ class _Run:
         try:
             _ = _load(self._spark.read.format(name), dict(options)).schema
         except Exception as error:
-            own = own_error(error)
-            if own is not None:
-                raise own from error
+            channel_error = own_error(error)
+            if channel_error is not None:
+                raise channel_error from error
             raise TargetError(
                 f"table {table} cannot be read: {_said(error)}. A job writes to tables that exist: "
                 "create it, or correct its name or the login"
@@ -355,8 +359,10 @@ def _load(reader: DataFrameReader, options: dict[str, str]) -> DataFrame:
 def _said(error: Exception) -> str:
     """Return a driver's message without Spark's stack frames."""
     text = str(error)
-    found = _JAVA.search(text)
-    return mask_text(found["text"] if found else text.partition("\n")[0])[:300].rstrip(". ")
+    java_message = _JAVA.search(text)
+    return mask_text(java_message["text"] if java_message else text.partition("\n")[0])[
+        :300
+    ].rstrip(". ")
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
@@ -380,8 +386,8 @@ def _limits(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(end: Endpoint) -> str:
     """Return the source or target in a few words, without secrets: "jdbc jdbc:oracle:...#orders"."""
-    given = {key.lower(): str(value) for key, value in end.options.items()}
-    place = without_login(given["url"]) if given.get("url") else mask_url(given.get("path", ""))
-    table = given.get("dbtable") or given.get("table") or ("(query)" if "query" in given else "")
+    texts = {key.lower(): str(value) for key, value in end.options.items()}
+    address = without_login(texts["url"]) if texts.get("url") else mask_url(texts.get("path", ""))
+    table = texts.get("dbtable") or texts.get("table") or ("(query)" if "query" in texts else "")
     parts = f" and {len(end.parts) - 1} more" if len(end.parts) > 1 else ""
-    return f"{end.name} {place}{'#' if place and table else ''}{table}{parts}".strip()
+    return f"{end.name} {address}{'#' if address and table else ''}{table}{parts}".strip()

@@ -121,8 +121,8 @@ def own_error(error: BaseException) -> ChannelError | None:
         return error
     if (missing := _missing_class(str(error))) is not None:
         return missing
-    found = _OURS.findall(str(error))
-    if not found:
+    own_errors = _OURS.findall(str(error))
+    if not own_errors:
         cancelled = _CANCELLED.search(str(error))
         if cancelled is None:
             return None
@@ -130,10 +130,10 @@ def own_error(error: BaseException) -> ChannelError | None:
             f"the job was cancelled in Spark ({cancelled[0].strip()}). Its staged rows are removed; with commit=task "
             "the rows of finished tasks stay in the target. Run it again to copy the rest"
         )
-    name, message = found[-1]
+    name, message = own_errors[-1]
     kind = getattr(errors, name, ChannelError)
-    made: ChannelError = kind(_SEE.sub("", message.strip()))
-    return made
+    rebuilt: ChannelError = kind(_SEE.sub("", message.strip()))
+    return rebuilt
 
 
 def _missing_class(text: str) -> MissingPackageError | None:
@@ -142,9 +142,9 @@ def _missing_class(text: str) -> MissingPackageError | None:
     if match is None:
         return None
     name = (match["named"] or "").replace("/", ".")
-    what = f"the class {name}" if name else "a JDBC driver for the url"
+    missing = f"the class {name}" if name else "a JDBC driver for the url"
     return MissingPackageError(
-        f"Spark does not have {what}: give the driver's jar with --conf spark.jars=/path/to/driver.jar "
+        f"Spark does not have {missing}: give the driver's jar with --conf spark.jars=/path/to/driver.jar "
         "(or its coordinates with --conf spark.jars.packages=group:name:version)",
         name=name,
     )
@@ -155,14 +155,14 @@ def connection_to_the_jvm() -> socket.socket | None:
 
     It is a variable of the daemon's function: pyspark offers no other access.
     """
-    found = _variable("sock")
-    return found if type(found) is socket.socket else None
+    sock = _variable("sock")
+    return sock if type(sock) is socket.socket else None
 
 
 def output_to_the_jvm() -> IO[bytes] | None:
     """The buffered file that pyspark writes batches into."""
-    found: IO[bytes] | None = _variable("outfile")
-    return found
+    outfile: IO[bytes] | None = _variable("outfile")
+    return outfile
 
 
 def _variable(name: str) -> Any:
@@ -268,8 +268,8 @@ def _open_descriptors() -> list[int]:
 
 def _sockets_at(descriptors: Iterable[int]) -> dict[int, int]:
     """Descriptor -> inode."""
-    found = {descriptor: _socket_at(descriptor) for descriptor in descriptors}
-    return {descriptor: inode for descriptor, inode in found.items() if inode is not None}
+    inodes = {descriptor: _socket_at(descriptor) for descriptor in descriptors}
+    return {descriptor: inode for descriptor, inode in inodes.items() if inode is not None}
 
 
 def _alive(descriptors: Iterable[int]) -> dict[int, int]:
@@ -312,11 +312,11 @@ def check_version(planned: str) -> None:
     Raises:
         UnsupportedError: this process has another version of the package than the one that pickled the object.
     """
-    own = version.__version__
-    if planned != own:
+    mine = version.__version__
+    if planned != mine:
         with without_traceback():
             raise UnsupportedError(
-                f"this Python process on {socket.gethostname()} has spark-channel {own}, and the job was planned by "
+                f"this Python process on {socket.gethostname()} has spark-channel {mine}, and the job was planned by "
                 f"{planned}: install one version on the driver and on all executors, or ship it with the job "
                 "(--archives, or spark_channel.ship(spark) before register)"
             )

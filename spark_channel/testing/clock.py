@@ -136,8 +136,8 @@ class VirtualClock:
         while True:
             with self._lock:
                 busy = [t for t in threads if t.ident not in self._blocked and t.is_alive()]
-                left = deadline - time.monotonic()
-                if busy and left <= 0:
+                remaining = deadline - time.monotonic()
+                if busy and remaining <= 0:
                     names = ", ".join(thread.name for thread in busy)
                     raise TimeoutError(f"not blocked on the clock after {timeout:g} s: {names}")
                 if not busy:
@@ -145,7 +145,7 @@ class VirtualClock:
                 unwatched = [thread for thread in busy if thread not in self._watched]
                 self._watched.update(unwatched)
                 if not unwatched:
-                    self._changed.wait(left)
+                    self._changed.wait(remaining)
             for thread in unwatched:
                 threading.Thread(target=self._tell_of_end, args=(thread,), daemon=True).start()
 

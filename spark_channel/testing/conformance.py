@@ -60,9 +60,9 @@ def rows_of(batches: Iterable[pa.RecordBatch] | pa.Table) -> Counter[str]:
     return rows
 
 
-def same_rows(found: Counter[str], wanted: Counter[str], when: str) -> None:
+def same_rows(rows: Counter[str], expected: Counter[str], when: str) -> None:
     """Fail unless both hold the same rows; shows the first few that one side lacks."""
-    lost, extra = wanted - found, found - wanted
+    lost, extra = expected - rows, rows - expected
     expect(
         not lost and not extra,
         f"{when}: {sum(lost.values())} rows missing (such as {list(lost)[:2]}), "
@@ -81,8 +81,8 @@ class HeldResources:
         for thread in set(threading.enumerate()) - self.threads:
             thread.join(_JOIN_SECONDS)
             expect(not thread.is_alive(), f"{when}: thread {thread.name!r} still runs")
-        more = held_resources().files - self.files
-        expect(not more, f"{when}: still open: {', '.join(more)}")
+        still_open = held_resources().files - self.files
+        expect(not still_open, f"{when}: still open: {', '.join(still_open)}")
 
 
 def held_resources() -> HeldResources:
@@ -204,9 +204,9 @@ class _Kit:
         table = self.read_back() if self.read_back is not None else None
         return Counter() if table is None else rows_of(table.select(_SCHEMA.names))
 
-    def expect_seen(self, wanted: Counter[str], when: str) -> None:
+    def expect_seen(self, expected: Counter[str], when: str) -> None:
         if self.read_back is not None:
-            same_rows(self.seen(), wanted, f"commit={self.commit}, {when}")
+            same_rows(self.seen(), expected, f"commit={self.commit}, {when}")
 
     def expect_unseen(self, before: Counter[str], when: str) -> None:
         """Rows of `commit=job` are not seen before the commit."""
@@ -214,11 +214,13 @@ class _Kit:
             self.expect_seen(before, when)
 
     def expect_clean(self, when: str) -> None:
-        left = self.leftovers() if self.leftovers is not None else ()
-        expect(not left, f"commit={self.commit}, {when}: staging still holds {list(left)}")
+        leftovers = self.leftovers() if self.leftovers is not None else ()
+        expect(
+            not leftovers, f"commit={self.commit}, {when}: staging still holds {list(leftovers)}"
+        )
 
     def publishes_once(self) -> None:
-        before, held = self.seen(), held_resources()
+        before, held_before = self.seen(), held_resources()
         one, two, three = _rows(5), _rows(1), _rows(7)
         writer, plan = self.begin()
         receipts = [
@@ -238,7 +240,7 @@ class _Kit:
         writer.abort(plan, None)
         self.expect_seen(after, "after abort() of what was published")
         self.expect_clean("after a commit")
-        held.expect_no_more("after a commit")
+        held_before.expect_no_more("after a commit")
 
     def derives_its_plan_again(self) -> None:
         before, rows, context = self.seen(), _rows(4), self.context()
@@ -282,14 +284,14 @@ class _Kit:
     def rolls_back(self) -> None:
         before, lost, rows = self.seen(), _rows(3), _rows(2)
         writer, plan = self.begin()
-        held = held_resources()
+        held_before = held_resources()
         attempt = writer.open(plan, 0, next(self.attempts))
         attempt.write(lost)
         attempt.flush()
         attempt.rollback()
         attempt.rollback()
         writer.open(plan, 1, next(self.attempts)).rollback()
-        held.expect_no_more("after rollback()")
+        held_before.expect_no_more("after rollback()")
         self.expect_seen(before, "after rollback()")
         writer.commit(plan, [self.run(writer, plan, 0, rows)])
         self.expect_seen(before + rows_of([rows]), "after a rollback and another attempt")
@@ -419,8 +421,8 @@ def _fresh_processes() -> Any:
 
     They have the environment that this one had when the first of them was started.
     """
-    known = multiprocessing.get_all_start_methods()
-    return multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
+    methods = multiprocessing.get_all_start_methods()
+    return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
 
 
 def _write_and_die(
@@ -459,17 +461,19 @@ def reader_conformance(
         AssertionError: says what the contract requires, and what the reader did.
     """
     schema = _schema(make_reader)
-    wanted = rows_of(expected) if expected is not None else _read_all(make_reader(), 1, schema)
+    expected_rows = (
+        rows_of(expected) if expected is not None else _read_all(make_reader(), 1, schema)
+    )
     if expected is not None:
         _same_schema(expected.schema, schema, "schema() differs from that of the expected rows")
-    _splits_cover_once(make_reader, schema, wanted, advice)
+    _splits_cover_once(make_reader, schema, expected_rows, advice)
     _retries_agree(make_reader, schema, advice)
-    _survives_pickling(make_reader, schema, wanted, advice)
+    _survives_pickling(make_reader, schema, expected_rows, advice)
     _closes_early(make_reader, advice)
-    _reads_side_by_side(make_reader, schema, wanted, advice)
-    _reads_one_after_another(make_reader, schema, wanted, advice)
-    _fetch_size_changes_nothing(make_reader, schema, wanted, advice)
-    _joining_changes_nothing(make_reader, schema, wanted, advice)
+    _reads_side_by_side(make_reader, schema, expected_rows, advice)
+    _reads_one_after_another(make_reader, schema, expected_rows, advice)
+    _fetch_size_changes_nothing(make_reader, schema, expected_rows, advice)
+    _joining_changes_nothing(make_reader, schema, expected_rows, advice)
 
 
 def _schema(make_reader: Callable[[], Reader]) -> pa.Schema:
@@ -484,8 +488,11 @@ def _schema(make_reader: Callable[[], Reader]) -> pa.Schema:
     return schema
 
 
-def _same_schema(found: pa.Schema, wanted: pa.Schema, when: str) -> None:
-    expect(found.equals(wanted), f"{when}: {found.to_string()}\n  instead of\n{wanted.to_string()}")
+def _same_schema(schema: pa.Schema, expected: pa.Schema, when: str) -> None:
+    expect(
+        schema.equals(expected),
+        f"{when}: {schema.to_string()}\n  instead of\n{expected.to_string()}",
+    )
 
 
 def _ready(make_reader: Callable[[], Reader], advice: int) -> tuple[Reader, list[Split]]:
@@ -521,14 +528,14 @@ def _read_all(reader: Reader, advice: int, schema: pa.Schema) -> Counter[str]:
 
 
 def _splits_cover_once(
-    make_reader: Callable[[], Reader], schema: pa.Schema, wanted: Counter[str], advice: int
+    make_reader: Callable[[], Reader], schema: pa.Schema, expected: Counter[str], advice: int
 ) -> None:
-    for asked in (1, advice, 3 * advice):
-        reader, splits = _ready(make_reader, asked)
-        if not wanted:
+    for splits_wanted in (1, advice, 3 * advice):
+        reader, splits = _ready(make_reader, splits_wanted)
+        if not expected:
             expect(not splits, f"an empty source has {len(splits)} splits; it should have none")
-        found = rows_of(batch for split in splits for batch in _read(reader, split, schema))
-        same_rows(found, wanted, f"split({asked}), all {len(splits)} splits read")
+        rows = rows_of(batch for split in splits for batch in _read(reader, split, schema))
+        same_rows(rows, expected, f"split({splits_wanted}), all {len(splits)} splits read")
         for split in splits:
             expect(split.rows is None or split.rows >= 0, f"a split estimates {split.rows} rows")
             expect(
@@ -544,17 +551,17 @@ def _retries_agree(make_reader: Callable[[], Reader], schema: pa.Schema, advice:
 
 
 def _survives_pickling(
-    make_reader: Callable[[], Reader], schema: pa.Schema, wanted: Counter[str], advice: int
+    make_reader: Callable[[], Reader], schema: pa.Schema, expected: Counter[str], advice: int
 ) -> None:
     reader, splits = _ready(make_reader, advice)
-    there = pickle.loads(pickle.dumps(reader))  # noqa: S301 - pickled on the line itself
+    unpickled = pickle.loads(pickle.dumps(reader))  # noqa: S301 - pickled on the line itself
     sent = pickle.loads(pickle.dumps(splits))  # noqa: S301 - bytes of this line
     expect(
         sent == splits,
         "splits are not equal to themselves after pickling; let params hold plain data",
     )
-    found = rows_of(batch for split in sent for batch in _read(there, split, schema))
-    same_rows(found, wanted, "pickled reader and splits, read in their new place")
+    rows = rows_of(batch for split in sent for batch in _read(unpickled, split, schema))
+    same_rows(rows, expected, "pickled reader and splits, read in their new place")
 
 
 def _closes_early(make_reader: Callable[[], Reader], advice: int) -> None:
@@ -580,15 +587,15 @@ def _closes_early(make_reader: Callable[[], Reader], advice: int) -> None:
 
 
 def _reads_side_by_side(
-    make_reader: Callable[[], Reader], schema: pa.Schema, wanted: Counter[str], advice: int
+    make_reader: Callable[[], Reader], schema: pa.Schema, expected: Counter[str], advice: int
 ) -> None:
     reader, splits = _ready(make_reader, advice)
-    found: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     errors: list[BaseException] = []
 
     def work(split: Split) -> None:
         try:
-            found.extend(_read(reader, split, schema))
+            batches.extend(_read(reader, split, schema))
         except BaseException as error:  # whatever it is, the test must hear of it
             errors.append(error)
 
@@ -603,11 +610,11 @@ def _reads_side_by_side(
         )
     if errors:
         raise AssertionError("reading splits in several threads at once failed") from errors[0]
-    same_rows(rows_of(found), wanted, "all splits read at once, in a thread each")
+    same_rows(rows_of(batches), expected, "all splits read at once, in a thread each")
 
 
 def _reads_one_after_another(
-    make_reader: Callable[[], Reader], schema: pa.Schema, wanted: Counter[str], advice: int
+    make_reader: Callable[[], Reader], schema: pa.Schema, expected: Counter[str], advice: int
 ) -> None:
     reader, splits = _ready(make_reader, advice)
     before = held_resources()
@@ -616,28 +623,28 @@ def _reads_one_after_another(
             batches = cast("Generator[pa.RecordBatch]", read(split))
             next(batches, None)
             batches.close()
-        found = rows_of(batch for split in splits for batch in read(split))
+        rows = rows_of(batch for split in splits for batch in read(split))
     same_rows(
-        found, wanted, "all splits read by one reading(), each after a read that was closed early"
+        rows, expected, "all splits read by one reading(), each after a read that was closed early"
     )
     before.expect_no_more("a reading() that has ended")
 
 
 def _fetch_size_changes_nothing(
-    make_reader: Callable[[], Reader], schema: pa.Schema, wanted: Counter[str], advice: int
+    make_reader: Callable[[], Reader], schema: pa.Schema, expected: Counter[str], advice: int
 ) -> None:
     for size in (FetchSize(rows=3), FetchSize(nbytes=1)):
         reader, splits = _ready(make_reader, advice)
         reader.fetch_size = size
-        found = rows_of(batch for split in splits for batch in _read(reader, split, schema))
-        same_rows(found, wanted, f"with {size}")
+        rows = rows_of(batch for split in splits for batch in _read(reader, split, schema))
+        same_rows(rows, expected, f"with {size}")
 
 
 def _joining_changes_nothing(
-    make_reader: Callable[[], Reader], schema: pa.Schema, wanted: Counter[str], advice: int
+    make_reader: Callable[[], Reader], schema: pa.Schema, expected: Counter[str], advice: int
 ) -> None:
     reader, splits = _ready(make_reader, advice)
     joined = reader.joined(splits)
     expect(len(joined) <= len(splits), f"joined() made {len(joined)} splits of {len(splits)}")
-    found = rows_of(batch for split in joined for batch in _read(reader, split, schema))
-    same_rows(found, wanted, "the splits that joined() returned")
+    rows = rows_of(batch for split in joined for batch in _read(reader, split, schema))
+    same_rows(rows, expected, "the splits that joined() returned")

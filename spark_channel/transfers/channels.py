@@ -24,12 +24,12 @@ class ChannelBound:
     channels: int
     reason: str
 
-    def remark(self, wanted: int) -> str:
+    def remark(self, asked_for: int) -> str:
         """What a job logs where fewer channels run than it asked for; empty = all run."""
-        if wanted <= self.channels:
+        if asked_for <= self.channels:
             return ""
         return (
-            f"{wanted} channels were asked for, and {self.channels} run at the same time ({self.reason}); the other "
+            f"{asked_for} channels were asked for, and {self.channels} run at the same time ({self.reason}); the other "
             "splits wait for them. Option 'maxChannels' sets another number"
         )
 

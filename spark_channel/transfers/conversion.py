@@ -71,10 +71,10 @@ def types_of(writer: Writer, end: Endpoint) -> Mapping[str, pa.DataType]:
     """As `target_types`, for one endpoint."""
     reader = reader_of(writer, end, as_datax=True)
     try:
-        found = {} if reader is None else reader.column_types()
+        kinds = {} if reader is None else reader.column_types()
     except ChannelError:  # the writer reports a missing table
         return {}
-    return {name.lower(): kind for name, kind in found.items()}
+    return {name.lower(): kind for name, kind in kinds.items()}
 
 
 def by_wall_clock(
@@ -95,9 +95,9 @@ def by_wall_clock(
         for field in arriving
         if (kind := types.get(field.name.lower())) is not None
     ]
-    leaving = {name for name, given, wanted, _ in pairs if given and not wanted}
+    leaving = {name for name, has_zone, takes_zone, _ in pairs if has_zone and not takes_zone}
     mixed = leaving | {
-        name for name, given, wanted, is_time in pairs if is_time and given != wanted
+        name for name, has_zone, takes_zone, is_time in pairs if is_time and has_zone != takes_zone
     }
     if mixed and warn:
         _log.warning(
@@ -105,9 +105,9 @@ def by_wall_clock(
             "the sessions of both show them, as in DataX",
             ", ".join(sorted(mixed)),
         )
-    if not mixed or not any(given for _, given, _, _ in pairs):
+    if not mixed or not any(has_zone for _, has_zone, _, _ in pairs):
         return None
-    return [_with(each, "timestampsAs") for each in ends]
+    return [_with(end, "timestampsAs") for end in ends]
 
 
 def by_shown_floats(
@@ -124,7 +124,7 @@ def by_shown_floats(
     }
     if targets != {pa.string()}:
         return None
-    return [_with(each, "floatsAs") for each in ends]
+    return [_with(end, "floatsAs") for end in ends]
 
 
 def _is_instant(kind: pa.DataType) -> bool:
@@ -134,8 +134,8 @@ def _is_instant(kind: pa.DataType) -> bool:
 def _with(end: Endpoint, name: str) -> Endpoint:
     """The end with that option of its connector for texts, where it has it."""
     texts = {} if end.spark_format else _for_texts(end)
-    more = {key: value for key, value in texts.items() if key == name}
-    return replace(end, options={**end.options, **more})
+    chosen = {key: value for key, value in texts.items() if key == name}
+    return replace(end, options={**end.options, **chosen})
 
 
 def _for_texts(end: Endpoint) -> Mapping[str, str]:
@@ -153,15 +153,15 @@ def with_conversion(
     """
     from spark_channel.transform import prepare
 
-    made = []
+    converted = []
     for source in sources:
         step = conversion(source.pipeline.output_schema, types, spec.time_patterns, spec.time_texts)
         if step is not None:
             source = replace(
                 source, pipeline=prepare((*spec.transformers, step), source.pipeline.schema)
             )
-        made.append(source)
-    return tuple(made)
+        converted.append(source)
+    return tuple(converted)
 
 
 def conversion(
@@ -197,12 +197,12 @@ def conversion(
     return Convert(fields, patterns, zone, texts) if texts else Convert(fields, patterns, zone)
 
 
-def _wanted(given: pa.DataType, kind: pa.DataType | None) -> pa.DataType | None:
+def _wanted(source: pa.DataType, kind: pa.DataType | None) -> pa.DataType | None:
     """An instant of the target is written as a local time of its session, where none is given.
 
     A whole number gives one: milliseconds since 1970.
     """
-    if kind is None or not _is_instant(kind) or _is_instant(given) or pa.types.is_integer(given):
+    if kind is None or not _is_instant(kind) or _is_instant(source) or pa.types.is_integer(source):
         return kind
     return pa.timestamp(kind.unit)
 
@@ -214,14 +214,14 @@ def reader_of(writer: Writer, end: Endpoint, *, as_datax: bool = False) -> Reade
     if connector.reader is None or not connector.keeps:
         return None
     # Where the target is, is said by what both halves take, such as a login and `currentSchema`.
-    taken = set(connector.options_class("reader").names()) - set(CommonOptions.names())
+    names = set(connector.options_class("reader").names()) - set(CommonOptions.names())
     options: WriteOptions = writer.options
-    given: dict[str, Any] = {
+    options_given: dict[str, Any] = {
         field.alias or field_name: getattr(options, field_name)
         for field_name, field in type(options).model_fields.items()
-        if field_name in options.model_fields_set and (field.alias or field_name).lower() in taken
+        if field_name in options.model_fields_set and (field.alias or field_name).lower() in names
     }
     if as_datax:
-        given = {**connector.as_datax.reader, **given}
-    reader, _ = connector.reader_with(given)
+        options_given = {**connector.as_datax.reader, **options_given}
+    reader, _ = connector.reader_with(options_given)
     return reader

@@ -29,23 +29,23 @@ _log = log_of(__name__)
 
 
 def carry_out(
-    engine: Engine, spec: TransferSpec, more: Mapping[str, Any] | None = None
+    engine: Engine, spec: TransferSpec, job_settings: Mapping[str, Any] | None = None
 ) -> TransferReport:
-    """Run a transfer between two connectors; `more` are options of the whole job beside those of `spec`.
+    """Run a transfer between two connectors; `job_settings` are options of the whole job beside those of `spec`.
 
     Raises:
         ChannelError: as `spark_channel.transfer`.
     """
     if spec.targets:
-        return fan_out(engine, spec, more or {})
-    job = begin_transfer(job_options(spec, more or {}))
+        return fan_out(engine, spec, job_settings or {})
+    job = begin_transfer(job_options(spec, job_settings or {}))
     tell_experiments(spec)
-    with ExitStack() as held:
-        opened = open_transfer(job, engine.parallelism(), held, here=engine.here())
-        return Transfer(engine, opened).run()
+    with ExitStack() as stack:
+        opened_transfer = open_transfer(job, engine.parallelism(), stack, here=engine.here())
+        return Transfer(engine, opened_transfer).run()
 
 
-def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
+def fan_out(engine: Engine, spec: TransferSpec, job_settings: Mapping[str, Any]) -> TransferReport:
     """Carry out a transfer to several targets. The report has one for each in `targets`, in their order.
 
     Raises:
@@ -59,25 +59,26 @@ def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> Tran
             option="format",
             got=spec.reader.name,
         )
-    jobs = [target_options(spec, number, more) for number in range(len(spec.targets))]
+    jobs = [target_options(spec, number, job_settings) for number in range(len(spec.targets))]
     tell_experiments(spec)
-    with ExitStack() as held:
-        opened = open_targets(spec, jobs, engine.parallelism(), held)
-        return _FanOut(engine, spec, opened).run()
+    with ExitStack() as stack:
+        transfers = open_targets(spec, jobs, engine.parallelism(), stack)
+        return _FanOut(engine, spec, transfers).run()
 
 
 class _FanOut:
     """One run. Targets that may be left behind are published last, so that a failure undoes as much as it can."""
 
     def __init__(
-        self, engine: Engine, spec: TransferSpec, opened: Sequence[OpenedTransfer]
+        self, engine: Engine, spec: TransferSpec, transfers: Sequence[OpenedTransfer]
     ) -> None:
         self._engine = engine
         self._spec = spec
-        self._opened = opened
-        self._job = job_name(opened[0].options.job_id)
+        self._opened = transfers
+        self._job = job_name(transfers[0].options.job_id)
         self._copies = [
-            Transfer(engine, each, job_of(self._job, number)) for number, each in enumerate(opened)
+            Transfer(engine, transfer, job_of(self._job, number))
+            for number, transfer in enumerate(transfers)
         ]
         self._reports: dict[int, TransferReport] = {}
 
@@ -91,13 +92,13 @@ class _FanOut:
                 outcomes = self._move(live, specs)
                 self._publish(live, specs, outcomes)
         except BaseException as error:
-            own = self._engine.own_error(error) or error
+            channel_error = self._engine.own_error(error) or error
             for number in live:
                 if number not in self._reports:
                     self._copies[number].fail(error)
-            if own is error:
+            if channel_error is error:
                 raise
-            raise own from error
+            raise channel_error from error
         return combined_report(
             self._job, [self._reports[number] for number in sorted(self._reports)]
         )
@@ -115,22 +116,22 @@ class _FanOut:
                 if self._may_be_left(number, error):
                     self._reports[number] = copy.failed_report(copy.spec(), error)
                     continue
-                for each in live:
-                    self._copies[each].fail(error)
+                for target_number in live:
+                    self._copies[target_number].fail(error)
                 raise
         if (
             not live
             and self._reports
-            and all(each.phase == "failed" for each in self._reports.values())
+            and all(report.phase == "failed" for report in self._reports.values())
         ):
             raise CommitError(f"no target is left: {self._reports[0].error}")
         return live
 
     def _move(self, live: Sequence[int], specs: Mapping[int, JobSpec]) -> list[FanOutOutcome]:
-        opened, options = self._opened[0], self._opened[0].options
+        transfer, options = self._opened[0], self._opened[0].options
         branches = tuple(self._branch(number) for number in live)
         work = FanOutWork(
-            opened.sources,
+            transfer.sources,
             branches,
             options.capacity_rows,
             options.capacity_bytes,
@@ -146,8 +147,8 @@ class _FanOut:
             for number in live
         ]
         targets = ", ".join(specs[number].target for number in live)
-        with self._engine.named(opened.source, targets):
-            return self._engine.run(FanOutRunner(work, jobs), opened.plan.groups, self._job)
+        with self._engine.named(transfer.source, targets):
+            return self._engine.run(FanOutRunner(work, jobs), transfer.plan.groups, self._job)
 
     def _branch(self, number: int) -> FanOutTarget:
         target, copy = self._spec.targets[number], self._copies[number]
@@ -167,27 +168,33 @@ class _FanOut:
     ) -> None:
         """Judge all, then publish all; what fails of those that may be left behind ends nothing but itself."""
         sound: list[int] = []
-        for place, number in enumerate(live):
-            why = next((each.left[place] for each in outcomes if each.left[place]), "")
+        for position, number in enumerate(live):
+            reason = next(
+                (outcome.left[position] for outcome in outcomes if outcome.left[position]), ""
+            )
             try:
-                if why:
-                    self._copies[number].receive([each.targets[place] for each in outcomes])
-                    raise CommitError(f"this target was left out (onFailure=leave): {why}")
-                self._copies[number].judge([each.targets[place] for each in outcomes])
+                if reason:
+                    self._copies[number].receive(
+                        [outcome.targets[position] for outcome in outcomes]
+                    )
+                    raise CommitError(f"this target was left out (onFailure=leave): {reason}")
+                self._copies[number].judge([outcome.targets[position] for outcome in outcomes])
                 sound.append(number)
             except Exception as error:
                 self._leave(number, specs[number], error)
-        for number in sorted(sound, key=lambda each: self._target(each).on_failure == "leave"):
+        for number in sorted(
+            sound, key=lambda target_number: self._target(target_number).on_failure == "leave"
+        ):
             try:
                 self._reports[number] = self._copies[number].commit(specs[number])
             except Exception as error:
-                done = [
-                    self._opened[each].target
-                    for each in self._reports
-                    if self._reports[each].phase == "done"
+                published = [
+                    self._opened[target_number].target
+                    for target_number in self._reports
+                    if self._reports[target_number].phase == "done"
                 ]
-                if done:
-                    error.add_note(f"published before it: {', '.join(done)}")
+                if published:
+                    error.add_note(f"published before it: {', '.join(published)}")
                 self._leave(number, specs[number], error)
         if not any(report.phase == "done" for report in self._reports.values()):
             raise CommitError(f"no target is left: {next(iter(self._reports.values())).error}")

@@ -57,10 +57,18 @@ class JobLimits:
         """
         aims = protection_aims(options.protect)
         protected = (options.is_protected, {**aims, **(options.pressure or {})})
-        own, scope = (options.rows_per_second, options.bytes_per_second), limit_scope_of(options)
+        own_speeds, scope = (
+            (options.rows_per_second, options.bytes_per_second),
+            limit_scope_of(options),
+        )
         if options.shared_limit is None:
             return cls(
-                own, (None, None), scope, None, options.limit_fallback == "static", *protected
+                own_speeds,
+                (None, None),
+                scope,
+                None,
+                options.limit_fallback == "static",
+                *protected,
             )
         from spark_channel.service import find_shared_limit, shared_speed
 
@@ -69,14 +77,14 @@ class JobLimits:
             options.shared_limit, None if token is None else token.get_secret_value()
         )
         falls_back = options.limit_fallback == "static"
-        return cls(own, shared_speed(address), scope, address, falls_back, *protected)
+        return cls(own_speeds, shared_speed(address), scope, address, falls_back, *protected)
 
     def watching(self, *ends: "Reader | Writer") -> Self:
         """Return the limits without `protect` and `pressure` if none of `ends` reports health signals."""
-        if not (self.protect or self.pressure) or any(each.health() is not None for each in ends):
+        if not (self.protect or self.pressure) or any(end.health() is not None for end in ends):
             return self
         named = " and ".join(f"'{name}'" for name in ("protect", "pressure") if getattr(self, name))
-        names = ", ".join(sorted({type(each).__name__ for each in ends}))
+        names = ", ".join(sorted({type(end).__name__ for end in ends}))
         _log.warning("option %s has no effect: %s reports no health signals", named, names)
         return replace(self, protect=False, pressure={})
 
@@ -111,7 +119,8 @@ class JobLimits:
         `reads`: how many reads may spend the limit at the same time, each with so many channels.
         """
         rows, nbytes = (
-            tighter(own, shared) for own, shared in zip(self.own, self.shared, strict=True)
+            tighter(own_speed, shared)
+            for own_speed, shared in zip(self.own, self.shared, strict=True)
         )
         if rows is None and nbytes is None:
             guessed = self.protect or self.pressure

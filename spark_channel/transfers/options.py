@@ -41,26 +41,26 @@ class JobOptions:
     @property
     def limits(self) -> dict[str, Any]:
         """The options of `job` that a reader takes, too."""
-        own = set(CommonOptions.names())
-        return {key: value for key, value in self.job.items() if key.lower() in own}
+        names = set(CommonOptions.names())
+        return {key: value for key, value in self.job.items() if key.lower() in names}
 
 
-def job_options(spec: TransferSpec, more: Mapping[str, Any]) -> JobOptions:
-    """Sort the options of both ends: those of the whole job may be given at either of them, or in `more`.
+def job_options(spec: TransferSpec, job_settings: Mapping[str, Any]) -> JobOptions:
+    """Sort the options of both ends: those of the whole job may be given at either of them, or in `job_settings`.
 
     Raises:
         OptionError: an option of the job that is given twice, with different values.
     """
-    given = {**_of_spec(spec), **more}
+    whole_job = {**_of_spec(spec), **job_settings}
     reader, writer = spec.reader, spec.writer
     if not reader.spark_format:
-        reader = _sorted(reader, set(CommonOptions.names()) | set(_PLANNED), given)
+        reader = _sorted(reader, set(CommonOptions.names()) | set(_PLANNED), whole_job)
     if not writer.spark_format:
-        writer = _sorted(writer, set(WriteOptions.names()) - {"writer"}, given)
+        writer = _sorted(writer, set(WriteOptions.names()) - {"writer"}, whole_job)
     planned: dict[str, Any] = {}
-    for key in list(given):
+    for key in list(whole_job):
         if (field := _PLANNED.get(key.lower())) is not None:
-            planned[field] = given.pop(key)
+            planned[field] = whole_job.pop(key)
     if planned:
         names = {
             "channels": "channels",
@@ -69,11 +69,11 @@ def job_options(spec: TransferSpec, more: Mapping[str, Any]) -> JobOptions:
         }
         parsed, _ = ReadOptions.parse({names[field]: value for field, value in planned.items()})
         spec = replace(spec, **{field: getattr(parsed, field) for field in planned})
-    return JobOptions(replace(spec, reader=reader, writer=writer), given)
+    return JobOptions(replace(spec, reader=reader, writer=writer), whole_job)
 
 
 def _of_spec(spec: TransferSpec) -> dict[str, Any]:
-    given = {
+    whole_job = {
         "jobId": spec.job_id,
         "rowsPerSecond": spec.rows_per_second,
         "bytesPerSecond": spec.bytes_per_second,
@@ -84,23 +84,23 @@ def _of_spec(spec: TransferSpec) -> dict[str, Any]:
         "maxDirtyRows": spec.max_dirty_rows,
     }
     if spec.max_dirty_rows is None and spec.max_dirty_fraction is None:
-        given["maxDirtyRows"] = "unlimited"
+        whole_job["maxDirtyRows"] = "unlimited"
     elif spec.max_dirty_rows == 0:
-        given["maxDirtyRows"] = None  # the default, which an option may change
-    return {key: value for key, value in given.items() if value is not None}
+        whole_job["maxDirtyRows"] = None  # the default, which an option may change
+    return {key: value for key, value in whole_job.items() if value is not None}
 
 
 def _sorted(end: Endpoint, names: set[str], job: dict[str, Any]) -> Endpoint:
     """`end` without the options in `names`, which go into `job`."""
-    own: dict[str, Any] = {}
-    known = {key.lower(): key for key in job}
+    own_options: dict[str, Any] = {}
+    spellings = {key.lower(): key for key in job}
     for key, value in resolve_references(end.options).items():
         if key.lower() not in names:
-            own[key] = value
+            own_options[key] = value
             continue
         if value is None:
             continue
-        earlier = known.get(key.lower())
+        earlier = spellings.get(key.lower())
         if earlier is not None and str(job[earlier]) != str(value):
             raise OptionError(
                 f"option {key!r} is given in two places and differs; it is the whole job's: give it once",
@@ -110,7 +110,7 @@ def _sorted(end: Endpoint, names: set[str], job: dict[str, Any]) -> Endpoint:
     parts = tuple(
         EndpointOverrides(resolve_references(part.options), part.urls) for part in end.parts
     )
-    return replace(end, options=own, parts=parts)
+    return replace(end, options=own_options, parts=parts)
 
 
 _WHOLE = (
@@ -149,30 +149,31 @@ def read_targets(writers: Sequence[Mapping[str, Any]], mode: SaveMode) -> tuple[
             option="writer",
         )
     targets: list[Target] = []
-    for number, given in enumerate(writers):
-        place = f"writer[{number}]"
-        if not isinstance(given, Mapping):
+    for number, options in enumerate(writers):
+        option = f"writer[{number}]"
+        if not isinstance(options, Mapping):
             raise OptionError(
-                f"option '{place}' got {type(given).__name__}; it takes the options of a writer",
-                option=place,
+                f"option '{option}' got {type(options).__name__}; it takes the options of a writer",
+                option=option,
             )
-        known = TargetOptions.names()
+        target_names = TargetOptions.names()
         policy, _ = TargetOptions.parse(
-            {key: value for key, value in given.items() if key.lower() in known}
+            {key: value for key, value in options.items() if key.lower() in target_names}
         )
         end = Endpoint.parse(
-            "writer", {key: value for key, value in given.items() if key.lower() not in known}
+            "writer",
+            {key: value for key, value in options.items() if key.lower() not in target_names},
         )
-        if end in [each.writer for each in targets]:
+        if end in [target.writer for target in targets]:
             raise OptionError(
-                f"option '{place}' is the same target as one before it: give each once",
-                option=place,
+                f"option '{option}' is the same target as one before it: give each once",
+                option=option,
             )
         targets.append(Target(end, save_mode=mode, on_failure=policy.on_failure))
     return tuple(targets)
 
 
-def target_options(spec: TransferSpec, number: int, more: Mapping[str, Any]) -> JobOptions:
+def target_options(spec: TransferSpec, number: int, job_settings: Mapping[str, Any]) -> JobOptions:
     """The options of one target's own part of the job: what it does not say, the whole job's say for it.
 
     Raises:
@@ -187,38 +188,47 @@ def target_options(spec: TransferSpec, number: int, more: Mapping[str, Any]) -> 
             option="format",
             got=target.writer.name,
         )
-    own = {key.lower(): key for key in target.writer.options}
+    spellings = {key.lower(): key for key in target.writer.options}
     for name in _WHOLE:
-        if name.lower() in own:
+        if name.lower() in spellings:
             raise OptionError(
-                f"option {own[name.lower()]!r} of writer[{number}] is the whole job's: "
+                f"option {spellings[name.lower()]!r} of writer[{number}] is the whole job's: "
                 "give it to transfer(), or in the reader",
                 option=name,
             )
-    names = {name for name in WriteOptions.names() if name in own}
-    given = dict(target.writer.options)
+    names = {name for name in WriteOptions.names() if name in spellings}
+    own_options = dict(target.writer.options)
     for name, option in _SPEEDS.items():
-        if name in own:
-            given[own[name]] = _slower(option, given[own[name]], [spec.reader.options, more])
+        if name in spellings:
+            own_options[spellings[name]] = _slower(
+                option, own_options[spellings[name]], [spec.reader.options, job_settings]
+            )
     reader = {key: value for key, value in spec.reader.options.items() if key.lower() not in names}
     one = replace(
         spec,
         reader=replace(spec.reader, options=reader),
-        writer=replace(target.writer, options=given),
+        writer=replace(target.writer, options=own_options),
         transformers=(*spec.transformers, *target.transformers),
         save_mode=target.save_mode,
         targets=(),
     )
-    return job_options(one, {key: value for key, value in more.items() if key.lower() not in names})
+    return job_options(
+        one, {key: value for key, value in job_settings.items() if key.lower() not in names}
+    )
 
 
-def _slower(option: str, own: object, whole: Sequence[Mapping[str, Any]]) -> object:
+def _slower(option: str, own_speed: object, whole: Sequence[Mapping[str, Any]]) -> object:
     """The target's speed, but not above the whole job's."""
     others = [
-        value for each in whole for key, value in each.items() if key.lower() == option.lower()
+        value
+        for options in whole
+        for key, value in options.items()
+        if key.lower() == option.lower()
     ]
     field = WriteOptions.names()[option.lower()]
-    speeds = [getattr(WriteOptions.parse({option: value})[0], field) for value in (own, *others)]
+    speeds = [
+        getattr(WriteOptions.parse({option: value})[0], field) for value in (own_speed, *others)
+    ]
     return min((speed for speed in speeds if speed is not None), default=None)
 
 

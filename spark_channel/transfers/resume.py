@@ -57,8 +57,8 @@ class PartialTransfer:
 
     @property
     def left(self) -> list[Task]:
-        done = {receipt.task for receipt in self.receipts}
-        return [task for task in self.tasks if task.id not in done]
+        finished = {receipt.task for receipt in self.receipts}
+        return [task for task in self.tasks if task.id not in finished]
 
 
 def transaction_of(options: WriteOptions) -> tuple[str, int] | None:
@@ -84,17 +84,19 @@ def find_partial_transfer(
     txn = transaction_of(options)
     if txn is None or options.commit == "job":
         return None
-    known = [writer.unfinished(WriteContext(job="", txn=txn)) for writer in writers]
-    found = {
-        number: one for number, one in enumerate(known) if one is not None and _is_ours(one, number)
+    partial_writes = [writer.unfinished(WriteContext(job="", txn=txn)) for writer in writers]
+    ours = {
+        number: one
+        for number, one in enumerate(partial_writes)
+        if one is not None and _is_ours(one, number)
     }
-    names = {one.job.removesuffix(job_of("", number)) for number, one in found.items()}
-    text = next((one.plan for one in found.values() if one.plan is not None), None)
+    names = {one.job.removesuffix(job_of("", number)) for number, one in ours.items()}
+    text = next((one.plan for one in ours.values() if one.plan is not None), None)
     if len(names) != 1 or text is None:
         return None
     (job,) = names
     tasks = _tasks(text, job, txn, _outline(spec, schema))
-    receipts = tuple(receipt for one in found.values() for receipt in one.receipts)
+    receipts = tuple(receipt for one in ours.values() for receipt in one.receipts)
     rows = sum(receipt.rows for receipt in receipts)
     _log.warning(
         "transaction id '%s:%d' is partially committed: "
@@ -105,7 +107,7 @@ def find_partial_transfer(
         len(tasks),
         rows,
     )
-    epochs = {number: one.epoch for number, one in found.items() if one.epoch is not None}
+    epochs = {number: one.epoch for number, one in ours.items() if one.epoch is not None}
     return PartialTransfer(job, tasks, receipts, epochs)
 
 
@@ -113,22 +115,26 @@ def plan_text(
     spec: TransferSpec, sources: Sequence[TransferSource], tasks: Sequence[Task]
 ) -> str | None:
     """The plan as `find_partial_transfer` reads it; None when a split would say something else in a later run."""
-    listed = []
+    plain_tasks = []
     for task in tasks:
         source, split = task.split.params["source"], task.split.params["split"]
         if not sources[source].reader.lasts(split):
             return None
-        listed.append((task.id, source, task.writer_part, split.params, split.rows, split.nbytes))
+        plain_tasks.append(
+            (task.id, source, task.writer_part, split.params, split.rows, split.nbytes)
+        )
     outline = _outline(spec, sources[0].pipeline.output_schema)
     try:
-        return serialization.dump_tagged({"version": _VERSION, "outline": outline, "tasks": listed})
+        return serialization.dump_tagged(
+            {"version": _VERSION, "outline": outline, "tasks": plain_tasks}
+        )
     except TypeError as error:
         _log.info("the plan is not kept: %s", error)
         return None
 
 
-def _is_ours(found: PartialWrite, number: int) -> bool:
-    return found.job.endswith(job_of("", number))
+def _is_ours(partial: PartialWrite, number: int) -> bool:
+    return partial.job.endswith(job_of("", number))
 
 
 def _tasks(
@@ -136,12 +142,14 @@ def _tasks(
 ) -> tuple[Task, ...]:
     begun = f"transaction id '{txn[0]}:{txn[1]}' is partially committed by job {job!r}"
     try:
-        found = _StoredPlan.model_validate(serialization.load_tagged(text))
+        stored = _StoredPlan.model_validate(serialization.load_tagged(text))
     except ValueError:
         raise TargetError(
             f"{begun}, whose plan another version of spark-channel has made: run it with that one"
         ) from None
-    other = [name for name, said in found.outline.items() if outline.get(name) != said]
+    other = [
+        name for name, earlier_value in stored.outline.items() if outline.get(name) != earlier_value
+    ]
     if other:
         raise TargetError(
             f"{begun}, and this run has other {' and '.join(other)}: "
@@ -151,7 +159,7 @@ def _tasks(
         )
     return tuple(
         Task(task, TransferSource.wrap(source, Split(params, rows, nbytes)), writer_part)
-        for task, source, writer_part, params, rows, nbytes in found.tasks
+        for task, source, writer_part, params, rows, nbytes in stored.tasks
     )
 
 
@@ -174,8 +182,8 @@ def _end(end: Endpoint) -> object:
         for part in end.parts
     ]
     faster = model.with_trait(Trait.SAME_ROWS)
-    own = {key.lower(): value for key, value in _said(end.options, model).items()}
-    return [end.name, {key: value for key, value in own.items() if key not in faster}, parts]
+    options = {key.lower(): value for key, value in _said(end.options, model).items()}
+    return [end.name, {key: value for key, value in options.items() if key not in faster}, parts]
 
 
 def _said(options: Mapping[str, Any], model: type[Options]) -> dict[str, str]:

@@ -204,12 +204,12 @@ class TaskServiceClient:
     def dirty_budget(self, options: WriteOptions) -> DirtyBudget:
         """What the task's attempts may refuse; its first `check` knows what the job has refused before."""
         limit = dirty_limit_of(options)
-        place = options.dirty_rows_path
+        path = options.dirty_rows_path
         budget = DirtyBudget(
             limit,
             self.stop_reason,
             self.failure,
-            hint=f". The refused rows are in {place}" if place else "",
+            hint=f". The refused rows are in {path}" if path else "",
         )
         if limit.tolerant and limit.limited:
             self.check_stop()
@@ -287,10 +287,10 @@ class GroupRunner:
 
             def counters(one: Task) -> Counters:
                 split = one.split
-                made = link.counters(
+                task_counters = link.counters(
                     one.id, attempt.number, rows_expected=split.rows, bytes_expected=split.nbytes
                 )
-                return made if stall is None else stall.add(made)
+                return task_counters if stall is None else stall.add(task_counters)
 
             running = GroupTransfer(
                 self._work,
@@ -351,7 +351,7 @@ class FanOutRunner:
             targets = zip(outcome.targets, links, strict=True)
             return replace(
                 outcome,
-                targets=tuple(replace(each, static=link.is_static) for each, link in targets),
+                targets=tuple(replace(outcome, static=link.is_static) for outcome, link in targets),
             )
 
     def _options(self, number: int) -> WriteOptions:
@@ -387,9 +387,11 @@ def _counters(
 ) -> Callable[[Task], Counters]:
     def counters(one: Task) -> Counters:
         split = one.split
-        made = link.counters(one.id, attempt, rows_expected=split.rows, bytes_expected=split.nbytes)
+        task_counters = link.counters(
+            one.id, attempt, rows_expected=split.rows, bytes_expected=split.nbytes
+        )
         for watch in watches:
-            watch.add(made)
-        return made
+            watch.add(task_counters)
+        return task_counters
 
     return counters

@@ -86,9 +86,9 @@ def _as_java_reads_it(array: pa.Array, *, whole: bool) -> pa.Array:
     if not pc.any(likely, min_count=0).as_py():
         return text
     wide, _ = cast_or_refuse(pc.if_else(likely, text, pa.scalar(None, text.type)), _WIDE)
-    found = pc.equal(pc.round(wide, ndigits=0, round_mode="towards_zero"), wide)
+    is_whole = pc.equal(pc.round(wide, ndigits=0, round_mode="towards_zero"), wide)
     numbers = pc.cast(pc.cast(wide, pa.decimal256(76, 0), safe=False), text.type)
-    return pc.if_else(pc.fill_null(found, False), numbers, text)
+    return pc.if_else(pc.fill_null(is_whole, False), numbers, text)
 
 
 _MOMENT, _DAY = "%Y-%m-%d %H:%M:%S", "%Y-%m-%d"
@@ -115,16 +115,16 @@ def _by_pattern(
         moments, _ = cast_or_refuse(cut, pa.timestamp("us"))
         bad = pc.and_(pc.is_null(moments), pc.is_valid(text))
     if pc.any(bad, min_count=0).as_py():
-        left = text.filter(bad)
-        made = pc.coalesce(*(parsed(left, pattern) for pattern in patterns))
-        moments = pc.replace_with_mask(moments, bad, pc.cast(made, pa.timestamp("us")))
+        unparsed = text.filter(bad)
+        parsed_texts = pc.coalesce(*(parsed(unparsed, pattern) for pattern in patterns))
+        moments = pc.replace_with_mask(moments, bad, pc.cast(parsed_texts, pa.timestamp("us")))
         bad = pc.and_(pc.is_null(moments), pc.is_valid(array))
     if pa.types.is_date(kind):
-        made, outside = pc.cast(moments, kind, safe=False), None
+        parsed_texts, outside = pc.cast(moments, kind, safe=False), None
     else:
-        made, outside = cast_or_refuse(moments, kind)
+        parsed_texts, outside = cast_or_refuse(moments, kind)
     bad = bad if outside is None else pc.or_(bad, outside)
-    return made, bad if pc.any(bad, min_count=0).as_py() else None
+    return parsed_texts, bad if pc.any(bad, min_count=0).as_py() else None
 
 
 def _caster(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
@@ -185,12 +185,12 @@ def refusals(
 ) -> tuple[Refused, ...]:
     """Each guilty row once, under the first reason that it met."""
     refused = []
-    seen = pa.repeat(pa.scalar(False), batch.num_rows)
+    met = pa.repeat(pa.scalar(False), batch.num_rows)
     for bad, reason in reasons:
-        new = pc.and_not(bad, seen)
+        new = pc.and_not(bad, met)
         if pc.any(new, min_count=0).as_py():
             refused.append(Refused(batch.filter(new), reason))
-        seen = pc.or_(seen, bad)
+        met = pc.or_(met, bad)
     return tuple(refused)
 
 
@@ -257,10 +257,10 @@ class BytesAsText(Transformer):
                     reasons.append((guilty, f"column {name!r}: bytes that are no UTF-8 text"))
                     bad = _either(bad, guilty)
             columns.append(column)
-        made = pa.RecordBatch.from_arrays(columns, schema=self.output_schema(batch.schema))
+        changed = pa.RecordBatch.from_arrays(columns, schema=self.output_schema(batch.schema))
         if bad is None:
-            return TransformResult(made)
-        return TransformResult(made.filter(pc.invert(bad)), refusals(batch, reasons))
+            return TransformResult(changed)
+        return TransformResult(changed.filter(pc.invert(bad)), refusals(batch, reasons))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -366,10 +366,10 @@ class Convert(Transformer):
     in_place: ClassVar[bool] = True
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        wanted = dict(self.fields)
+        types_wanted = dict(self.fields)
         return pa.schema(
             [
-                field.with_type(wanted[field.name]).with_nullable(True)
+                field.with_type(types_wanted[field.name]).with_nullable(True)
                 if self._converts(field)
                 else field
                 for field in schema
@@ -385,35 +385,40 @@ class Convert(Transformer):
         arrays: list[pa.Array] = []
         reasons: list[tuple[pa.BooleanArray, str]] = []
         guilty: pa.BooleanArray | None = None
-        for array, given, made in zip(batch.columns, batch.schema, schema, strict=True):
-            if given.type == made.type:
+        for array, field, target in zip(batch.columns, batch.schema, schema, strict=True):
+            if field.type == target.type:
                 arrays.append(array)
                 continue
-            array, bad = self._converted(array, given, made.type)
+            array, bad = self._converted(array, field, target.type)
             arrays.append(array)
             if bad is not None:
                 reasons.append(
-                    (bad, f"column {given.name!r}: {given.type} that is not a value of {made.type}")
+                    (
+                        bad,
+                        f"column {field.name!r}: {field.type} that is not a value of {target.type}",
+                    )
                 )
                 guilty = bad if guilty is None else pc.or_(guilty, bad)
         if guilty is None:
             return TransformResult(pa.RecordBatch.from_arrays(arrays, schema=schema))
         good = pc.invert(guilty)
-        kept = pa.RecordBatch.from_arrays([array.filter(good) for array in arrays], schema=schema)
-        return TransformResult(kept, refusals(batch, reasons))
+        good_rows = pa.RecordBatch.from_arrays(
+            [array.filter(good) for array in arrays], schema=schema
+        )
+        return TransformResult(good_rows, refusals(batch, reasons))
 
-    def _converted(self, array: pa.Array, given: pa.Field, kind: pa.DataType) -> "Converted":
+    def _converted(self, array: pa.Array, field: pa.Field, kind: pa.DataType) -> "Converted":
         how = _TimeSettings(self.patterns, self.zone, self.texts)
-        if _rule(given.type, kind) is None:  # a number of 38 digits, where 64 bits have a rule
-            array, unfit = as_carried(array, given, cast_or_refuse)
-            made, bad = _by_rule(array, kind, how)
-            return made, _either(unfit, bad)
+        if _rule(field.type, kind) is None:  # a number of 38 digits, where 64 bits have a rule
+            array, unfit = as_carried(array, field, cast_or_refuse)
+            values, bad = _by_rule(array, kind, how)
+            return values, _either(unfit, bad)
         return _by_rule(array, kind, how)
 
 
-def can_convert(given: pa.DataType, kind: pa.DataType) -> bool:
+def can_convert(source: pa.DataType, kind: pa.DataType) -> bool:
     """Whether values of one type can become values of the other."""
-    return _rule(given, kind) is not None
+    return _rule(source, kind) is not None
 
 
 def convert(
@@ -433,19 +438,19 @@ def _by_rule(array: pa.Array, kind: pa.DataType, how: _TimeSettings) -> Converte
     rule = _rule(array.type, kind)
     if rule is None:
         raise TypeError(f"{array.type} cannot become {kind}")
-    made, bad = rule(array, kind, how)
+    values, bad = rule(array, kind, how)
     if bad is not None:
         bad = pc.fill_null(bad, False)
         if not pc.any(bad, min_count=0).as_py():
             bad = None
-    return made, bad
+    return values, bad
 
 
 _Rule = Callable[[pa.Array, pa.DataType, _TimeSettings], Converted]
 
 
-def _rule(given: pa.DataType, kind: pa.DataType) -> _Rule | None:
-    return _RULES.get((_family(given), _family(kind))) if _zones_agree(given, kind) else None
+def _rule(source: pa.DataType, kind: pa.DataType) -> _Rule | None:
+    return _RULES.get((_family(source), _family(kind))) if _zones_agree(source, kind) else None
 
 
 def _family(kind: pa.DataType) -> str:
@@ -457,8 +462,14 @@ def _family(kind: pa.DataType) -> str:
         ("float", types.is_floating),
         ("decimal", types.is_decimal),
         ("bool", types.is_boolean),
-        ("text", lambda each: types.is_string(each) or types.is_large_string(each)),
-        ("bytes", lambda each: types.is_binary(each) or types.is_large_binary(each)),
+        (
+            "text",
+            lambda arrow_type: types.is_string(arrow_type) or types.is_large_string(arrow_type),
+        ),
+        (
+            "bytes",
+            lambda arrow_type: types.is_binary(arrow_type) or types.is_large_binary(arrow_type),
+        ),
         ("timestamp", types.is_timestamp),
         ("date", types.is_date),
         ("time", types.is_time),
@@ -466,11 +477,11 @@ def _family(kind: pa.DataType) -> str:
     return next((name for name, test in tests if test(kind)), "")
 
 
-def _zones_agree(given: pa.DataType, kind: pa.DataType) -> bool:
+def _zones_agree(source: pa.DataType, kind: pa.DataType) -> bool:
     """Whether both types are instants, or both local times: one does not convert to the other. Numbers are either."""
-    if pa.types.is_integer(given):
+    if pa.types.is_integer(source):
         return True
-    zones = [bool(each.tz) for each in (given, kind) if pa.types.is_timestamp(each)]
+    zones = [bool(either.tz) for either in (source, kind) if pa.types.is_timestamp(either)]
     return zones == [False] * len(zones) or (len(zones) == 2 and zones[0] == zones[1])
 
 
@@ -482,16 +493,16 @@ def _loosely(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Convert
     """Rounded and cut as databases do, but no time out of range becomes another, and no number infinite."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return cast_or_refuse(array, kind)
-    made = pc.cast(array, kind, safe=False)
+    values = pc.cast(array, kind, safe=False)
     if not pa.types.is_floating(kind):
-        return made, None
-    infinite = pc.is_inf(made)
+        return values, None
+    infinite = pc.is_inf(values)
     if pa.types.is_floating(array.type):
         infinite = pc.and_(infinite, pc.is_finite(array))
     if not pc.any(infinite, min_count=0).as_py():
-        return made, None
+        return values, None
     bad = pc.fill_null(infinite, False)
-    return pc.if_else(bad, pa.scalar(None, kind), made), bad
+    return pc.if_else(bad, pa.scalar(None, kind), values), bad
 
 
 def _whole_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
@@ -504,9 +515,9 @@ def _whole_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> C
 def _float_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     """A text of digits that a float does not reach, such as 1E400, is none of its values."""
     text = pc.replace_substring_regex(_numbers(array), r"^\+", "")
-    made, bad = cast_or_refuse(text, kind)
-    beyond = pc.and_(pc.is_inf(made), pc.match_substring_regex(text, "[0-9]"))
-    return made, _either(bad, beyond)
+    values, bad = cast_or_refuse(text, kind)
+    beyond = pc.and_(pc.is_inf(values), pc.match_substring_regex(text, "[0-9]"))
+    return values, _either(bad, beyond)
 
 
 def _decimal_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
@@ -522,18 +533,18 @@ def _numbers(array: pa.Array) -> pa.Array:
 def _through_decimal(text: pa.Array, kind: pa.DataType) -> Converted:
     likely = pc.match_substring_regex(text, _NUMBER)
     wide, too_wide = cast_or_refuse(pc.if_else(likely, text, pa.scalar(None, pa.string())), _WIDE)
-    made, bad = _of_decimal(wide, kind, _TimeSettings())
-    return made, _either(_either(pc.invert(likely), too_wide), bad)
+    values, bad = _of_decimal(wide, kind, _TimeSettings())
+    return values, _either(_either(pc.invert(likely), too_wide), bad)
 
 
 def _of_decimal(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     """Whole numbers as they are, refused with a fraction; decimals rounded half up, as databases do."""
     if pa.types.is_integer(kind):
         fraction = pc.not_equal(pc.round(array, ndigits=0, round_mode="towards_zero"), array)
-        made, bad = cast_or_refuse(
+        values, bad = cast_or_refuse(
             pc.if_else(pc.fill_null(fraction, False), pa.scalar(None, array.type), array), kind
         )
-        return made, _either(fraction, bad)
+        return values, _either(fraction, bad)
     if array.type.scale > kind.scale:
         array = pc.round(array, ndigits=kind.scale, round_mode="half_towards_infinity")
     return cast_or_refuse(array, kind)
@@ -561,7 +572,7 @@ def _plain(text: pa.Array) -> pa.Array:
     if not pc.any(pc.match_substring_regex(text, "[eEnN]"), min_count=0).as_py():
         return text
     return pa.array(
-        [None if each is None else _plainly(each) for each in text.to_pylist()], pa.string()
+        [None if number is None else _plainly(number) for number in text.to_pylist()], pa.string()
     )
 
 
@@ -587,9 +598,9 @@ def _bool_of_number(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> 
 def _bool_of_text(array: pa.Array, kind: pa.DataType, _how: _TimeSettings) -> Converted:
     text = pc.ascii_lower(_numbers(array))
     true, false = (pc.is_in(text, pa.array(words)) for words in (["true", "1"], ["false", "0"]))
-    known = pc.or_(true, false)
-    made = pc.if_else(pc.and_(known, pc.is_valid(text)), true, pa.scalar(None, pa.bool_()))
-    return made, pc.and_(pc.is_valid(text), pc.invert(known))
+    is_word = pc.or_(true, false)
+    values = pc.if_else(pc.and_(is_word, pc.is_valid(text)), true, pa.scalar(None, pa.bool_()))
+    return values, pc.and_(pc.is_valid(text), pc.invert(is_word))
 
 
 def _time_of_text(array: pa.Array, kind: pa.DataType, how: _TimeSettings) -> Converted:
@@ -598,13 +609,15 @@ def _time_of_text(array: pa.Array, kind: pa.DataType, how: _TimeSettings) -> Con
     patterns = how.patterns
     moments, bad = cast_or_refuse(text, pa.timestamp("us"), patterns)
     if bad is not None:
-        left = pc.if_else(pc.fill_null(bad, False), text, pa.scalar(None, pa.string()))
+        unparsed = pc.if_else(pc.fill_null(bad, False), text, pa.scalar(None, pa.string()))
         # Patterns leave out fractions of a second; and without them, a time of day is not an ISO 8601 moment.
-        more, bad = cast_or_refuse(left, pa.timestamp("us"), () if patterns else _TIMES[2:])
-        moments = pc.coalesce(moments, more)
+        second_try, bad = cast_or_refuse(
+            unparsed, pa.timestamp("us"), () if patterns else _TIMES[2:]
+        )
+        moments = pc.coalesce(moments, second_try)
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        made, outside = cast_or_refuse(moments, kind)
-        return made, _either(bad, outside)
+        values, outside = cast_or_refuse(moments, kind)
+        return values, _either(bad, outside)
     return pc.cast(moments, kind, safe=False), bad
 
 
@@ -624,8 +637,8 @@ def _time_of_millis(array: pa.Array, kind: pa.DataType, how: _TimeSettings) -> C
 
 
 def _either(one: pa.BooleanArray | None, other: pa.BooleanArray | None) -> pa.BooleanArray | None:
-    found = [pc.fill_null(each, False) for each in (one, other) if each is not None]
-    return None if not found else found[0] if len(found) == 1 else pc.or_(*found)
+    masks = [pc.fill_null(mask, False) for mask in (one, other) if mask is not None]
+    return None if not masks else masks[0] if len(masks) == 1 else pc.or_(*masks)
 
 
 _RULES: dict[tuple[str, str], _Rule] = {
@@ -760,7 +773,9 @@ class CsvTexts(Transformer):
         texts = pc.utf8_trim_whitespace(column)
         if self.null is not None:
             texts = pc.fill_null(texts, self.null.strip())
-        special = "".join(f"\\x{{{ord(each):x}}}" for each in (self.separator, self.quote, "\n"))
+        special = "".join(
+            f"\\x{{{ord(character):x}}}" for character in (self.separator, self.quote, "\n")
+        )
         needed = pc.match_substring_regex(texts, f"[{special}]{'|^$|^#' if first else ''}")
         doubled = pc.replace_substring(texts, self.quote, self.quote * 2)
         return pc.if_else(

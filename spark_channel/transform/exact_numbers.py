@@ -89,13 +89,15 @@ def java_double(column: pa.Array) -> pa.Array:
         pc.and_(pc.greater_equal(size, _LEAST_PLAIN), pc.less(size, _LEAST_LARGE)),
     )
     whole = pc.invert(pc.match_substring_regex(texts, r"[.eE]"))
-    made = pc.if_else(pc.and_(plain, whole), pc.binary_join_element_wise(texts, ".0", ""), texts)
-    made = pc.if_else(pc.equal(size, 0), pa.scalar("0.0", made.type), made)
+    java_texts = pc.if_else(
+        pc.and_(plain, whole), pc.binary_join_element_wise(texts, ".0", ""), texts
+    )
+    java_texts = pc.if_else(pc.equal(size, 0), pa.scalar("0.0", java_texts.type), java_texts)
     others = pc.invert(pc.fill_null(plain, True))
     if not pc.any(others, min_count=0).as_py():
-        return made
-    wanted = [_with_exponent(text) for text in texts.filter(others).to_pylist()]
-    return pc.replace_with_mask(made, others, pa.array(wanted, pa.string()))
+        return java_texts
+    with_exponents = [_with_exponent(text) for text in texts.filter(others).to_pylist()]
+    return pc.replace_with_mask(java_texts, others, pa.array(with_exponents, pa.string()))
 
 
 def _with_exponent(text: str) -> str:
@@ -105,6 +107,6 @@ def _with_exponent(text: str) -> str:
     if "inf" in text.lower():
         return "-Infinity" if text.startswith("-") else "Infinity"
     sign, digits, exponent = Decimal(text).normalize().as_tuple()
-    shown = "".join(map(str, digits))
-    power = int(exponent) + len(shown) - 1
-    return f"{'-' if sign else ''}{shown[0]}.{shown[1:] or '0'}E{power}"
+    digit_text = "".join(map(str, digits))
+    power = int(exponent) + len(digit_text) - 1
+    return f"{'-' if sign else ''}{digit_text[0]}.{digit_text[1:] or '0'}E{power}"

@@ -98,8 +98,8 @@ def _letters(lengths: pa.Array, seed: int, kind: pa.DataType) -> pa.Array:
     total = ends[-1].as_py() if len(ends) else 0
     offsets = pc.cast(pa.concat_arrays([pa.array([0], pa.int64()), ends]), pa.int32())
     letters = random.Random(seed).randbytes(total).translate(_BYTE_TO_LETTER)  # noqa: S311 - made-up rows
-    made = pa.StringArray.from_buffers(len(lengths), offsets.buffers()[1], pa.py_buffer(letters))
-    return pc.cast(made, kind)
+    texts = pa.StringArray.from_buffers(len(lengths), offsets.buffers()[1], pa.py_buffer(letters))
+    return pc.cast(texts, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +134,11 @@ class Output:
             return pa.field(
                 self.name or f"c{position}", self.kind or pa.string(), nullable=nullable
             )
-        given = schema.field(column_index(schema, self.source, step))
-        kind = given.type if self.kind is None else self.kind
-        length = length_in(given.metadata, TEXT_LENGTH.encode()) if kind == given.type else None
+        field = schema.field(column_index(schema, self.source, step))
+        kind = field.type if self.kind is None else self.kind
+        length = length_in(field.metadata, TEXT_LENGTH.encode()) if kind == field.type else None
         notes = None if length is None else {TEXT_LENGTH: length}
-        return pa.field(self.name or given.name, kind, nullable=given.nullable, metadata=notes)
+        return pa.field(self.name or field.name, kind, nullable=field.nullable, metadata=notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,29 +167,29 @@ class Select(Transformer):
             )
         fields = []
         for position, output in enumerate(self.outputs):
-            made = output.output_field(schema, position, self.step)
+            field = output.output_field(schema, position, self.step)
             if output.source is not None and output.kind is not None:
-                given = schema.field(column_index(schema, output.source, self.step))
+                source = schema.field(column_index(schema, output.source, self.step))
                 try:
-                    _of_kind(pa.array([], given.type), given, output)
+                    _of_kind(pa.array([], source.type), source, output)
                 except pa.ArrowException:
                     raise SchemaError(
-                        f"{self.step} {position}: column {given.name!r} is {given.type}, "
+                        f"{self.step} {position}: column {source.name!r} is {source.type}, "
                         f"which cannot become {output.kind}"
                     ) from None
-            fields.append(made)
+            fields.append(field)
         return pa.schema(fields)
 
     def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
-        found = []
+        flows = []
         for output in self.outputs:
             if output.source is None:
-                found.append(Flow((), "constant" if output.random is None else "random values"))
+                flows.append(Flow((), "constant" if output.random is None else "random values"))
                 continue
             index = column_index(schema, output.source, self.step)
             same = output.kind is None or output.kind == schema.field(index).type
-            found.append(Flow((index,), "" if same else "cast"))
-        return tuple(found)
+            flows.append(Flow((index,), "" if same else "cast"))
+        return tuple(flows)
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         schema = pa.schema(
@@ -201,9 +201,9 @@ class Select(Transformer):
         arrays: list[pa.Array] = []
         guilty: pa.BooleanArray | None = None
         reasons: list[tuple[pa.BooleanArray, str]] = []
-        for output, made in zip(self.outputs, schema, strict=True):
+        for output, field in zip(self.outputs, schema, strict=True):
             if output.source is None:
-                arrays.append(_without_source(output, made.type, batch))
+                arrays.append(_without_source(output, field.type, batch))
                 continue
             index = column_index(batch.schema, output.source, self.step)
             array = batch.column(index)
@@ -211,35 +211,35 @@ class Select(Transformer):
                 array, bad = _of_kind(array, batch.schema.field(index), output)
                 if bad is not None:
                     reasons.append(
-                        (bad, f"{self.step} {made.name!r}: not a value of type {output.kind}")
+                        (bad, f"{self.step} {field.name!r}: not a value of type {output.kind}")
                     )
                     guilty = bad if guilty is None else pc.or_(guilty, bad)
             arrays.append(array)
         if guilty is None:
             return TransformResult(pa.RecordBatch.from_arrays(arrays, schema=schema))
         good = pc.invert(guilty)
-        kept = [array.filter(good) for array in arrays]
+        good_arrays = [array.filter(good) for array in arrays]
         return TransformResult(
-            pa.RecordBatch.from_arrays(kept, schema=schema), refusals(batch, reasons)
+            pa.RecordBatch.from_arrays(good_arrays, schema=schema), refusals(batch, reasons)
         )
 
 
 def _of_kind(
-    array: pa.Array, given: pa.Field, output: Output
+    array: pa.Array, field: pa.Field, output: Output
 ) -> tuple[pa.Array, pa.BooleanArray | None]:
     """The values of an input column as those of an output that has a type, and which are none."""
     kind = output.kind
     assert kind is not None
     if output.keeps_all:
         return kept(array, kind, cast_or_refuse)
-    carried = carried_type(given)
-    if carried == given.type:
+    carried = carried_type(field)
+    if carried == field.type:
         return cast_or_refuse(array, kind, output.patterns)
-    if can_convert(given.type, kind) and not pa.types.is_temporal(kind):
+    if can_convert(field.type, kind) and not pa.types.is_temporal(kind):
         return convert(array, kind)
-    array, unfit = as_carried(array, given, cast_or_refuse)
-    made, bad = cast_or_refuse(array, kind, output.patterns)
-    return made, bad if unfit is None else unfit if bad is None else pc.or_(unfit, bad)
+    array, unfit = as_carried(array, field, cast_or_refuse)
+    values, bad = cast_or_refuse(array, kind, output.patterns)
+    return values, bad if unfit is None else unfit if bad is None else pc.or_(unfit, bad)
 
 
 def constant_of(output: Output) -> pa.Scalar:
@@ -251,9 +251,9 @@ def constant_of(output: Output) -> pa.Scalar:
     kind = output.kind or pa.string()
     text = pa.array([None if output.constant is None else _as_text(output.constant)], pa.string())
     if output.keeps_all:
-        made, bad = kept(text, kind, cast_or_refuse)
+        values, bad = kept(text, kind, cast_or_refuse)
     else:
-        made, bad = cast_or_refuse(text, kind, output.patterns)
+        values, bad = cast_or_refuse(text, kind, output.patterns)
     if bad is not None:
         raise OptionError(
             f"column value {output.constant!r} is not a value of type {kind}",
@@ -261,7 +261,7 @@ def constant_of(output: Output) -> pa.Scalar:
             got=str(output.constant),
             takes=f"a value of type {kind}",
         )
-    return made[0]
+    return values[0]
 
 
 def _as_text(value: object) -> str:
@@ -374,9 +374,9 @@ class DropRows(Transformer):
                     "value", self.value, f"a regular expression of RE2 ({error})"
                 ) from None
 
-    def _wrong(self, what: str, got: object, takes: str) -> OptionError:
+    def _wrong(self, subject: str, got: object, takes: str) -> OptionError:
         return OptionError(
-            f"{self.step} got {what} {got!r}; it takes {takes}",
+            f"{self.step} got {subject} {got!r}; it takes {takes}",
             option=self.step,
             got=str(got),
             takes=takes,

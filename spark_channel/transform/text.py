@@ -128,8 +128,8 @@ class TextStep(Transformer):
             refused = (Refused(batch.filter(pc.invert(fits)), self._reason(field.name)),)
             batch, text = batch.filter(fits), text.filter(fits)
         output = self._output_field(field)
-        made = pc.cast(self._change(text), output.type)
-        return TransformResult(batch.set_column(index, output, made), refused)
+        values = pc.cast(self._change(text), output.type)
+        return TransformResult(batch.set_column(index, output, values), refused)
 
     def _fits(self, text: pa.Array) -> pa.BooleanArray | None:
         """True for values that `_change` takes, never null; None = all."""
@@ -301,14 +301,14 @@ class Calculate(Transformer):
             if not _WHOLE.fullmatch(self.number.strip(_TRIMMED)):
                 raise self._wrong("number", self.number, "a whole number from 0 for a power")
             return
-        found = _parsed(self.number)
-        if found is None or (self.operation in "/%" and not found):
-            what = "a number other than 0" if self.operation in "/%" else "a number"
-            raise self._wrong("number", self.number, what)
+        parsed_number = _parsed(self.number)
+        if parsed_number is None or (self.operation in "/%" and not parsed_number):
+            takes = "a number other than 0" if self.operation in "/%" else "a number"
+            raise self._wrong("number", self.number, takes)
 
-    def _wrong(self, what: str, got: str, takes: str) -> OptionError:
+    def _wrong(self, subject: str, got: str, takes: str) -> OptionError:
         return OptionError(
-            f"{self.step} got {what} {got!r}; it takes {takes}",
+            f"{self.step} got {subject} {got!r}; it takes {takes}",
             option=self.step,
             got=got,
             takes=takes,
@@ -332,21 +332,21 @@ class Calculate(Transformer):
         index = column_index(batch.schema, self.column, self.step)
         name, array = batch.schema.names[index], batch.column(index)
         output = self.output_schema(batch.schema).field(index)
-        made = self._quick(array)
-        if made is None:
+        numbers = self._quick(array)
+        if numbers is None:
             text = _plain(array, name)
             coded = text.dictionary_encode()
             results = [self._result(value) for value in coded.dictionary.to_pylist()]
-            made = pa.array(results, pa.string()).take(coded.indices)
-            bad = pc.and_(pc.is_valid(text), pc.is_null(made))
+            numbers = pa.array(results, pa.string()).take(coded.indices)
+            bad = pc.and_(pc.is_valid(text), pc.is_null(numbers))
             if pc.any(bad, min_count=0).as_py():
                 reason = f"{self.step}: column {name!r} is not a number, or one of more than {_DIGITS} digits"
                 good = pc.invert(bad)
                 return TransformResult(
-                    batch.filter(good).set_column(index, output, made.filter(good)),
+                    batch.filter(good).set_column(index, output, numbers.filter(good)),
                     (Refused(batch.filter(bad), reason),),
                 )
-        return TransformResult(batch.set_column(index, output, made))
+        return TransformResult(batch.set_column(index, output, numbers))
 
     def _quick(self, array: pa.Array) -> pa.Array | None:
         """By Arrow, where its types hold the result; their scales are those of Java."""
@@ -372,21 +372,21 @@ class Calculate(Transformer):
         if value is None or text is None:
             return None
         if self.operation == "^":
-            made = _power(value, int(self.number.strip(_TRIMMED)))
+            quotient = _power(value, int(self.number.strip(_TRIMMED)))
         else:
             number = _parsed(self.number)
             assert number is not None
             if self.operation == "/":
-                made = _quotient(value, number, _scale(text))
+                quotient = _quotient(value, number, _scale(text))
             elif self.operation == "%":
-                made = _remainder(value, number)
+                quotient = _remainder(value, number)
             elif self.operation == "*":
-                made = _EXACT.multiply(value, number)
+                quotient = _EXACT.multiply(value, number)
             else:
-                made = (_EXACT.add if self.operation == "+" else _EXACT.subtract)(value, number)
-        if made is None:
+                quotient = (_EXACT.add if self.operation == "+" else _EXACT.subtract)(value, number)
+        if quotient is None:
             return None
-        return str(made or abs(made))  # Java has no -0
+        return str(quotient or abs(quotient))  # Java has no -0
 
 
 def _plain(array: pa.Array, name: str) -> pa.Array:
@@ -398,7 +398,8 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
     if not pc.any(short, min_count=0).as_py():
         return text
     plain = [
-        format(Decimal(each), "f") for each in text.filter(pc.fill_null(short, False)).to_pylist()
+        format(Decimal(number), "f")
+        for number in text.filter(pc.fill_null(short, False)).to_pylist()
     ]
     return pc.replace_with_mask(text, pc.fill_null(short, False), pa.array(plain, text.type))
 
@@ -439,21 +440,21 @@ def _made(number: int, scale: int) -> Decimal:
 
 def _quotient(value: Decimal, number: Decimal, scale: int) -> Decimal:
     top, bottom = _integers(value, number)
-    whole, rest = divmod(abs(top) * 10**scale, abs(bottom))
-    whole += 2 * rest >= abs(bottom)
+    whole, remainder = divmod(abs(top) * 10**scale, abs(bottom))
+    whole += 2 * remainder >= abs(bottom)
     return _made(whole if (top < 0) == (bottom < 0) else -whole, scale)
 
 
 def _remainder(value: Decimal, number: Decimal) -> Decimal:
     """With the scale that Java gives it: zeros at the end of the whole quotient shorten it."""
     top, bottom = _integers(value, number)
-    whole, rest = divmod(abs(top), abs(bottom))
-    scale, wanted = -_exponent(value), -_exponent(number)
-    if whole and wanted > scale:
+    whole, remainder = divmod(abs(top), abs(bottom))
+    scale, number_scale = -_exponent(value), -_exponent(number)
+    if whole and number_scale > scale:
         zeros = len(str(whole)) - len(str(whole).rstrip("0"))
-        scale = wanted - min(wanted - scale, zeros)
+        scale = number_scale - min(number_scale - scale, zeros)
     low = min(_exponent(value), _exponent(number), 0)
-    exact = _made(-rest if top < 0 else rest, -low)
+    exact = _made(-remainder if top < 0 else remainder, -low)
     return exact.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
 
 

@@ -99,15 +99,15 @@ def java_parts(pattern: str) -> Iterator[tuple[str, bool]]:
         ValueError: a quote without its end. Its argument is what remains of the pattern.
     """
     position = 0
-    for found in _JAVA_PART.finditer(pattern):
-        if found.start() != position:
+    for match in _JAVA_PART.finditer(pattern):
+        if match.start() != position:
             break
-        position = found.end()
-        quoted, letter, _ = found.groups()
+        position = match.end()
+        quoted, letter, _ = match.groups()
         if quoted is not None:
             yield quoted.replace("''", "'") or "'", False
         else:
-            yield found.group(), letter is not None
+            yield match.group(), letter is not None
     if position != len(pattern):
         raise ValueError(pattern[position:])
 
@@ -117,21 +117,21 @@ def parsed(texts: pa.Array, pattern: str) -> pa.Array:
     letters = set(re.findall("[A-Za-z]", "".join(_DIRECTIVE.findall(pattern))))
     if not set("Ymd") <= letters <= set("YmdHMS"):
         return _by_parts(texts, pattern)
-    made = pc.strptime(texts, format=pattern.replace("%-", "%"), unit="us", error_is_null=True)
+    moments = pc.strptime(texts, format=pattern.replace("%-", "%"), unit="us", error_is_null=True)
     # Arrow takes second 60, and makes 2 March of 31 February (findings/arrow-strptime-31-february.sh): such texts are
     # checked part by part.
     fits = pc.match_substring_regex(texts, re.sub(r"\?P<\w+>", "?:", _compiled(pattern).regex))
-    doubtful = pc.or_(pc.invert(fits), pc.less_equal(pc.day(made), 3))
-    doubtful = pc.fill_null(pc.and_(doubtful, pc.is_valid(made)), False)
+    doubtful = pc.or_(pc.invert(fits), pc.less_equal(pc.day(moments), 3))
+    doubtful = pc.fill_null(pc.and_(doubtful, pc.is_valid(moments)), False)
     if not pc.any(doubtful, min_count=0).as_py():
-        return made
-    return pc.replace_with_mask(made, doubtful, _by_parts(texts.filter(doubtful), pattern))
+        return moments
+    return pc.replace_with_mask(moments, doubtful, _by_parts(texts.filter(doubtful), pattern))
 
 
 def _by_parts(texts: pa.Array, pattern: str) -> pa.Array:
     compiled = _compiled(pattern)
-    found = pc.extract_regex(texts, pattern=compiled.regex)
-    values = {name: pc.struct_field(found, name) for name in compiled.groups}
+    captures = pc.extract_regex(texts, pattern=compiled.regex)
+    values = {name: pc.struct_field(captures, name) for name in compiled.groups}
     whole = {
         name: pc.cast(array, pa.int32())
         for name, array in values.items()
@@ -150,18 +150,18 @@ def _by_parts(texts: pa.Array, pattern: str) -> pa.Array:
     year_text = pc.utf8_lpad(_text(year), 4, "0")
     numbers = [month, day, hour, whole.get("minute", 0), whole.get("second", 0)]
     written = pc.binary_join_element_wise(year_text, *map(_text, numbers), " ")
-    made = pc.strptime(written, format="%Y %m %d %H %M %S", unit="us", error_is_null=True)
-    if isinstance(made, pa.Scalar):  # a pattern of nothing but fixed text
-        made = pa.repeat(made, len(texts))
-    exists = pc.and_(pc.equal(pc.day(made), day), pc.greater(pc.year(made), 0))
+    moments = pc.strptime(written, format="%Y %m %d %H %M %S", unit="us", error_is_null=True)
+    if isinstance(moments, pa.Scalar):  # a pattern of nothing but fixed text
+        moments = pa.repeat(moments, len(texts))
+    exists = pc.and_(pc.equal(pc.day(moments), day), pc.greater(pc.year(moments), 0))
     if "weekday" in values:
         shown_day = pc.subtract(_position(values["weekday"], _WEEKDAYS), 1)
-        exists = pc.and_(exists, pc.equal(pc.day_of_week(made), shown_day))
+        exists = pc.and_(exists, pc.equal(pc.day_of_week(moments), shown_day))
     if "milli" in whole:
         millis = pc.multiply(pc.cast(whole["milli"], pa.int64()), 1000)
-        made = pc.add(made, pc.cast(millis, pa.duration("us")))
-    kept = pc.and_(pc.is_valid(found), pc.fill_null(exists, False))
-    return pc.if_else(kept, made, pa.scalar(None, made.type))
+        moments = pc.add(moments, pc.cast(millis, pa.duration("us")))
+    is_exact = pc.and_(pc.is_valid(captures), pc.fill_null(exists, False))
+    return pc.if_else(is_exact, moments, pa.scalar(None, moments.type))
 
 
 def _year(whole: dict[str, pa.Array]) -> pa.Array | int:
@@ -175,10 +175,10 @@ def _year(whole: dict[str, pa.Array]) -> pa.Array | int:
     return pc.add(before, short)
 
 
-def _position(names: pa.Array, known: tuple[str, ...]) -> pa.Array:
+def _position(names: pa.Array, beginnings: tuple[str, ...]) -> pa.Array:
     """From 1 on, by the first three letters."""
     start = pc.utf8_slice_codeunits(pc.ascii_lower(names), 0, 3)
-    return pc.add(pc.index_in(start, pa.array(known)), 1)
+    return pc.add(pc.index_in(start, pa.array(beginnings)), 1)
 
 
 def _text(number: pa.Array | int) -> pa.Array | str:
@@ -186,14 +186,14 @@ def _text(number: pa.Array | int) -> pa.Array | str:
 
 
 _OWN: dict[str, Callable[[pa.Array], pa.Array]] = {
-    "%-m": lambda each: pc.cast(pc.month(each), pa.string()),
-    "%-d": lambda each: pc.cast(pc.day(each), pa.string()),
-    "%-H": lambda each: pc.cast(pc.hour(each), pa.string()),
-    "%-I": lambda each: pc.replace_substring_regex(pc.strftime(each, format="%I"), "^0", ""),
-    "%-M": lambda each: pc.cast(pc.minute(each), pa.string()),
-    "%-S": lambda each: pc.cast(pc.second(each), pa.string()),
-    "%-L": lambda each: pc.cast(pc.millisecond(each), pa.string()),
-    "%L": lambda each: pc.utf8_lpad(pc.cast(pc.millisecond(each), pa.string()), 3, "0"),
+    "%-m": lambda moments: pc.cast(pc.month(moments), pa.string()),
+    "%-d": lambda moments: pc.cast(pc.day(moments), pa.string()),
+    "%-H": lambda moments: pc.cast(pc.hour(moments), pa.string()),
+    "%-I": lambda moments: pc.replace_substring_regex(pc.strftime(moments, format="%I"), "^0", ""),
+    "%-M": lambda moments: pc.cast(pc.minute(moments), pa.string()),
+    "%-S": lambda moments: pc.cast(pc.second(moments), pa.string()),
+    "%-L": lambda moments: pc.cast(pc.millisecond(moments), pa.string()),
+    "%L": lambda moments: pc.utf8_lpad(pc.cast(pc.millisecond(moments), pa.string()), 3, "0"),
 }
 """What Arrow's strftime does not write."""
 
@@ -210,8 +210,8 @@ def formatted(column: pa.Array, pattern: str) -> pa.Array:
     whole = pc.cast(pc.floor_temporal(column, unit="second"), pa.timestamp("s"))
     pieces: list[str] = []
     for piece in _pieces(pattern):
-        own = piece in _OWN
-        if pieces and not own and pieces[-1] not in _OWN:
+        is_own = piece in _OWN
+        if pieces and not is_own and pieces[-1] not in _OWN:
             pieces[-1] += piece
         else:
             pieces.append(piece)
@@ -269,28 +269,28 @@ def strptime_pattern(pattern: str) -> str:
     Raises:
         OptionError: a letter without a counterpart (`Z`, `w`, ...), or an unterminated quote.
     """
-    made: list[str] = []
+    pieces: list[str] = []
     try:
         for text, is_letters in java_parts(pattern):
             if not is_letters:
-                made.append(text.replace("%", "%%"))
+                pieces.append(text.replace("%", "%%"))
             elif text in _LETTERS:
-                made.append(_LETTERS[text])
+                pieces.append(_LETTERS[text])
             else:
                 raise _unknown(pattern, text)
     except ValueError as error:
         raise _unknown(pattern, str(error)) from None
-    found = "".join(made)
-    parts = re.findall(r"%-?([A-Za-z])", found.replace("%%", ""))
+    strptime_text = "".join(pieces)
+    parts = re.findall(r"%-?([A-Za-z])", strptime_text.replace("%%", ""))
     if len(parts) != len({_SAME.get(part, part) for part in parts}):
         raise _refused(pattern, "names a part of the time twice", "each part once")
     if not parts:
         raise _refused(pattern, "names no part of a time", "letters such as yyyy-MM-dd")
-    if _TWO_NUMBERS.search(found.replace("%%", "")):
+    if _TWO_NUMBERS.search(strptime_text.replace("%%", "")):
         raise _refused(
             pattern, "does not say where a number ends", "two letters for each, such as yyyyMMdd"
         )
-    return found
+    return strptime_text
 
 
 _SAME = {"y": "Y", "b": "m", "B": "m", "A": "a", "I": "H"}
@@ -298,17 +298,17 @@ _SAME = {"y": "Y", "b": "m", "B": "m", "A": "a", "I": "H"}
 
 
 def _unknown(pattern: str, part: str) -> OptionError:
-    known = ", ".join(dict.fromkeys(_LETTERS))
-    why = _REFUSED.get(part[:1], "")
+    letters = ", ".join(dict.fromkeys(_LETTERS))
+    hint = _REFUSED.get(part[:1], "")
     return _refused(
-        pattern, f"has {part!r}, which cannot be read", f"a date pattern of {known}", why
+        pattern, f"has {part!r}, which cannot be read", f"a date pattern of {letters}", hint
     )
 
 
-def _refused(pattern: str, what: str, takes: str, why: str = "") -> OptionError:
-    reason = f" ({why})" if why else ""
+def _refused(pattern: str, fault: str, takes: str, hint: str = "") -> OptionError:
+    reason = f" ({hint})" if hint else ""
     return OptionError(
-        f"date pattern {pattern!r} {what}{reason}; it takes {takes}",
+        f"date pattern {pattern!r} {fault}{reason}; it takes {takes}",
         option="format",
         got=pattern,
         takes=takes,
@@ -390,12 +390,12 @@ class TimePattern:
         """
         texts = texts.cast(pa.string())
         is_fixed = all(part.digits or not part.letter for part in self.parts)
-        found = self._cut(texts) if is_fixed else self._matched(texts)
+        parts = self._cut(texts) if is_fixed else self._matched(texts)
         pieces: list[Any] = []
         for letter, before in _ISO:
-            if letter in found:
-                pieces += [before, found[letter]]
-            elif letter in "Hms" and found.keys() & set(_BEHIND[letter]):
+            if letter in parts:
+                pieces += [before, parts[letter]]
+            elif letter in "Hms" and parts.keys() & set(_BEHIND[letter]):
                 pieces += [before, "00"]
         iso = pc.binary_join_element_wise(*pieces, "")
         # Arrow takes no other digits, no day that a month does not have, no hour 24 and no second 60.
@@ -404,33 +404,33 @@ class TimePattern:
     def _cut(self, texts: pa.Array) -> dict[str, pa.Array]:
         """The bytes of each part of texts that all have the same length."""
         raw = texts.view(pa.binary())
-        found, position = {}, 0
+        parts, position = {}, 0
         fits = []
         for part in self.parts:
             literal = part.text.encode()
             end = position + (part.digits or len(literal))
             piece = pc.binary_slice(raw, position, end)
             if part.letter:
-                found[part.letter] = piece.view(pa.string())
+                parts[part.letter] = piece.view(pa.string())
             else:
                 fits.append(pc.equal(piece, literal))
             position = end
         fits.append(pc.equal(pc.binary_length(raw), position))
         for fit in fits:
             self._check(texts, fit)
-        return found
+        return parts
 
     def _matched(self, texts: pa.Array) -> dict[str, pa.Array]:
         """The text of each part, with two digits."""
         pattern = "^" + "".join(part.regex for part in self.parts) + "$"
         self._check(texts, pc.match_substring_regex(texts, pattern))
         rows = pc.extract_regex(texts, pattern)
-        found = {
+        parts = {
             part.letter: pc.struct_field(rows, part.letter) for part in self.parts if part.letter
         }
         return {
             letter: values if letter in "SZ" else pc.utf8_lpad(values, 2, "0")
-            for letter, values in found.items()
+            for letter, values in parts.items()
         }
 
     def _check(self, texts: pa.Array, fits: pa.BooleanArray) -> None:

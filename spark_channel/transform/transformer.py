@@ -57,10 +57,10 @@ class Flow:
 
     def after(self, before: "Sequence[Flow]") -> "Flow":
         """The same from the first columns on, where `sources` are numbers of `before`."""
-        given = [before[number] for number in self.sources]
-        how = [each for each in (*(flow.how for flow in given), self.how) if each]
-        sources = {source: None for flow in given for source in flow.sources}
-        masked = self.masked or any(flow.masked for flow in given)
+        inputs = [before[number] for number in self.sources]
+        how = [text for text in (*(flow.how for flow in inputs), self.how) if text]
+        sources = {source: None for flow in inputs for source in flow.sources}
+        masked = self.masked or any(flow.masked for flow in inputs)
         return Flow(tuple(sources), ", ".join(dict.fromkeys(how)), masked)
 
 
@@ -90,10 +90,10 @@ class Transformer(ABC):
         """What each column of `output_schema` is made of; None = not known."""
         if not self.in_place:
             return None
-        made = self.output_schema(schema)
+        output = self.output_schema(schema)
         return tuple(
-            Flow((number,), "" if made.field(number).type == given.type else self.step)
-            for number, given in enumerate(schema)
+            Flow((number,), "" if output.field(number).type == field.type else self.step)
+            for number, field in enumerate(schema)
         )
 
 
@@ -104,22 +104,22 @@ def column_index(schema: pa.Schema, column: Column, step: str) -> int:
         SchemaError: a column that does not exist, or a name that occurs twice; names `step` and the columns.
     """
     names = list(schema.names)
-    shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(names)) or "none"
+    listing = ", ".join(f"{number} {name!r}" for number, name in enumerate(names)) or "none"
     if isinstance(column, str):
         count = names.count(column)
         if count == 1:
             return names.index(column)
         if count:
             raise SchemaError(
-                f"{step}: {count} columns are named {column!r}; give its number: {shown}"
+                f"{step}: {count} columns are named {column!r}; give its number: {listing}"
             )
         near = difflib.get_close_matches(column, names, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise SchemaError(f"{step}: no column {column!r}; {hint}The columns are: {shown}")
+        raise SchemaError(f"{step}: no column {column!r}; {hint}The columns are: {listing}")
     if 0 <= column < len(names):
         return column
     raise SchemaError(
-        f"{step}: no column {column}; numbers go from 0 to {len(names) - 1}. The columns are: {shown}"
+        f"{step}: no column {column}; numbers go from 0 to {len(names) - 1}. The columns are: {listing}"
     )
 
 
@@ -139,17 +139,17 @@ def checked_column(value: object, step: str) -> Column:
     )
 
 
-def whole_number(value: object, what: str, step: str, largest: int) -> int:
+def whole_number(value: object, noun: str, step: str, largest: int) -> int:
     """`value` if it is a whole number from 0 to `largest`.
 
     Raises:
-        OptionError: names `step`, `what`, what it got and what it takes.
+        OptionError: names `step`, `noun`, what it got and what it takes.
     """
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= largest:
         return value
     takes = f"a whole number from 0 to {largest}"
     raise OptionError(
-        f"{step} got {what} {value!r}; it takes {takes}", option=step, got=str(value), takes=takes
+        f"{step} got {noun} {value!r}; it takes {takes}", option=step, got=str(value), takes=takes
     )
 
 
@@ -176,27 +176,27 @@ class Apply(Transformer):
             [pa.array([], part.type) for part in schema], schema=schema
         )
         try:
-            made = self.function(nothing)
+            result = self.function(nothing)
         except Exception as error:
             raise SchemaError(
                 f"transformer {self.name} failed on an empty batch, which is used to find its output's columns: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        return self._checked(made).schema
+        return self._checked(result).schema
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         return TransformResult(self._checked(self.function(batch)))
 
-    def _checked(self, made: object) -> pa.RecordBatch:
-        if not isinstance(made, pa.RecordBatch):
+    def _checked(self, result: object) -> pa.RecordBatch:
+        if not isinstance(result, pa.RecordBatch):
             raise OptionError(
-                f"transformer {self.name} gave {type(made).__name__}; "
+                f"transformer {self.name} gave {type(result).__name__}; "
                 "it takes a function that gives a pyarrow.RecordBatch",
                 option="transformers",
-                got=type(made).__name__,
+                got=type(result).__name__,
                 takes="a function that gives a RecordBatch",
             )
-        return made
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +225,12 @@ def as_transformers(steps: Iterable[object]) -> tuple[Transformer, ...]:
     Raises:
         OptionError: something that is neither.
     """
-    made: list[Transformer] = []
+    transformers: list[Transformer] = []
     for number, step in enumerate(steps):
         if isinstance(step, Transformer):
-            made.append(step)
+            transformers.append(step)
         elif callable(step) and not isinstance(step, type):
-            made.append(Apply(step))
+            transformers.append(Apply(step))
         else:
             takes = "a transformer, or a function from RecordBatch to RecordBatch"
             raise OptionError(
@@ -239,7 +239,7 @@ def as_transformers(steps: Iterable[object]) -> tuple[Transformer, ...]:
                 got=repr(step),
                 takes=takes,
             )
-    return tuple(made)
+    return tuple(transformers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Pipeline:
             outcome = step.apply(batch)
             if dropped is not None:
                 gone = batch.num_rows - outcome.batch.num_rows
-                gone -= sum(each.rows.num_rows for each in outcome.refused)
+                gone -= sum(refusal.rows.num_rows for refusal in outcome.refused)
                 if gone > 0:
                     dropped(_label(step, number), gone)
             batch = outcome.batch
@@ -279,14 +279,14 @@ class Pipeline:
 
     def flows(self) -> tuple[Flow, ...] | None:
         """What each column of `output_schema` is made of; None = a step is a function, which cannot say."""
-        current, found = self.schema, tuple(Flow((number,)) for number in range(len(self.schema)))
+        current, flows = self.schema, tuple(Flow((number,)) for number in range(len(self.schema)))
         for step in self.steps:
-            made = step.flows(current)
-            if made is None:
+            step_flows = step.flows(current)
+            if step_flows is None:
                 return None
-            found = tuple(each.after(found) for each in made)
+            flows = tuple(flow.after(flows) for flow in step_flows)
             current = step.output_schema(current)
-        return found
+        return flows
 
 
 def _label(step: Transformer, number: int) -> str:
@@ -303,16 +303,16 @@ def prepare(steps: Iterable[object], schema: pa.Schema) -> Pipeline:
         SchemaError: a missing column, or a type that a step does not take; names the step's number.
         OptionError: something that is not a transformer.
     """
-    made = as_transformers(steps)
+    transformers = as_transformers(steps)
     current = schema
-    for number, step in enumerate(made):
+    for number, step in enumerate(transformers):
         try:
             current = step.output_schema(current)
         except SchemaError as error:
             if isinstance(step, Labelled):
                 raise
             raise SchemaError(f"transformers[{number}]: {error}") from error
-    return Pipeline(made, schema, current)
+    return Pipeline(transformers, schema, current)
 
 
 def _shown(schema: pa.Schema) -> str:

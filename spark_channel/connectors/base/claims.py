@@ -194,7 +194,7 @@ class ClaimDecision:
 
 
 def take(
-    found: Claim | None,
+    current: Claim | None,
     identity: Identity,
     owner: str,
     *,
@@ -213,92 +213,92 @@ def take(
     Raises:
         TargetError: another run has committed tasks, and this one does not continue them.
     """
-    if found is None:
+    if current is None:
         if resume is not None:
             raise TargetError(
                 f"{identity.shown} cannot be continued: its claim on {identity.target} was removed. "
                 "Run the job again; if rows of the earlier run are in the target, delete them first"
             )
         return _taken(Claim(identity, owner, process=process, beat_at=now), position, follows)
-    if found.has_published(position):
-        return ClaimDecision(None, None, found.published_at)
-    if found.owner == owner:
+    if current.has_published(position):
+        return ClaimDecision(None, None, current.published_at)
+    if current.owner == owner:
         # A stream's batch has one name whoever writes it, also beside a query that was killed: no one process's death
         # ends a claim that several have asked for.
-        shared = replace(found, process="") if found.process not in ("", process) else None
+        shared = replace(current, process="") if current.process not in ("", process) else None
         return ClaimDecision(
-            shared, HeldClaim(identity, owner, found.epoch, position, follows=follows)
+            shared, HeldClaim(identity, owner, current.epoch, position, follows=follows)
         )
-    if resume is not None and resume != found.epoch:
+    if resume is not None and resume != current.epoch:
         raise TargetError(
-            f"{identity.shown} was continued by another run, {found.owner!r}, while this one was planned: "
+            f"{identity.shown} was continued by another run, {current.owner!r}, while this one was planned: "
             "wait for that run, or run this one again"
         )
     tasks, rows = committed
     if tasks and resume is None:
         raise TargetError(
-            f"{identity.shown} is partially committed: run {found.owner!r} committed {tasks} tasks "
+            f"{identity.shown} is partially committed: run {current.owner!r} committed {tasks} tasks "
             f"with {rows} rows to {identity.target} (commit=task) and did not end. "
             "A new run cannot find out which rows these were: "
             "delete them, and the claim's rows in spark_channel_claims and spark_channel_tasks. "
             "A transfer with commit=task continues by itself, where its plan was kept"
         )
-    state: State = found.state if tasks else "open"
+    state: State = current.state if tasks else "open"
     claim = replace(
-        found,
+        current,
         owner=owner,
-        epoch=found.epoch + 1,
+        epoch=current.epoch + 1,
         state=state,
         process=process,
         beat_at=now,
         doubted_at="",
     )
-    return _taken(claim, position, follows, found if found.owner else None)
+    return _taken(claim, position, follows, current if current.owner else None)
 
 
 def _taken(
     claim: Claim, position: int | None, follows: Follows | None, overtaken: Claim | None = None
 ) -> ClaimDecision:
-    held = HeldClaim(claim.identity, claim.owner, claim.epoch, position, follows=follows)
-    return ClaimDecision(claim, held, overtaken=overtaken)
+    held_by_run = HeldClaim(claim.identity, claim.owner, claim.epoch, position, follows=follows)
+    return ClaimDecision(claim, held_by_run, overtaken=overtaken)
 
 
-def check(found: Claim | None, held: HeldClaim) -> None:
-    """The fence: hold `held` to be the claim that the target has.
+def check(current: Claim | None, claim: HeldClaim) -> None:
+    """The fence: hold `claim` to be the claim that the target has.
 
     Raises:
         SupersededError: another run took over or has published, or the claim was given back.
     """
     nothing = "Nothing of this run was added by this transaction"
-    if found is None:
+    if current is None:
         raise SupersededError(
-            f"{held.identity.shown} was aborted while run {held.owner!r} was still writing "
-            f"to {held.identity.target}. {nothing}",
-            owner=held.owner,
+            f"{claim.identity.shown} was aborted while run {claim.owner!r} was still writing "
+            f"to {claim.identity.target}. {nothing}",
+            owner=claim.owner,
         )
-    if found.has_published(held.position):
-        by = f" by run {found.owner!r}" if found.owner else ""
+    if current.has_published(claim.position):
+        by = f" by run {current.owner!r}" if current.owner else ""
         raise SupersededError(
-            f"{held.identity.shown} was published to {held.identity.target} at {found.published_at}{by}, "
-            f"while run {held.owner!r} was still writing. {nothing}",
-            owner=held.owner,
-            successor=found.owner,
+            f"{claim.identity.shown} was published to {claim.identity.target} at {current.published_at}{by}, "
+            f"while run {claim.owner!r} was still writing. {nothing}",
+            owner=claim.owner,
+            successor=current.owner,
         )
-    if (found.owner, found.epoch) != (held.owner, held.epoch):
-        by = f"run {found.owner!r} took over" if found.owner else "the run gave its claim back"
+    if (current.owner, current.epoch) != (claim.owner, claim.epoch):
+        by = f"run {current.owner!r} took over" if current.owner else "the run gave its claim back"
         raise SupersededError(
-            f"{held.identity.shown} on {held.identity.target} no longer belongs to run {held.owner!r}: {by}. "
+            f"{claim.identity.shown} on {claim.identity.target} no longer belongs to run {claim.owner!r}: {by}. "
             f"{nothing}; let the later run finish",
-            owner=held.owner,
-            successor=found.owner,
+            owner=claim.owner,
+            successor=current.owner,
         )
-    if held.follows is not None and found.last != held.follows.position:
+    if claim.follows is not None and current.last != claim.follows.position:
         raise SupersededError(
-            f"{held.identity.shown} on {held.identity.target} is at {_at(found.last)}, and run {held.owner!r} was "
-            f"planned when it was at {_at(held.follows.position)}: another run has published meanwhile. {nothing}; "
+            f"{claim.identity.shown} on {claim.identity.target} is at {_at(current.last)}, and run {claim.owner!r} was "
+            f"planned when it was at {_at(claim.follows.position)}: another run has published meanwhile. {nothing}; "
             "run it again",
-            owner=held.owner,
-            successor=found.owner,
+            owner=claim.owner,
+            successor=current.owner,
         )
 
 
@@ -306,86 +306,88 @@ def _at(position: int | None) -> str:
     return "its beginning" if position is None else f"position {position}"
 
 
-def forget(found: Claim) -> Claim:
+def forget(current: Claim) -> Claim:
     """The claim of a stream that begins again; no run holds it."""
-    return replace(found, owner="", epoch=found.epoch + 1, state="open", position=_FORGOTTEN)
+    return replace(current, owner="", epoch=current.epoch + 1, state="open", position=_FORGOTTEN)
 
 
-def unless_replaced(found: Claim, overwrites: int) -> Claim:
+def unless_replaced(current: Claim, overwrites: int) -> Claim:
     """The claim; of a stream whose batches follow each other, without its position if the table was overwritten since.
 
     Its next batch would add rows that are there, or miss some. `overwrites`: how often the table has been.
     """
-    if found.identity.kind != "stream" or found.generation in (None, overwrites):
-        return found
-    return replace(found, position=_VOID, generation=None)
+    if current.identity.kind != "stream" or current.generation in (None, overwrites):
+        return current
+    return replace(current, position=_VOID, generation=None)
 
 
-def progress_of(found: Claim | None) -> StreamProgress | None:
+def progress_of(current: Claim | None) -> StreamProgress | None:
     """Return what a stream has published; None = nothing yet."""
-    if found is None or found.position in (None, _VOID):
+    if current is None or current.position in (None, _VOID):
         return None
-    by = found.owner or found.process
-    return StreamProgress(found.last, found.rows, found.nbytes, found.published_at or "", by)
+    by = current.owner or current.process
+    return StreamProgress(
+        current.last, current.rows, current.nbytes, current.published_at or "", by
+    )
 
 
-def check_generation(current: int, held: HeldClaim) -> None:
+def check_generation(current: int, claim: HeldClaim) -> None:
     """The fence against overwrites: hold the table to be the one that the run made ready.
 
     Raises:
         SupersededError: another job has overwritten it since.
     """
-    if held.generation is not None and current != held.generation:
+    if claim.generation is not None and current != claim.generation:
         raise SupersededError(
-            f"{held.identity.target} was overwritten by another job while run {held.owner!r} was writing "
+            f"{claim.identity.target} was overwritten by another job while run {claim.owner!r} was writing "
             "to it (commit=task): the rows of its earlier tasks are gone, and this task added none. "
             "Run the job again",
-            owner=held.owner,
+            owner=claim.owner,
         )
 
 
 def publish(
-    found: Claim | None, held: HeldClaim, *, at: str, rows: int, nbytes: int
+    current: Claim | None, claim: HeldClaim, *, at: str, rows: int, nbytes: int
 ) -> Claim | None:
-    """The claim once `held` has published; None = it was published before, so that nothing is to be written.
+    """The claim once `claim` has published; None = it was published before, so that nothing is to be written.
 
     Raises:
         SupersededError: as `check`.
     """
-    if found is not None and found.has_published(held.position):
+    if current is not None and current.has_published(claim.position):
         return None
-    check(found, held)
-    assert found is not None
-    done = replace(found, published_at=at, rows=rows, nbytes=nbytes)
-    if held.identity.kind == "stream":
+    check(current, claim)
+    assert current is not None
+    published = replace(current, published_at=at, rows=rows, nbytes=nbytes)
+    if claim.identity.kind == "stream":
         # Until the next batch no run holds the claim: instead of its process, the name of the last one is kept.
-        position = found.position if held.position is None else held.position
-        return replace(done, position=position, owner="", process=held.owner)
-    return replace(done, state="published")
+        position = current.position if claim.position is None else claim.position
+        return replace(published, position=position, owner="", process=claim.owner)
+    return replace(published, state="published")
 
 
-def is_of_another_run(found: Claim | None, held: HeldClaim) -> bool:
+def is_of_another_run(current: Claim | None, claim: HeldClaim) -> bool:
     """Whether a published write is another run's. The runs of a stream's batch have one name."""
-    return held.identity.kind == "txn" and (found is None or found.owner != held.owner)
+    return claim.identity.kind == "txn" and (current is None or current.owner != claim.owner)
 
 
 def release(
-    found: Claim | None, held: HeldClaim, *, tasks: int = 0, overtaken: Claim | None = None
+    current: Claim | None, claim: HeldClaim, *, tasks: int = 0, overtaken: Claim | None = None
 ) -> Claim | None:
-    """The claim once `held` is released; None = it does not change.
+    """The claim once `claim` is released; None = it does not change.
 
     A claim under which tasks committed stays, so that no run writes their rows again unknowingly. `overtaken`: the run
     has taken it over, and has written and removed nothing since; the one before it continues.
     """
-    if found is None or found.has_published(held.position):
+    if current is None or current.has_published(claim.position):
         return None
-    if (found.owner, found.epoch) != (held.owner, held.epoch):
+    if (current.owner, current.epoch) != (claim.owner, claim.epoch):
         return None
-    if overtaken is not None and found.state in ("open", overtaken.state):
+    if overtaken is not None and current.state in ("open", overtaken.state):
         return overtaken
     if tasks:
         return None
-    return replace(found, owner="", state="open")
+    return replace(current, owner="", state="open")
 
 
 Liveness = Literal["live", "doubtful", "dead"]
@@ -433,10 +435,10 @@ def is_alive(
 
 def _process(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def _time(text: str) -> datetime:

@@ -61,13 +61,13 @@ def small_groups(
         size, of = nbytes(file), key(file)
         if of is None or size >= target / 2:
             continue
-        group, held = open_groups.get(of, ([], 0))
+        group, group_bytes = open_groups.get(of, ([], 0))
         if not group:
             groups.append(group)
         group.append(file)
-        open_groups[of] = (group, held + size) if held + size < target else ([], 0)
-    found = [_alike(group, nbytes) for group in groups]
-    return [group for group in found if len(group) > 1]
+        open_groups[of] = (group, group_bytes + size) if group_bytes + size < target else ([], 0)
+    all_groups = [_alike(group, nbytes) for group in groups]
+    return [group for group in all_groups if len(group) > 1]
 
 
 _STEP_BYTES, _STEP_FILES = 1 << 30, 20_000
@@ -78,24 +78,24 @@ def in_steps(
     groups: Iterable[list[_File]], nbytes: Callable[[_File], int]
 ) -> Iterator[list[list[_File]]]:
     """The groups that are merged under one claim, and published together: a kill, or another job, undoes one step."""
-    step, held, files = list[list[_File]](), 0, 0
+    step, step_bytes, files = list[list[_File]](), 0, 0
     for group in groups:
         step.append(group)
-        held, files = held + sum(map(nbytes, group)), files + len(group)
-        if held >= _STEP_BYTES or files >= _STEP_FILES:
+        step_bytes, files = step_bytes + sum(map(nbytes, group)), files + len(group)
+        if step_bytes >= _STEP_BYTES or files >= _STEP_FILES:
             yield step
-            step, held, files = [], 0, 0
+            step, step_bytes, files = [], 0, 0
     if step:
         yield step
 
 
 def _alike(group: list[_File], nbytes: Callable[[_File], int]) -> list[_File]:
-    order = sorted(range(len(group)), key=lambda place: nbytes(group[place]))
-    rest = sum(map(nbytes, group))
+    order = sorted(range(len(group)), key=lambda index: nbytes(group[index]))
+    remaining = sum(map(nbytes, group))
     while len(order) > 1:
         largest = nbytes(group[order[-1]])
-        rest -= largest
-        if largest <= _TIMES * rest:
+        remaining -= largest
+        if largest <= _TIMES * remaining:
             break
         order.pop()
-    return [group[place] for place in sorted(order)]
+    return [group[index] for index in sorted(order)]

@@ -121,19 +121,19 @@ class WakeLatency:
     Late is what is longer than the shortest naps of the last minute. How long these take is the server's own affair:
     PostgreSQL and the kernel round a nap of 1 ms up to one of 2 ms, beside which waits of tenths of a millisecond do
     not show. One in thousands ends early: so the second shortest of a sample counts, or all others would be late ever
-    after. None is shorter than `asked` seconds, whatever a server's clock says that is set back during a nap.
+    after. None is shorter than `nap_seconds` seconds, whatever a server's clock says that is set back during a nap.
     """
 
-    def __init__(self, asked: float) -> None:
-        self._asked = asked
+    def __init__(self, nap_seconds: float) -> None:
+        self._asked = nap_seconds
         self._shortest: deque[float] = deque(maxlen=_SAMPLES_A_MINUTE)
 
     def late(self, seconds: Iterable[float]) -> list[float]:
         """Seconds of each nap of a sample beyond the shortest ones."""
-        found = [max(self._asked, each) for each in seconds]
-        self._shortest.extend(sorted(found)[1:2] or found)
+        naps = [max(self._asked, nap) for nap in seconds]
+        self._shortest.extend(sorted(naps)[1:2] or naps)
         least = min(self._shortest, default=self._asked)
-        return [max(0.0, each - least) for each in found]
+        return [max(0.0, nap - least) for nap in naps]
 
 
 class StatementLatency:
@@ -163,20 +163,20 @@ class StatementLatency:
                 continue
             if before[0] > calls or before[1] > total:
                 before = 0.0, 0.0  # the server's counters began again
-            more = calls - before[0]
-            if more and mean > 0:
-                slower = (total - before[1]) / more / mean
-                self._calls += more
+            new_calls = calls - before[0]
+            if new_calls and mean > 0:
+                slower = (total - before[1]) / new_calls / mean
+                self._calls += new_calls
                 # A report of a minute says nothing of the statements of a millisecond beside it.
-                self._sum += more * min(slower, _MOST_SLOWER)
+                self._sum += new_calls * min(slower, _MOST_SLOWER)
         self._seen = now
         if len(self._means) > _MOST_KINDS:
             self._means = {key: self._means[key] for key in now}
         if self._calls < _LEAST_CALLS:
             return None
-        found = self._sum / self._calls
+        times_slower = self._sum / self._calls
         self._calls = self._sum = 0.0
-        return found
+        return times_slower
 
 
 def way_seconds(ask: Callable[[], object], clock: Clock = SYSTEM_CLOCK) -> float:
@@ -217,5 +217,5 @@ class RowCost:
     @property
     def seconds(self) -> float:
         """0.0 = not known yet: the first statements are not like the others."""
-        seen = sorted(self._seen.copy())
-        return seen[(len(seen) - 1) // 2] if len(seen) >= _ENOUGH else 0.0
+        samples = sorted(self._seen.copy())
+        return samples[(len(samples) - 1) // 2] if len(samples) >= _ENOUGH else 0.0

@@ -121,66 +121,66 @@ def kept_of(claim: Claim, key: str, now: str) -> KeptClaim:
 
 
 def chosen(
-    kept: Iterable[KeptClaim], names: Sequence[ClaimName], before: str | None
+    kept_claims: Iterable[KeptClaim], names: Sequence[ClaimName], before: str | None
 ) -> list[KeptClaim]:
-    """Those of `kept` that `names` mean, with the versions that are meant, or that were published before a time.
+    """Those of `kept_claims` that `names` mean, with the versions that are meant, or that were published before a time.
 
     A stream has to be named: one that is read once a year is as old as one that is read no more.
     """
-    found = []
-    for claim in kept:
+    chosen_claims = []
+    for claim in kept_claims:
         if before is not None:
             if (
                 claim.kind != "stream"
                 and claim.is_published
                 and "" < (claim.at or claim.before) < before
             ):
-                found.append(claim)
+                chosen_claims.append(claim)
             continue
-        wanted = [each for each in names if (each.kind, each.name) == (claim.kind, claim.name)]
-        if any(each.versions is None for each in wanted):
-            found.append(claim)
-        elif wanted:
-            asked = joined(pair for each in wanted for pair in each.versions or ())
-            if versions := overlap(claim.versions, asked):
-                found.append(replace(claim, versions=versions))
-    return found
+        named_here = [name for name in names if (name.kind, name.name) == (claim.kind, claim.name)]
+        if any(name.versions is None for name in named_here):
+            chosen_claims.append(claim)
+        elif named_here:
+            versions_asked = joined(pair for name in named_here for pair in name.versions or ())
+            if versions := overlap(claim.versions, versions_asked):
+                chosen_claims.append(replace(claim, versions=versions))
+    return chosen_claims
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    made: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
-        if made and first <= made[-1][1] + 1:
-            made[-1] = (made[-1][0], max(made[-1][1], last))
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
         else:
-            made.append((first, last))
-    return tuple(made)
+            merged.append((first, last))
+    return tuple(merged)
 
 
 def overlap(one: Ranges, other: Ranges) -> Ranges:
     """The numbers that are in both."""
-    made, place = [], 0
+    common, index = [], 0
     for first, last in one:
-        while place < len(other) and other[place][1] < first:
-            place += 1
-        for low, high in other[place:]:
+        while index < len(other) and other[index][1] < first:
+            index += 1
+        for low, high in other[index:]:
             if low > last:
                 break
-            made.append((max(first, low), min(last, high)))
-    return tuple(made)
+            common.append((max(first, low), min(last, high)))
+    return tuple(common)
 
 
 def without(ranges: Ranges, gone: Ranges) -> Ranges:
     """The numbers of `ranges` that are not in `gone`."""
-    made = []
+    remaining = []
     for first, last in ranges:
         for low, high in overlap(((first, last),), gone):
             if low > first:
-                made.append((first, low - 1))
+                remaining.append((first, low - 1))
             first = high + 1
         if first <= last:
-            made.append((first, last))
-    return tuple(made)
+            remaining.append((first, last))
+    return tuple(remaining)
 
 
 def covers(ranges: Ranges, number: int) -> bool:
@@ -194,15 +194,15 @@ def numbers(ranges: Ranges) -> Iterator[int]:
 
 def ranges_of_bits(bits: int, start: int) -> Ranges:
     """The numbers whose bits are set; the lowest bit is that of `start`."""
-    made = []
+    ranges = []
     while bits:
         zeros = (bits & -bits).bit_length() - 1
         bits >>= zeros
         ones = (~bits & (bits + 1)).bit_length() - 1
         bits >>= ones
-        made.append((start + zeros, start + zeros + ones - 1))
+        ranges.append((start + zeros, start + zeros + ones - 1))
         start += zeros + ones
-    return tuple(made)
+    return tuple(ranges)
 
 
 def bits_of(ranges: Ranges, start: int, length: int) -> int:

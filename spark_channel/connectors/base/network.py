@@ -95,8 +95,8 @@ def connection_to(
 
 def untrusted(error: ssl.SSLCertVerificationError) -> str:
     """Why nothing was sent, and what to do."""
-    why = error.verify_message
-    return f"the server's certificate is not trusted: {why}; name the CA's file in option 'sslrootcert'"
+    reason = error.verify_message
+    return f"the server's certificate is not trusted: {reason}; name the CA's file in option 'sslrootcert'"
 
 
 def whole(response: http.client.HTTPResponse, most: int) -> bytes:
@@ -253,51 +253,51 @@ def flag(text: str, name: str) -> bool:
 _RESERVED = r"[%/?#@:&\[\]\x00-\x20\x7f]"
 
 
-def decoded(text: str, what: str) -> str:
+def decoded(text: str, noun: str) -> str:
     """
     Raises:
         OptionError: it decodes to bytes that are not UTF-8, or to a zero byte; shows no part of it.
     """
     try:
-        found = unquote(text, errors="strict")
+        unquoted = unquote(text, errors="strict")
     except UnicodeDecodeError:
-        found = "\0"
-    if "\0" in found:
+        unquoted = "\0"
+    if "\0" in unquoted:
         raise OptionError(
-            f"option 'url' has a {what} whose percent-encoding is not text in UTF-8; write its bytes in UTF-8 as %XX",
+            f"option 'url' has a {noun} whose percent-encoding is not text in UTF-8; write its bytes in UTF-8 as %XX",
             option="url",
         )
-    return found
+    return unquoted
 
 
 def encoded(text: str, keep: str = "") -> str:
     """The text for a part of a url; `keep`: reserved characters that have no meaning in this part."""
     return re.sub(
-        _RESERVED, lambda found: found[0] if found[0] in keep else quote(found[0], safe=""), text
+        _RESERVED, lambda match: match[0] if match[0] in keep else quote(match[0], safe=""), text
     )
 
 
-def check_no_semicolon(place: str) -> None:
+def check_no_semicolon(address: str) -> None:
     """Check that the part before `?` has no parameters as in urls of other databases: they would be part of a name.
 
     Raises:
         OptionError: it has some.
     """
-    if found := re.search(r";\s*(\w+)\s*=", place):
+    if match := re.search(r";\s*(\w+)\s*=", address):
         raise OptionError(
-            f"option 'url' has ';{found[1]}=' before its parameters, which begin with '?'; in the name of a database "
+            f"option 'url' has ';{match[1]}=' before its parameters, which begin with '?'; in the name of a database "
             "write %3B",
             option="url",
         )
 
 
-def check_no_fragment(place: str) -> None:
+def check_no_fragment(address: str) -> None:
     """Check that the part before `?` has no `#`, which other readers of urls take for the end of it.
 
     Raises:
         OptionError: it has one.
     """
-    if "#" in place:
+    if "#" in address:
         raise OptionError(
             "option 'url' holds '#', which would end it; in the name of a database or in a login, write %23",
             option="url",

@@ -65,7 +65,7 @@ def has_third_parties() -> bool:
 
 
 def _third_parties() -> dict[str, Connector]:
-    return _installed(tuple((place, _changed(place)) for place in sys.path))
+    return _installed(tuple((folder, _changed(folder)) for folder in sys.path))
 
 
 @functools.lru_cache(maxsize=1)
@@ -77,9 +77,9 @@ def _installed(_places: tuple[tuple[str, int], ...]) -> dict[str, Connector]:
     }
 
 
-def _changed(place: str) -> int:
+def _changed(folder: str) -> int:
     try:
-        return os.stat(place).st_mtime_ns  # noqa: PTH116 - asked for each name, and `Path` takes ten times as long
+        return os.stat(folder).st_mtime_ns  # noqa: PTH116 - asked for each name, and `Path` takes ten times as long
     except OSError:
         return 0
 
@@ -114,7 +114,9 @@ def all_connectors() -> list[Connector]:
 
 def connector_names(half: str | None = None) -> list[str]:
     """Names of all connectors; `half` = "reader" or "writer" keeps those that have that half."""
-    return sorted(name for name, found in _all().items() if half is None or getattr(found, half))
+    return sorted(
+        name for name, connector in _all().items() if half is None or getattr(connector, half)
+    )
 
 
 def _lowered(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,26 +125,27 @@ def _lowered(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def experiment_remark(used: Iterable[tuple[Connector, Mapping[str, Any]]]) -> str | None:
     """Return the warning that a job logs at its start, if it uses something experimental: by (connector, options)."""
-    found = {
-        each.name: each.tested
-        for each, options in used
-        if each.maturity == "experimental" or (each.untested and each.untested(_lowered(options)))
+    experiments = {
+        connector.name: connector.tested
+        for connector, options in used
+        if connector.maturity == "experimental"
+        or (connector.untested and connector.untested(_lowered(options)))
     }
-    if not found:
+    if not experiments:
         return None
-    listed = "; ".join(
+    listing = "; ".join(
         f"{name}, tested only against {tested}"
         if tested
         else f"{name}, which does not declare what it was tested against"
-        for name, tested in found.items()
+        for name, tested in experiments.items()
     )
-    return f"an experimental connector is used: {listed}. Compare target and source before you rely on it"
+    return f"an experimental connector is used: {listing}. Compare target and source before you rely on it"
 
 
 def is_database(connector: str) -> bool:
     """Whether the connector of that name is of a database."""
-    found = _named(connector)
-    return found is not None and bool(found.dialect)
+    declared = _named(connector)
+    return declared is not None and bool(declared.dialect)
 
 
 def find_connector(options: Mapping[str, Any], half: str) -> Connector:
@@ -155,8 +158,8 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
     """
     lowered = _lowered(options)
     if (name := lowered.get(half)) is not None:
-        found = _named(str(name).lower())
-        if found is None or getattr(found, half) is None:
+        declared = _named(str(name).lower())
+        if declared is None or getattr(declared, half) is None:
             names = connector_names(half)
             near = difflib.get_close_matches(str(name).lower(), names, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
@@ -166,7 +169,7 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
                 got=mask_text(str(name)),
                 takes=", ".join(names),
             )
-        return found
+        return declared
     if (url := lowered.get("url")) is not None:
         scheme = scheme_of(str(url))
         for connector in _each():
@@ -225,16 +228,16 @@ def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
 def describe(options: object) -> str:
     """ "flights.db#flights", "/data/*.csv", "postgresql://db:5432/shop#orders". For people, not programs."""
     url, path, paths = (getattr(options, name, None) for name in ("url", "path", "paths"))
-    place = ""
+    address = ""
     if url:
-        scheme, mark, rest = without_login(str(url)).rpartition(":")
-        place = scheme + mark + shorten(rest)
+        scheme, mark, path_part = without_login(str(url)).rpartition(":")
+        address = scheme + mark + shorten(path_part)
     elif path:
-        place = mask_url(shorten(str(path)))
+        address = mask_url(shorten(str(path)))
     elif paths:
-        listed = json.loads(paths) if isinstance(paths, str) else list(paths)
-        more = f" and {len(listed) - 1} more" if len(listed) > 1 else ""
-        place = mask_url(shorten(str(listed[0]))) + more
+        path_items = json.loads(paths) if isinstance(paths, str) else list(paths)
+        others = f" and {len(path_items) - 1} more" if len(path_items) > 1 else ""
+        address = mask_url(shorten(str(path_items[0]))) + others
     if table := getattr(options, "dbtable", None):
-        return f"{place}#{table}"
-    return f"{place}#(query)" if getattr(options, "query", None) else place
+        return f"{address}#{table}"
+    return f"{address}#(query)" if getattr(options, "query", None) else address

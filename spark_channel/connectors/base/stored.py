@@ -67,31 +67,31 @@ class _Counts(Protocol):
 
 def server_facts(end: _Counts) -> str:
     """The server of a reader or a writer, and how many connections it has left, for people; "" = it does not say."""
-    found = end.free_connections()
-    if found is None:
+    free = end.free_connections()
+    if free is None:
         return ""
-    return f"{found.product or found.place}, {found.count} connections free"
+    return f"{free.product or free.place}, {free.count} connections free"
 
 
 def overlap(source: Stored, target: Stored) -> Overlap:
     """Whether `source` reads what is written to `target`."""
     if source.system != target.system:
         return Overlap.NONE
-    known = bool(source.servers and target.servers)
-    if known and source.servers.isdisjoint(target.servers):
+    is_known = bool(source.servers and target.servers)
+    if is_known and source.servers.isdisjoint(target.servers):
         return Overlap.NONE
     if not source.parts.isdisjoint(target.parts):
-        return Overlap.SURE if known else Overlap.PERHAPS
+        return Overlap.SURE if is_known else Overlap.PERHAPS
     return Overlap.NONE if source.complete and target.complete else Overlap.PERHAPS
 
 
 def most_overlap(sources: Iterable[Stored], target: Stored) -> Overlap:
     """The surest of what the sources have in common with `target`."""
-    return max((overlap(each, target) for each in sources), default=Overlap.NONE)
+    return max((overlap(source, target) for source in sources), default=Overlap.NONE)
 
 
-def counted(count: int, what: str) -> str:
-    """How many, for people; `what` is the noun in the singular. A count above `MOST_COUNTED` has not ended."""
+def counted(count: int, noun: str) -> str:
+    """How many, for people; `noun` is the noun in the singular. A count above `MOST_COUNTED` has not ended."""
     if count > MOST_COUNTED:
-        return f"more than {MOST_COUNTED} {what}s"
-    return f"{count} {what}{'' if count == 1 else 's'}"
+        return f"more than {MOST_COUNTED} {noun}s"
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -64,16 +64,16 @@ def may_hold_changed(data: bytes) -> bool:
     return _SUSPECT.search(data) is not None
 
 
-def exact_type(texts: pa.Array, found: pa.DataType) -> pa.DataType:
-    """`found`, which a parser took `texts` (without NULL) for, or the type that changes none of them."""
+def exact_type(texts: pa.Array, parsed: pa.DataType) -> pa.DataType:
+    """`parsed`, which a parser took `texts` (without NULL) for, or the type that changes none of them."""
     types = pa.types
-    if types.is_integer(found) or types.is_floating(found):
+    if types.is_integer(parsed) or types.is_floating(parsed):
         return _number_type(pc.utf8_trim_whitespace(texts))
-    if types.is_date(found):
-        return found if _all(texts, _DATE) else pa.string()
-    if types.is_timestamp(found):
-        return found if _all(texts, _TIME) else pa.string()
-    return found
+    if types.is_date(parsed):
+        return parsed if _all(texts, _DATE) else pa.string()
+    if types.is_timestamp(parsed):
+        return parsed if _all(texts, _TIME) else pa.string()
+    return parsed
 
 
 def changed_by(texts: pa.Array, kind: pa.DataType) -> pa.BooleanArray:
@@ -94,17 +94,17 @@ def plain_numbers(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray 
     """The numbers of type `kind`; None = one of them does not give back its text, or has blanks around it."""
     types = pa.types
     try:
-        found = pc.cast(texts, kind)
-        found.validate(full=types.is_decimal(kind))  # of which Arrow makes some with more digits
+        numbers = pc.cast(texts, kind)
+        numbers.validate(full=types.is_decimal(kind))  # of which Arrow makes some with more digits
     except pa.ArrowInvalid:
         return None
     if types.is_integer(kind):
-        return found if pc.cast(found, pa.string()).equals(texts) else None
+        return numbers if pc.cast(numbers, pa.string()).equals(texts) else None
     pattern = _NUMBER if types.is_decimal(kind) else _FLOAT
     if pc.all(pc.match_substring_regex(texts, pattern)).as_py() is False:
         return None
     rounds = types.is_floating(kind) and pc.any(_rounded(texts.combine_chunks())).as_py()
-    return None if rounds else found
+    return None if rounds else numbers
 
 
 def is_plain(text: str, kind: pa.DataType) -> bool:
@@ -147,13 +147,13 @@ def merge_numbers(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if kinds == {SMALL_INT, pa.float64()}:
         return pa.float64()
     decimals = [kind for kind in kinds if types.is_decimal(kind)]
-    rest = [kind for kind in kinds if not types.is_decimal(kind)]
-    if not decimals or any(not types.is_integer(kind) for kind in rest):
+    others = [kind for kind in kinds if not types.is_decimal(kind)]
+    if not decimals or any(not types.is_integer(kind) for kind in others):
         return None
     scale = max(kind.scale for kind in decimals)
-    whole = 19 if rest else 0
+    whole = 19 if others else 0
     whole = max([whole, *(kind.precision - kind.scale for kind in decimals if kind.scale < scale)])
-    return _decimal_type(whole + scale, scale) if rest or len(decimals) > 1 else decimals[0]
+    return _decimal_type(whole + scale, scale) if others or len(decimals) > 1 else decimals[0]
 
 
 def _number_type(texts: pa.Array) -> pa.DataType:
@@ -196,11 +196,11 @@ def _rounded(texts: pa.Array) -> pa.BooleanArray:
     long = pc.greater(pc.utf8_length(digits), _SAFE_DIGITS)
     if not pc.any(long).as_py():
         return long
-    found = [
+    is_rounded = [
         None if text is None else bool(is_long) and not keeps(text)
         for text, is_long in zip(texts.to_pylist(), long.to_pylist(), strict=True)
     ]
-    return pa.array(found, pa.bool_())
+    return pa.array(is_rounded, pa.bool_())
 
 
 def keeps(text: str) -> bool:
@@ -284,19 +284,19 @@ def _definitions(text: str, option: str) -> "dict[str, exp.DataType]":
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Create) or not isinstance(tree.this, exp.Schema):
         raise wrong
-    found: dict[str, exp.DataType] = {}
+    kinds: dict[str, exp.DataType] = {}
     for column in tree.this.expressions:
         kind = column.args.get("kind") if isinstance(column, exp.ColumnDef) else None
         if not isinstance(kind, exp.DataType) or column.args.get("constraints"):
             raise wrong
-        if column.name.lower() in (name.lower() for name in found):
+        if column.name.lower() in (name.lower() for name in kinds):
             raise OptionError(
                 f"option {option!r} names column {column.name!r} twice", option=option, got=text
             )
-        found[column.name] = kind
-    if not found:
+        kinds[column.name] = kind
+    if not kinds:
         raise wrong
-    return found
+    return kinds
 
 
 def _arrow(kind: "exp.DataType", name: str, text: str, option: str) -> pa.DataType:
@@ -345,45 +345,46 @@ def integer_digits(kind: pa.DataType) -> int:
     return 20 if kind == pa.uint64() else _INTEGER_DIGITS[kind.bit_width]
 
 
-def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether `wanted` holds each value of `given` exactly, so that reading it back gives an equal value."""
-    if given.equals(wanted):
+def fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether `target` holds each value of `source` exactly, so that reading it back gives an equal value."""
+    if source.equals(target):
         return True
-    if pa.types.is_integer(wanted):
-        return _fits_integer(given, wanted)
-    if pa.types.is_floating(wanted):
-        if pa.types.is_floating(given):
-            return bool(given.bit_width <= wanted.bit_width)
+    if pa.types.is_integer(target):
+        return _fits_integer(source, target)
+    if pa.types.is_floating(target):
+        if pa.types.is_floating(source):
+            return bool(source.bit_width <= target.bit_width)
         return bool(
-            pa.types.is_integer(given) and given.bit_width <= (32 if wanted == pa.float64() else 16)
+            pa.types.is_integer(source)
+            and source.bit_width <= (32 if target == pa.float64() else 16)
         )
-    if pa.types.is_decimal(wanted):
-        whole = wanted.precision - wanted.scale
-        if pa.types.is_integer(given):
-            return bool(integer_digits(given) <= whole)
-        if pa.types.is_decimal(given):
-            return bool(given.scale <= wanted.scale and given.precision - given.scale <= whole)
-    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(given):
+    if pa.types.is_decimal(target):
+        whole = target.precision - target.scale
+        if pa.types.is_integer(source):
+            return bool(integer_digits(source) <= whole)
+        if pa.types.is_decimal(source):
+            return bool(source.scale <= target.scale and source.precision - source.scale <= whole)
+    if pa.types.is_timestamp(target) and pa.types.is_timestamp(source):
         units = ("s", "ms", "us", "ns")
         return bool(
-            (given.tz is None) == (wanted.tz is None)
-            and units.index(given.unit) <= units.index(wanted.unit)
+            (source.tz is None) == (target.tz is None)
+            and units.index(source.unit) <= units.index(target.unit)
         )
     return False
 
 
-def _fits_integer(given: pa.DataType, wanted: pa.DataType) -> bool:
-    if pa.types.is_boolean(given):
+def _fits_integer(source: pa.DataType, target: pa.DataType) -> bool:
+    if pa.types.is_boolean(source):
         return True
-    if pa.types.is_decimal(given):
-        return bool(given.scale == 0 and given.precision < integer_digits(wanted))
-    if not pa.types.is_integer(given):
+    if pa.types.is_decimal(source):
+        return bool(source.scale == 0 and source.precision < integer_digits(target))
+    if not pa.types.is_integer(source):
         return False
-    if pa.types.is_unsigned_integer(wanted):
-        return bool(pa.types.is_unsigned_integer(given) and given.bit_width <= wanted.bit_width)
-    if pa.types.is_unsigned_integer(given):
-        return given in _WIDER and _WIDER[given] <= wanted.bit_width
-    return bool(given.bit_width <= wanted.bit_width)
+    if pa.types.is_unsigned_integer(target):
+        return bool(pa.types.is_unsigned_integer(source) and source.bit_width <= target.bit_width)
+    if pa.types.is_unsigned_integer(source):
+        return source in _WIDER and _WIDER[source] <= target.bit_width
+    return bool(source.bit_width <= target.bit_width)
 
 
 _INTEGERS = (
@@ -413,10 +414,14 @@ def widened(column: pa.DataType, rows: pa.DataType) -> pa.DataType | None:
     if not all(map(_is_number, kinds)):
         return None
     if any(map(pa.types.is_floating, kinds)):
-        return next((each for each in _FLOATS if all(fits(kind, each) for kind in kinds)), None)
+        return next(
+            (number for number in _FLOATS if all(fits(kind, number) for kind in kinds)), None
+        )
     if not any(map(pa.types.is_decimal, kinds)):
-        found = next((each for each in _INTEGERS if all(fits(kind, each) for kind in kinds)), None)
-        return pa.decimal128(integer_digits(pa.uint64()), 0) if found is None else found
+        kind = next(
+            (integer for integer in _INTEGERS if all(fits(kind, integer) for kind in kinds)), None
+        )
+        return pa.decimal128(integer_digits(pa.uint64()), 0) if kind is None else kind
     scale = max(_scale(kind) for kind in kinds)
     digits = scale + max(_whole_digits(kind) for kind in kinds)
     return pa.decimal128(digits, scale) if digits <= _WIDENED_DIGITS else None

@@ -113,13 +113,16 @@ class ClickhouseAddress(ServerOptions):
         Raises:
             ValueError: a part might be meant so.
         """
-        given = self._given
-        protocol, mode = given.get("protocol", "http").lower(), given.get("sslmode", "").lower()
+        parameters = self._given
+        protocol, mode = (
+            parameters.get("protocol", "http").lower(),
+            parameters.get("sslmode", "").lower(),
+        )
         if protocol not in ("http", "https"):
             raise ValueError("http or https for parameter 'protocol'")
         if mode not in ("", "strict"):
             raise ValueError("strict for parameter 'sslmode': certificates are always verified")
-        flags = [flag(given[name], name) for name in _SECURE if name in given]
+        flags = [flag(parameters[name], name) for name in _SECURE if name in parameters]
         return "https" in (self._parts.scheme, protocol) or bool(mode) or any(flags)
 
     @property
@@ -136,12 +139,12 @@ class ClickhouseAddress(ServerOptions):
     @property
     def login(self) -> tuple[str, str]:
         parts = self._parts
-        given = None if self.password is None else self.password.get_secret_value()
+        password = None if self.password is None else self.password.get_secret_value()
         inside = self._given
         user = self.user or decoded(parts.username or "", "user") or inside.get("user") or "default"
-        if given is None:
-            given = decoded(parts.password or "", "password") or inside.get("password", "")
-        return user, given
+        if password is None:
+            password = decoded(parts.password or "", "password") or inside.get("password", "")
+        return user, password
 
     @property
     def place(self) -> str:
@@ -183,7 +186,7 @@ class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
 
     def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
-        for option, found, wanted, why in (
+        for option, value, takes, reason in (
             (
                 "commit",
                 self.commit or "task",
@@ -203,12 +206,12 @@ class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
                 "only you know the table's engine and order",
             ),
         ):
-            if found != wanted:
+            if value != takes:
                 raise OptionError(
-                    f"option {option!r} got {found!r}; it takes {wanted}: {why}",
+                    f"option {option!r} got {value!r}; it takes {takes}: {reason}",
                     option=option,
-                    got=found,
-                    takes=wanted,
+                    got=value,
+                    takes=takes,
                 )
         if self.txn_app_id is not None:
             raise OptionError(

@@ -65,15 +65,15 @@ class ClickhouseTable(Table):
 
 
 def _bare(declared: str) -> str:
-    while (found := _AROUND.fullmatch(declared)) is not None:
-        declared = found[1]
+    while (match := _AROUND.fullmatch(declared)) is not None:
+        declared = match[1]
     return declared
 
 
 def zone_of(declared: str) -> str:
     """The zone of a DateTime column; "" = the server's."""
-    found = _ZONE.search(declared)
-    return found[1] if found else ""
+    match = _ZONE.search(declared)
+    return match[1] if match else ""
 
 
 def bounds_of(declared: str) -> tuple[int, int] | None:
@@ -136,12 +136,12 @@ class ClickhouseDialect(Dialect):
         except sqlglot.errors.SqlglotError:
             pass  # a text that cannot be read is a name
         for database, name in names:
-            found = session.rows(
+            rows = session.rows(
                 f"SELECT database, engine, sorting_key FROM system.tables WHERE database = {database} "  # noqa: S608 - names are quoted
                 f"AND name = {_literal(name)}"
             )
-            if found:
-                schema, engine, key = found[0]
+            if rows:
+                schema, engine, key = rows[0]
                 return self._described(session, schema, name, engine, key)
         return None
 
@@ -154,24 +154,24 @@ class ClickhouseDialect(Dialect):
         )
         columns = tuple(
             Column(
-                each,
+                column,
                 kind,
                 not takes_null(kind),
                 default != "",
                 default in ("MATERIALIZED", "ALIAS"),
             )
-            for each, kind, default in rows
+            for column, kind, default in rows
         )
         first = key.split(",", maxsplit=1)[0].strip().strip("`")
-        known = first if any(each.name == first for each in columns) else ""
+        sorted_by = first if any(column.name == first for column in columns) else ""
         return ClickhouseTable(
-            schema, name, columns, engine.endswith("View"), sorted_by=known, engine=engine
+            schema, name, columns, engine.endswith("View"), sorted_by=sorted_by, engine=engine
         )
 
     def table_names(self, session: Session) -> list[str]:
         query = "SELECT name FROM system.tables WHERE database = currentDatabase() ORDER BY name LIMIT 100"
-        found = session.rows(query)
-        return [str(name) for (name,) in found]
+        rows = session.rows(query)
+        return [str(name) for (name,) in rows]
 
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         return tuple(
@@ -194,12 +194,12 @@ class ClickhouseDialect(Dialect):
             if not pa.types.is_timestamp(kind):
                 return f"toString({text})"
             zone = self.zone or zone_of(column.declared)
-            shown = f", {_literal(zone)}" if zone else ""
+            zone_argument = f", {_literal(zone)}" if zone else ""
             # Arrow has no local time of ClickHouse's: its text is cast by `decode`.
             return (
                 f"toDateTime64({text}, 6, 'UTC')"
                 if kind.tz
-                else f"toString(toDateTime64({text}, 6{shown}))"
+                else f"toString(toDateTime64({text}, 6{zone_argument}))"
             )
         if bare.startswith("Date"):
             return f"toDate32({text})"
@@ -252,10 +252,10 @@ class _Splitter(Splitter):
         )
         sample = f"arraySort(groupArraySampleIf({_SAMPLE}, 1)({value}{among}))"
         whole = [f"count({column})", f"count() - count({column})", sample]
-        ((present, nulls, found),) = self.session.rows(self.source.sql(whole))
-        parts = min(self.advice, len(found))
-        places = [len(found) * part // parts for part in range(parts)] if parts > 1 else []
-        return Quantiles(distinct([found[place] for place in places]), int(present), int(nulls))
+        ((present, nulls, values),) = self.session.rows(self.source.sql(whole))
+        parts = min(self.advice, len(values))
+        places = [len(values) * part // parts for part in range(parts)] if parts > 1 else []
+        return Quantiles(distinct([values[index] for index in places]), int(present), int(nulls))
 
 
 class ClickhouseReader(SqlReader):

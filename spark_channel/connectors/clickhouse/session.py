@@ -50,8 +50,8 @@ _OVERFLOW_MODES = (
 )
 _SETTINGS = {
     **{
-        f"{each.removesuffix('_leaf')}_overflow_mode{'_leaf' if each.endswith('_leaf') else ''}": "throw"
-        for each in _OVERFLOW_MODES
+        f"{mode.removesuffix('_leaf')}_overflow_mode{'_leaf' if mode.endswith('_leaf') else ''}": "throw"
+        for mode in _OVERFLOW_MODES
     },
     "limit": "0",
     "offset": "0",
@@ -106,9 +106,9 @@ class _Watched(io.RawIOBase):
         return len(data)
 
     def check_end(self) -> None:
-        rest = self._source.read(1 << 16)
-        if rest or self.last != _END:
-            raise _CutError(f"the server ended the answer early: {(self.last + rest)[-400:]!r}")
+        tail = self._source.read(1 << 16)
+        if tail or self.last != _END:
+            raise _CutError(f"the server ended the answer early: {(self.last + tail)[-400:]!r}")
 
 
 _HAS_POOLS = "dedicated_pool" in inspect.signature(HttpClient.__init__).parameters
@@ -167,9 +167,9 @@ class ClickhouseSession(DriverSession):
 
     def _set_all(self) -> None:
         """Set those of `_SETTINGS` that this server has, and that its profile of the user changes."""
-        found = self._connection.server_settings
+        server_settings = self._connection.server_settings
         for name, value in _SETTINGS.items():
-            if name in found and str(found[name].value) != value:
+            if name in server_settings and str(server_settings[name].value) != value:
                 self._connection.set_client_setting(name, value)
 
     @contextmanager
@@ -244,13 +244,13 @@ class ClickhouseSession(DriverSession):
             "insert_deduplication_token": uuid.uuid4().hex,
         }
         with self.explained():
-            said = self._connection.raw_insert(
+            summary = self._connection.raw_insert(
                 table, names, sink.getvalue().to_pybytes(), settings=settings, fmt="ArrowStream"
             )
         # Rows that materialized views make of them are counted, too.
-        if "written_rows" in said.summary and said.written_rows < batch.num_rows:
+        if "written_rows" in summary.summary and summary.written_rows < batch.num_rows:
             raise self._failure(
-                f"{self.place}: table {table} stored {said.written_rows} of {batch.num_rows} rows of an INSERT and "
+                f"{self.place}: table {table} stored {summary.written_rows} of {batch.num_rows} rows of an INSERT and "
                 "reported success. These rows stay in the table. Look for settings of the profile that leave rows out"
             )
 
@@ -263,5 +263,5 @@ class ClickhouseSession(DriverSession):
                 text = f"ClickHouse's error {number}; {HIDDEN}"
                 error.args = (text,)
         number = 0 if code is None else int(code[1] or code[2])
-        made = self._failure(f"{self.place}: {text[:600]}")
-        return final(of_input(made, is_of_input=number in _OF_INPUT), is_final=number == _FULL)
+        failure = self._failure(f"{self.place}: {text[:600]}")
+        return final(of_input(failure, is_of_input=number in _OF_INPUT), is_final=number == _FULL)

@@ -101,16 +101,16 @@ class ClickhouseWriter(DirectWriter):
     def _columns(self, session: ClickhouseSession, schema: pa.Schema) -> pa.Schema:
         """The target's columns of the rows, with the types in which they are sent."""
         table = self._table(session)
-        there = [column for column in table.columns if not column.generated]
+        writable = [column for column in table.columns if not column.generated]
         fields = []
         for field in schema:
-            name = self.dialect.same_name(field.name, [column.name for column in there])
+            name = self.dialect.same_name(field.name, [column.name for column in writable])
             if name is None:
                 raise SchemaError(
                     f"table {table.label!r} in {session.place} has no column {field.name!r} "
-                    f"that can be written; it has {', '.join(column.name for column in there)}"
+                    f"that can be written; it has {', '.join(column.name for column in writable)}"
                 )
-            about = next(column for column in there if column.name == name)
+            about = next(column for column in writable if column.name == name)
             kind = self.dialect.arrow_type(about)
             if not _fits(field.type, kind):
                 raise SchemaError(
@@ -159,23 +159,23 @@ class ClickhouseWriter(DirectWriter):
                 for name in schema.names
             ]
             server = str(session.value("SELECT timezone()"))
-            given = self._given.session_time_zone
-            zones = [given or zone_of(each) or server for each in declared]
+            session_zone = self._given.session_time_zone
+            zones = [session_zone or zone_of(column_type) or server for column_type in declared]
             return _Inserts(session, table, self._columns(session, schema), declared, zones)
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         self._run(self._given.post_sql, "postSql")
 
 
-def _fits(given: pa.DataType, kind: pa.DataType) -> bool:
+def _fits(source: pa.DataType, kind: pa.DataType) -> bool:
     """Whether values of one type are sent as the other: each of them, or a refused row."""
     types = pa.types
-    if given == kind or (types.is_integer(given) and types.is_integer(kind)):
+    if source == kind or (types.is_integer(source) and types.is_integer(kind)):
         return True
-    if types.is_timestamp(given) and types.is_timestamp(kind):
-        return bool(given.tz) == bool(kind.tz) or not given.tz
-    if types.is_floating(given) and types.is_floating(kind):
-        return bool(given.bit_width <= kind.bit_width)
+    if types.is_timestamp(source) and types.is_timestamp(kind):
+        return bool(source.tz) == bool(kind.tz) or not source.tz
+    if types.is_floating(source) and types.is_floating(kind):
+        return bool(source.bit_width <= kind.bit_width)
     pairs = (
         (types.is_decimal, types.is_decimal),
         (types.is_string, types.is_string),
@@ -185,12 +185,12 @@ def _fits(given: pa.DataType, kind: pa.DataType) -> bool:
         (types.is_integer, types.is_decimal),
         (types.is_binary, types.is_string),
     )
-    return any(one(given) and other(kind) for one, other in pairs)
+    return any(one(source) and other(kind) for one, other in pairs)
 
 
 def table_column(table: ClickhouseTable, name: str) -> Column | None:
-    found = only_name(name, [column.name for column in table.columns])
-    return next((column for column in table.columns if column.name == found), None)
+    column_name = only_name(name, [column.name for column in table.columns])
+    return next((column for column in table.columns if column.name == column_name), None)
 
 
 class _Inserts:
@@ -228,8 +228,8 @@ class _Inserts:
                     batch.columns, self._schema, self._zones, self._declared, strict=True
                 )
             ]
-            made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-            self._session.insert(self._name, self._schema.names, made)
+            rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            self._session.insert(self._name, self._schema.names, rows)
         except (pa.ArrowInvalid, TargetError) as error:
             text = str(error.__cause__ or error)
             if isinstance(error, TargetError):
@@ -260,8 +260,10 @@ def _held(array: pa.Array, declared: str, name: str) -> pa.Array:
     if bounds is None or not pa.types.is_temporal(array.type):
         return array
     numbers = array.cast(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
-    found = pc.min_max(numbers).as_py()
-    if found["min"] is not None and not (bounds[0] <= found["min"] and found["max"] <= bounds[1]):
+    extremes = pc.min_max(numbers).as_py()
+    if extremes["min"] is not None and not (
+        bounds[0] <= extremes["min"] and extremes["max"] <= bounds[1]
+    ):
         raise pa.ArrowInvalid(f"column {name!r}: a time that {declared} does not hold")
     return array
 

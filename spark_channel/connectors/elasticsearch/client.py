@@ -45,9 +45,11 @@ def stored_at(options: ElasticAddress, failure: type[ChannelError]) -> Stored:
         Server(options, failure) as server,
     ):
         # The role may lack these rights.
-        found = server.ask("GET", path_of(options, "/_alias"), missing=True, again=False) or {}
+        aliases = server.ask("GET", path_of(options, "/_alias"), missing=True, again=False) or {}
         indexes = {
-            name for name, about in found.items() if isinstance(about, dict) and "aliases" in about
+            name
+            for name, about in aliases.items()
+            if isinstance(about, dict) and "aliases" in about
         }
         cluster = server.ask("GET", "/", missing=True, again=False) or {}
         if "cluster_uuid" in cluster:
@@ -82,9 +84,9 @@ class Server:
         return Login() if user is None else basic(user, password)
 
     def close(self) -> None:
-        opened, self._connection = self._connection, None
-        if opened is not None:
-            opened.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def __enter__(self) -> "Server":
         return self
@@ -118,10 +120,10 @@ class Server:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
         headers = {**self._headers, **({"Content-Type": kind} if data is not None else {})}
-        opened = self._connection or self._connected()
+        connection = self._connection or self._connected()
         try:
-            opened.request(method, (self._parts.path.rstrip("/") + path), data, headers)
-            response = opened.getresponse()
+            connection.request(method, (self._parts.path.rstrip("/") + path), data, headers)
+            response = connection.getresponse()
             text = whole(response, MOST_BYTES)
         except ssl.SSLCertVerificationError as error:
             self.close()
@@ -146,9 +148,9 @@ class Server:
         if response.status >= 400:
             raise self._failure(self._explained(response.status, text))
         if response.status >= 300:
-            place = without_login(response.headers.get("Location") or "another address")[:200]
+            location = without_login(response.headers.get("Location") or "another address")[:200]
             raise self._failure(
-                f"{self._options.address}: HTTP {response.status}: the server sends callers on to {place}, "
+                f"{self._options.address}: HTTP {response.status}: the server sends callers on to {location}, "
                 "where a login is not taken; give the address of Elasticsearch itself in option 'url'"
             )
         try:

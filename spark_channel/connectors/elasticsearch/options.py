@@ -29,10 +29,10 @@ def _url(value: object) -> str:
 
 def _object(value: object) -> str:
     try:
-        found = json.loads(str(value))
+        parsed = json.loads(str(value))
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise ValueError('a JSON object, such as {"term": {"status": "paid"}}')
     return str(value)
 
@@ -42,14 +42,14 @@ def _names(value: object) -> tuple[str, ...]:
         return tuple(map(str, value))
     text = str(value)
     try:
-        found = (
+        names = (
             json.loads(text)
             if text.lstrip().startswith("[")
-            else [each.strip() for each in text.split(",")]
+            else [name.strip() for name in text.split(",")]
         )
     except (ValueError, RecursionError):
         raise ValueError("column names separated by commas, or a JSON list of them") from None
-    return tuple(str(name) for name in found if name)
+    return tuple(str(name) for name in names if name)
 
 
 _KEY = re.compile(r"[!-~]+")

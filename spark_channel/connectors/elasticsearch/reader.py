@@ -62,9 +62,9 @@ class ElasticsearchReader(RecordReader):
 
     def split(self, advice: int) -> list[Split]:
         with Server(self.options, SourceError) as server:
-            found = server.ask("POST", path_of(self.options, "/_count"), {"query": self._query()})
+            answer = server.ask("POST", path_of(self.options, "/_count"), {"query": self._query()})
             with server.understood():
-                rows = max(0, int(found["count"]))
+                rows = max(0, int(answer["count"]))
             portion = self._portion(server) if rows else 0
         if rows == 0:
             return []
@@ -89,32 +89,32 @@ class ElasticsearchReader(RecordReader):
             body["slice"] = {"id": split.params["slice"], "max": split.params["of"]}
         with Server(self.options, SourceError) as server:
             # A portion that is lost cannot be asked for again: the scroll has moved on.
-            found = server.ask(
+            answer = server.ask(
                 "POST", path_of(self.options, f"/_search?scroll={keep}"), body, again=False
             )
             scroll = None
             try:
                 while True:
-                    hits, scroll = self._page(server, found)
+                    hits, scroll = self._page(server, answer)
                     if not hits:
                         return
                     yield columns.batch(hits)
                     again = {"scroll": keep, "scroll_id": scroll}
-                    found = server.ask("POST", "/_search/scroll", again, again=False)
+                    answer = server.ask("POST", "/_search/scroll", again, again=False)
             finally:
                 if scroll is not None:
                     self._forget(server, scroll)
 
-    def _page(self, server: Server, found: Any) -> tuple[list[dict[str, Any]], Any]:
+    def _page(self, server: Server, answer: Any) -> tuple[list[dict[str, Any]], Any]:
         """The records of an answer, and the name of its scroll."""
         with server.understood():
-            shards = found.get("_shards", {})
-            if shards.get("failed") or found.get("timed_out"):
+            shards = answer.get("_shards", {})
+            if shards.get("failed") or answer.get("timed_out"):
                 raise SourceError(
                     f"{self.options.address}: {shards.get('failed', 0)} shards did not answer, so rows would be lost: "
                     f"{str(shards.get('failures', ''))[:300]}"
                 )
-            hits: list[dict[str, Any]] = found["hits"]["hits"]
+            hits: list[dict[str, Any]] = answer["hits"]["hits"]
             for hit in hits:
                 if "_source" not in hit:
                     raise SourceError(
@@ -122,7 +122,7 @@ class ElasticsearchReader(RecordReader):
                         "so its fields would be NULL: the index does not store it. "
                         "Enable _source in its mapping and index the documents again"
                     )
-            return [_record(hit) for hit in hits], found.get("_scroll_id")
+            return [_record(hit) for hit in hits], answer.get("_scroll_id")
 
     def _forget(self, server: Server, scroll: Any) -> None:
         try:

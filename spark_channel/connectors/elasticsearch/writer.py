@@ -89,10 +89,10 @@ class ElasticsearchWriter(DirectWriter):
     def probe(self, *, empty: bool) -> None:
         options = self.options
         with Server(options, TargetError) as server:
-            there = server.ask("GET", path_of(options, "/_count"), missing=True) is not None
-            if not there and options.create_index is not None:
+            exists = server.ask("GET", path_of(options, "/_count"), missing=True) is not None
+            if not exists and options.create_index is not None:
                 server.ask("PUT", path_of(options), json.loads(options.create_index), again=False)
-            if there and empty:
+            if exists and empty:
                 action = "/_delete_by_query?refresh=true&conflicts=proceed"
                 server.ask("POST", path_of(options, action), {"query": {"match_all": {}}})
 
@@ -123,7 +123,7 @@ class _Bulk:
 
     def send(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
         rejected: list[Rejected] = []
-        made: dict[Any, tuple[int, bytes]] = {}
+        actions: dict[Any, tuple[int, bytes]] = {}
         for number, row in enumerate(batch.to_pylist()):
             try:
                 key, lines = self._lines(row, number)
@@ -131,11 +131,11 @@ class _Bulk:
                 rejected.append((number, str(error)))
                 continue
             if self._options.write_mode != "insert":
-                made.pop(key, None)  # of rows with one id the last one counts
-            made[key if self._options.write_mode != "insert" else number] = (number, lines)
+                actions.pop(key, None)  # of rows with one id the last one counts
+            actions[key if self._options.write_mode != "insert" else number] = (number, lines)
         waiting: list[tuple[int, bytes]] = []
         size = 0
-        for number, lines in made.values():
+        for number, lines in actions.values():
             if waiting and size + len(lines) > _BYTES:
                 rejected += self._sent(waiting)
                 waiting, size = [], 0
@@ -199,29 +199,31 @@ class _Bulk:
         if isinstance(value, bytes):
             return base64.b64encode(value).decode()
         if isinstance(value, dict):
-            return {name: self._plain(each) for name, each in value.items()}
-        return [self._plain(each) for each in value] if isinstance(value, list) else value
+            return {name: self._plain(item) for name, item in value.items()}
+        return [self._plain(item) for item in value] if isinstance(value, list) else value
 
     def _sent(self, documents: list[tuple[int, bytes]]) -> list[Rejected]:
         rejected: list[Rejected] = []
-        left = documents
+        remaining = documents
 
         def send() -> None:
-            nonlocal left
-            body = b"".join(lines for _, lines in left)
+            nonlocal remaining
+            body = b"".join(lines for _, lines in remaining)
             # Documents without ids that may have arrived would arrive twice.
             again = self._id is not None and self._options.write_mode != "insert"
-            found = self._server.ask("POST", path_of(self._options, "/_bulk"), body, again=again)
+            bulk_answer = self._server.ask(
+                "POST", path_of(self._options, "/_bulk"), body, again=again
+            )
             crowded, refused = [], []
             with self._server.understood():
-                for each, item in zip(left, found["items"], strict=True):
+                for document, item in zip(remaining, bulk_answer["items"], strict=True):
                     (answer,) = item.values()
                     if answer["status"] == 429:
-                        crowded.append(each)
+                        crowded.append(document)
                     elif answer["status"] >= 400:
-                        refused.append((each[0], _reason(answer)))
+                        refused.append((document[0], _reason(answer)))
             rejected.extend(refused)
-            left = crowded
+            remaining = crowded
             if crowded:
                 raise _Crowded(
                     f"{len(crowded)} documents are refused because the server is overloaded (HTTP 429)"

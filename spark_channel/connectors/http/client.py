@@ -48,11 +48,11 @@ class Client:
         self._open: tuple[tuple[str, str, int], http.client.HTTPConnection] | None = None
 
     def close(self) -> None:
-        opened, self._open = self._open, None
-        if opened is not None:
-            opened[1].close()
+        connection, self._open = self._open, None
+        if connection is not None:
+            connection[1].close()
 
-    def ask(self, given: dict[str, Any]) -> tuple[int, bytes]:
+    def ask(self, parameters: dict[str, Any]) -> tuple[int, bytes]:
         """(status, answer) of a request with these parameters; a GET is repeated while the service is busy.
 
         Raises:
@@ -60,28 +60,28 @@ class Client:
         """
         try:
             if self._options.method == "POST":  # whether it may be repeated, only the service knows
-                return self._asked(given)
-            return self._retry.call(lambda: self._asked(given), _passes)
+                return self._asked(parameters)
+            return self._retry.call(lambda: self._asked(parameters), _passes)
         except Busy as error:
             once = "; a POST is not repeated" if self._options.method == "POST" else ""
             raise SourceError(f"{self._options.address}: {error}{once}") from error
 
-    def refused(self, what: str, text: bytes, hint: str = "") -> SourceError:
+    def refused(self, problem: str, text: bytes, hint: str = "") -> SourceError:
         """An error that shows the beginning of an answer."""
         return SourceError(
-            f"{self._options.address}: {what}: {self._login.beginning(text)!r}{hint}"
+            f"{self._options.address}: {problem}: {self._login.beginning(text)!r}{hint}"
         )
 
-    def _asked(self, given: dict[str, Any]) -> tuple[int, bytes]:
+    def _asked(self, parameters: dict[str, Any]) -> tuple[int, bytes]:
         """(status, answer) of the service, or of where it redirects."""
         options = self._options
         if options.method == "POST":
-            body = options.body.get_secret_value() if options.body else written(given)
+            body = options.body.get_secret_value() if options.body else written(parameters)
             status, headers, text = self._once(self._url, body.encode(), with_login=True)
             if status in _REDIRECTS:
                 raise self._redirected(headers, "and a POST is not sent on")
             return self._judged(status, headers, text)
-        url, with_login = _with_parameters(self._url, given), True
+        url, with_login = _with_parameters(self._url, parameters), True
         for _ in range(_MOST_REDIRECTS + 1):
             status, headers, text = self._once(url, None, with_login=with_login)
             if status not in _REDIRECTS:
@@ -111,9 +111,9 @@ class Client:
         return target._replace(netloc=target.netloc.rpartition("@")[2], fragment="")
 
     def _redirected(self, headers: http.client.HTTPMessage, how: str) -> SourceError:
-        place = self._login.shown(without_login(headers.get("Location") or "nowhere"))[:200]
+        location = self._login.shown(without_login(headers.get("Location") or "nowhere"))[:200]
         return SourceError(
-            f"{self._options.address}: the server redirects to {place}, {how}; "
+            f"{self._options.address}: the server redirects to {location}, {how}; "
             "give that address in option 'url', if you trust it"
         )
 
@@ -152,12 +152,12 @@ class Client:
         if body is not None:
             headers["Content-Type"] = "application/json"
         if with_login:
-            given = {name.title(): text for name, text in options.header_texts.items()}
-            headers = {**headers, **given, **self._login.headers}
+            own_headers = {name.title(): text for name, text in options.header_texts.items()}
+            headers = {**headers, **own_headers, **self._login.headers}
         try:
-            opened, headers = self._connected(url, headers)
-            opened.request(options.method, _request_target(url, options.proxy), body, headers)
-            with opened.getresponse() as response:
+            connection, headers = self._connected(url, headers)
+            connection.request(options.method, _request_target(url, options.proxy), body, headers)
+            with connection.getresponse() as response:
                 text = whole(response, options.max_answer_bytes)
         except ssl.SSLCertVerificationError as error:
             self.close()
@@ -203,13 +203,13 @@ class Client:
         if options.proxy is not None:
             parts = urlsplit(options.proxy)
             host, port = parts.hostname or "", parts.port or 80
-        made = connection_to(
+        connection = connection_to(
             scheme, host, port, timeout=options.timeout, sslrootcert=options.sslrootcert
         )
         if options.proxy is not None and scheme == "https":
-            made.set_tunnel(origin[1], origin[2], through)
-        self._open = (origin, made)
-        return made, headers
+            connection.set_tunnel(origin[1], origin[2], through)
+        self._open = (origin, connection)
+        return connection, headers
 
 
 def _passes(error: Exception) -> bool | float:
@@ -257,17 +257,18 @@ def _proxy_login(proxy: str) -> dict[str, str]:
     return {"Proxy-Authorization": header}
 
 
-def _with_parameters(url: SplitResult, given: dict[str, Any]) -> SplitResult:
+def _with_parameters(url: SplitResult, parameters: dict[str, Any]) -> SplitResult:
     """A parameter replaces that of the same name in the url."""
-    kept = [
+    others = [
         part
         for part in url.query.split("&")
-        if part and not {name for name, _ in parse_qsl(part, True)} & set(given)
+        if part and not {name for name, _ in parse_qsl(part, True)} & set(parameters)
     ]
-    made = [
-        f"{quote(name, safe='')}={quote(_text(value), safe='')}" for name, value in given.items()
+    replaced = [
+        f"{quote(name, safe='')}={quote(_text(value), safe='')}"
+        for name, value in parameters.items()
     ]
-    return url._replace(query="&".join([*kept, *made]), netloc=url.netloc.rpartition("@")[2])
+    return url._replace(query="&".join([*others, *replaced]), netloc=url.netloc.rpartition("@")[2])
 
 
 def _text(value: object) -> str:

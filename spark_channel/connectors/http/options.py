@@ -74,21 +74,21 @@ def _path(value: object) -> str:
 
 def _object_in(text: str) -> dict[str, Any]:
     try:
-        found = parsed(text)
+        parsed_object = parsed(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        parsed_object = None
+    if not isinstance(parsed_object, dict):
         raise ValueError('a JSON object, such as {"day": "2024-01-31"}')
-    return found
+    return parsed_object
 
 
 def _object(value: SecretStr) -> SecretStr:
     """With the values that `${env:NAME}` and `${file:PATH}` name."""
-    found = {
+    resolved = {
         name: resolve_secret(text).get_secret_value() if isinstance(text, str) else text
         for name, text in _object_in(value.get_secret_value()).items()
     }
-    return SecretStr(written(found))
+    return SecretStr(written(resolved))
 
 
 def _headers(value: SecretStr) -> SecretStr:
@@ -222,7 +222,7 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
         if self.page_size_param is not None and self.page_param is None:
             raise OptionError("option 'pageSizeParam' needs 'pageParam'", option="pageSizeParam")
         if self.method == "GET" and any(
-            isinstance(each, (dict, list)) for each in self.parameters.values()
+            isinstance(value, (dict, list)) for value in self.parameters.values()
         ):
             raise OptionError(
                 "option 'params' holds an object or an array, which has no place in a url's query; it takes texts, "
@@ -237,10 +237,10 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of each request, in order."""
-        given = {} if self.params is None else _object_in(self.params.get_secret_value())
+        parameters = {} if self.params is None else _object_in(self.params.get_secret_value())
         return {
             name: value
-            for name, value in given.items()
+            for name, value in parameters.items()
             if value is not None or self.method == "POST"
         }
 
@@ -262,19 +262,21 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
         user = self.user if self.user is not None else unquote(parts.username or "")
         if not user:
             return Login("", *secrets)
-        given = self.password.get_secret_value() if self.password else unquote(parts.password or "")
-        return basic(user, given, *secrets)
+        password = (
+            self.password.get_secret_value() if self.password else unquote(parts.password or "")
+        )
+        return basic(user, password, *secrets)
 
     def _secrets(self) -> list[str]:
         """Texts beside the login, as a server may repeat them."""
-        given = [*parse_qsl(urlsplit(self.url).query), *self.parameters.items()]
-        found = [str(value) for name, value in given if is_secret_name(name)]
-        found += [
+        parameters = [*parse_qsl(urlsplit(self.url).query), *self.parameters.items()]
+        secrets = [str(value) for name, value in parameters if is_secret_name(name)]
+        secrets += [
             text for name, text in self.header_texts.items() if name.lower() not in _PLAIN_HEADERS
         ]
         if self.proxy is not None:
-            found.append(unquote(urlsplit(self.proxy).password or ""))
-        return [*found, *(quote(text, safe="") for text in found)]
+            secrets.append(unquote(urlsplit(self.proxy).password or ""))
+        return [*secrets, *(quote(text, safe="") for text in secrets)]
 
     @property
     def address(self) -> str:

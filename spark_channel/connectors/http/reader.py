@@ -94,13 +94,13 @@ class WebService:
     ) -> Page | None:
         """None: the server has no such page."""
         options = self._options
-        given = options.parameters
+        parameters = options.parameters
         if number is not None and options.page_param is not None:
-            given[options.page_param] = number
+            parameters[options.page_param] = number
             if options.page_size_param is not None:
-                given[options.page_size_param] = size or options.page_size
+                parameters[options.page_size_param] = size or options.page_size
 
-        status, text = self._client.ask(given)
+        status, text = self._client.ask(parameters)
         later = number is not None and number > options.first_page
         if (may_lack and status == _NOT_FOUND) or (later and status == options.end_status):
             return None
@@ -115,7 +115,7 @@ class WebService:
         options = self._options
         encoding = "utf-8-sig" if options.encoding == "utf-8" else options.encoding
         try:
-            found = parsed(text.decode(encoding))
+            answer = parsed(text.decode(encoding))
         except UnicodeDecodeError as error:
             raise SourceError(
                 f"{options.address}: the answer is not {options.encoding} text ({error.reason} at byte {error.start}); "
@@ -126,42 +126,44 @@ class WebService:
                 "the answer is not JSON", text, "; check 'url' and the login"
             ) from None
         for name, value in options.expected.items():
-            got = found_at(found, path_of(name))
+            got = found_at(answer, path_of(name))
             if got is MISSING or isinstance(got, bool) != isinstance(value, bool) or got != value:
-                shown = "nothing" if got is MISSING else self._login.shown(written(got))[:80]
+                sample = "nothing" if got is MISSING else self._login.shown(written(got))[:80]
                 raise self._client.refused(
-                    f"an answer has {shown} at {name!r}, where 'expect' says {written(value)}", text
+                    f"an answer has {sample} at {name!r}, where 'expect' says {written(value)}",
+                    text,
                 )
-        rows = found_at(found, path_of(options.result_key))
+        rows = found_at(answer, path_of(options.result_key))
         if (rows is MISSING or rows is None) and options.expect is not None:
             return []
         if isinstance(rows, dict) and options.page_param is None:
             rows, self.answered_object = [rows], True
         if not isinstance(rows, list):
             raise self._client.refused(
-                self._without_rows(found, rows), text, f"; {self._instead(rows)}"
+                self._without_rows(answer, rows), text, f"; {self._instead(rows)}"
             )
         for number, row in enumerate(rows):
             if not isinstance(row, dict):
-                shown = self._login.shown(written(row))[:80]
+                sample = self._login.shown(written(row))[:80]
                 raise SourceError(
-                    f"{options.address}: row {number} of an answer is {shown}, which has no columns: it takes an object"
+                    f"{options.address}: row {number} of an answer is {sample}, which has no columns: "
+                    "it takes an object"
                 )
         return rows
 
-    def _without_rows(self, found: object, rows: object) -> str:
-        place = (
+    def _without_rows(self, answer: object, rows: object) -> str:
+        where = (
             f"at {self._options.result_key!r} ('resultKey')"
             if self._options.result_key
             else "as a whole"
         )
         if rows is MISSING:
             names = (
-                ", ".join(map(repr, list(found)[:20])) if isinstance(found, dict) else "no names"
+                ", ".join(map(repr, list(answer)[:20])) if isinstance(answer, dict) else "no names"
             )
-            return f"an answer has nothing {place}; it has {self._login.shown(names)[:200]}"
+            return f"an answer has nothing {where}; it has {self._login.shown(names)[:200]}"
         kind = {type(None): "null", dict: "one object"}.get(type(rows), "a single value")
-        return f"an answer is {kind} {place}, where rows are an array"
+        return f"an answer is {kind} {where}, where rows are an array"
 
     def _instead(self, rows: object) -> str:
         if isinstance(rows, dict):
@@ -226,19 +228,21 @@ class HttpReader(RecordReader):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         inferred = self._is_inferred
         columns = Columns(self.schema(), replace(self.options.rules, exact=inferred))
-        known = set(columns.schema.names) if inferred and self.options.columns is None else None
+        known_names = (
+            set(columns.schema.names) if inferred and self.options.columns is None else None
+        )
         size = max(1, min(_ROWS, self.fetch_size.rows or _ROWS))
         with WebService(self.options) as service:
             for number, page in enumerate(service.pages(), self.options.first_page):
                 try:
-                    _check_names(page, known)
+                    _check_names(page, known_names)
                     if service.answered_object:
                         self._check_object(page[0], columns.schema.names)
                     for start in range(0, len(page), size):
                         yield columns.batch(page[start : start + size])
                 except SourceError as error:
-                    place = f" (page {number})" if self.options.page_param else ""
-                    raise SourceError(f"{self.options.address}{place}: {error}") from error
+                    page_text = f" (page {number})" if self.options.page_param else ""
+                    raise SourceError(f"{self.options.address}{page_text}: {error}") from error
 
     def _check_object(self, row: dict[str, Any], names: list[str]) -> None:
         """
@@ -256,13 +260,13 @@ class HttpReader(RecordReader):
             )
 
 
-def _check_names(page: Page, known: set[str] | None) -> None:
+def _check_names(page: Page, known_names: set[str] | None) -> None:
     """
     Raises:
         SourceError: a row has a column that the sample did not.
     """
-    for row in page if known is not None else ():
-        unknown = row.keys() - (known or set())
+    for row in page if known_names is not None else ():
+        unknown = row.keys() - (known_names or set())
         if unknown:
             raise SourceError(
                 f"a row has {min(unknown)!r}, which no row of the sample had, so it would be lost; raise "

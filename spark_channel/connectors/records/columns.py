@@ -45,14 +45,14 @@ def path_of(text: str) -> Path:
         ValueError: it is not one.
     """
     steps: list[str | int] = []
-    place = 0
-    while place < len(text):
-        match = _STEP.match(text, place)
+    position = 0
+    while position < len(text):
+        match = _STEP.match(text, position)
         if match is None or (match[0].startswith(".") != bool(steps) and match[1] is not None):
             raise ValueError("a path, such as data.items, lines[0].price or ['a.b'].c")
         name, number, *quoted = match.groups()
         steps.append(int(number) if number is not None else name or next(filter(None, quoted)))
-        place = match.end()
+        position = match.end()
     return tuple(steps)
 
 
@@ -180,13 +180,13 @@ def converter(kind: pa.DataType, rules: Rules, separator: str | None = None) -> 
     raise TypeError(str(kind))
 
 
-def _refused(value: object, what: str) -> ValueError:
-    return ValueError(f"{shortened(str(value), 60)!r} ({type(value).__name__}) is not {what}")
+def _refused(value: object, kind_name: str) -> ValueError:
+    return ValueError(f"{shortened(str(value), 60)!r} ({type(value).__name__}) is not {kind_name}")
 
 
 def _text(value: object, zone: ZoneInfo, separator: str | None) -> str:
     if separator is not None and isinstance(value, list):
-        return separator.join("" if each is None else text_of(each, zone) for each in value)
+        return separator.join("" if item is None else text_of(item, zone) for item in value)
     return text_of(value, zone)
 
 
@@ -200,15 +200,15 @@ def _range(kind: pa.DataType) -> tuple[int, int]:
 
 
 def _whole(value: object, least: int, most: int) -> int:
-    found: int | None = None
+    whole: int | None = None
     if not isinstance(value, bool) and isinstance(value, (int, float)) and value == value // 1:
-        found = int(value)
+        whole = int(value)
     elif isinstance(value, (Decimal, str)):
         number = _number(value)
-        found = int(number) if number == number.to_integral_value() else None
-    if found is None or not least <= found <= most:
+        whole = int(number) if number == number.to_integral_value() else None
+    if whole is None or not least <= whole <= most:
         raise _refused(value, f"a whole number from {least} to {most}")
-    return found
+    return whole
 
 
 def _number(value: Any) -> Decimal:
@@ -230,20 +230,20 @@ def _float(value: object) -> float:
         raise _refused(value, "a number that a DOUBLE holds exactly")
     if isinstance(value, (str, Decimal)):
         try:
-            found = float(value)
+            number = float(value)
         except (ValueError, OverflowError):
             raise _refused(value, "a number") from None
-        if math.isinf(found) and "inf" not in str(value).lower():
+        if math.isinf(number) and "inf" not in str(value).lower():
             raise _refused(value, "a number that a DOUBLE holds")
-        return found
+        return number
     raise _refused(value, "a number")
 
 
 def _exact_float(value: object) -> float:
-    found = _float(value)
-    if isinstance(value, Decimal) and math.isfinite(found) and Decimal(repr(found)) != value:
+    number = _float(value)
+    if isinstance(value, Decimal) and math.isfinite(number) and Decimal(repr(number)) != value:
         raise _refused(value, "a number that a DOUBLE holds exactly")
-    return found
+    return number
 
 
 def _decimal(value: object, step: Decimal, precision: int) -> Decimal:
@@ -252,13 +252,13 @@ def _decimal(value: object, step: Decimal, precision: int) -> Decimal:
     if isinstance(value, float):
         value = repr(value)
     try:
-        found = _number(value).quantize(step, context=_EXACT)
+        number = _number(value).quantize(step, context=_EXACT)
     except (Inexact, InvalidOperation):
-        found = None
-    if found is None or len(found.as_tuple().digits) > precision:
+        number = None
+    if number is None or len(number.as_tuple().digits) > precision:
         scale = -int(step.as_tuple().exponent)
         raise _refused(value, f"a number of {precision} digits, {scale} behind the point")
-    return found
+    return number
 
 
 def _flag(value: object) -> bool:
@@ -291,8 +291,8 @@ def _time(value: object) -> datetime:
 
 
 def _instant(value: object, zone: ZoneInfo) -> datetime:
-    found = _time(value)
-    return (found if found.tzinfo is not None else found.replace(tzinfo=zone)).astimezone(UTC)
+    instant = _time(value)
+    return (instant if instant.tzinfo is not None else instant.replace(tzinfo=zone)).astimezone(UTC)
 
 
 def _moment(value: object, zone: ZoneInfo) -> datetime:
@@ -300,10 +300,10 @@ def _moment(value: object, zone: ZoneInfo) -> datetime:
 
 
 def _day(value: object, zone: ZoneInfo) -> date:
-    found = _local(_time(value), zone)
-    if found.time() != time():
+    moment = _local(_time(value), zone)
+    if moment.time() != time():
         raise _refused(value, f"a day in {zone.key}; read it as TIMESTAMP")
-    return found.date()
+    return moment.date()
 
 
 # Records as batches of one schema.
@@ -329,13 +329,13 @@ class Columns:
         for field in schema:
             plain = next((kind for test, kind in _AS_THEY_ARE if test(field.type)), None)
             try:
-                made = converter(field.type, rules, separators.get(field.name))
+                convert = converter(field.type, rules, separators.get(field.name))
             except TypeError:
                 raise SchemaError(
                     f"column {field.name!r} is to have type {field.type}, which a record's value cannot become; read "
                     f"it as STRING (JSON), or its parts as columns {field.name}.<part>"
                 ) from None
-            self._converters.append((field, path_in(field.name), plain, made))
+            self._converters.append((field, path_in(field.name), plain, convert))
 
     def batch(self, records: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
         """
@@ -378,20 +378,20 @@ class Columns:
         """Finds the value that Arrow did not take."""
         for value, record in zip(values, records, strict=True):
             if value is not None:
-                made = self._converted(convert, value, field, record)
+                converted = self._converted(convert, value, field, record)
                 try:
-                    pa.array([made], field.type)
+                    pa.array([converted], field.type)
                 except (pa.ArrowException, OverflowError, UnicodeError):
-                    shown = shortened(ascii(value), 60)
-                    raise self._unfit(field, record, f"{shown} does not fit") from None
+                    value_text = shortened(ascii(value), 60)
+                    raise self._unfit(field, record, f"{value_text} does not fit") from None
         raise AssertionError("each value fits, and all of them do not")
 
-    def _unfit(self, field: pa.Field, record: Mapping[str, Any], why: str) -> SourceError:
-        place = (
+    def _unfit(self, field: pa.Field, record: Mapping[str, Any], reason: str) -> SourceError:
+        record_name = (
             f" of the record with {self._key} {str(record.get(self._key))!r}" if self._key else ""
         )
         return SourceError(
-            f"column {field.name!r}{place}: {why}. The column is read as {field.type}; "
+            f"column {field.name!r}{record_name}: {reason}. The column is read as {field.type}; "
             "give it another type with option 'schema', such as STRING, which holds every value"
         )
 

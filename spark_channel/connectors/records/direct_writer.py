@@ -131,7 +131,7 @@ class DirectWriter(Writer, ABC):
         if context.stream is not None:
             self._check_stream(context)
         self.check(schema)
-        own = self._own_source(context)
+        own_source = self._own_source(context)
         self.probe(empty=context.overwrite)
         return DirectPlan(
             context.job,
@@ -139,7 +139,7 @@ class DirectWriter(Writer, ABC):
             "task",
             context.overwrite,
             context.txn,
-            stored=own,
+            stored=own_source,
             replaces=self.replaces,
         )
 
@@ -155,23 +155,23 @@ class DirectWriter(Writer, ABC):
         target = self.stored() if context.reads and (first or not self.replaces) else None
         if target is None:
             return None
-        found = most_overlap(context.reads, target)
-        if found is Overlap.SURE and context.reads_surely:
-            why = (
+        sharing = most_overlap(context.reads, target)
+        if sharing is Overlap.SURE and context.reads_surely:
+            explanation = (
                 "they would be removed before they are read"
                 if first
                 else "those that are written would be read and written again"
             )
             raise UnsupportedError(
-                f"the source is the target, which shows rows as they are written: {why}. Write them elsewhere"
+                f"the source is the target, which shows rows as they are written: {explanation}. Write them elsewhere"
                 f"{'' if first else ', or by key'}, or read them from a copy"
             )
-        if found is not Overlap.NONE and context.overwrite:
+        if sharing is not Overlap.NONE and context.overwrite:
             _log.warning(
                 "the target, which this application has planned a read of, is emptied now: rows that come from there "
                 "are lost"
             )
-        return target if found is not Overlap.NONE and not self.replaces else None
+        return target if sharing is not Overlap.NONE and not self.replaces else None
 
     @property
     def replaces(self) -> bool:
@@ -194,12 +194,12 @@ class DirectWriter(Writer, ABC):
                 "output mode complete replaces all rows in each batch, and this target shows rows as they are written, "
                 "so that rows of the same batch would be removed. Use another output mode, or write with foreachBatch"
             )
-        given = next((name for name, is_given in self.before.items() if is_given), None)
-        if given is not None:
+        option = next((name for name, is_given in self.before.items() if is_given), None)
+        if option is not None:
             raise OptionError(
-                f"option {given!r} would run in each task of a stream's batch, beside tasks that write already; omit "
+                f"option {option!r} would run in each task of a stream's batch, beside tasks that write already; omit "
                 "it, or write with foreachBatch",
-                option=given,
+                option=option,
             )
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
@@ -230,9 +230,9 @@ class RecordTask(TaskWriter):
         """Send or keep a batch: `_check_allowed` with the rows that are refused, then `_accept`."""
 
     def _check_allowed(
-        self, batch: pa.RecordBatch, rejected: Sequence[Rejected], what: str, then: str = ""
+        self, batch: pa.RecordBatch, rejected: Sequence[Rejected], message: str, then: str = ""
     ) -> None:
-        """Check that rejected rows are allowed. `what` has a place for how many, `then` says what became of the others.
+        """Check that rejected rows are allowed. `message` has {} for how many, `then` says what became of the others.
 
         Raises:
             TargetError: the job allows no refused rows.
@@ -242,7 +242,7 @@ class RecordTask(TaskWriter):
         number, reason = rejected[0]
         count = f"{len(rejected)} of {batch.num_rows} rows"
         raise TargetError(
-            f"{what.format(count)}, the first of them: {reason}. {then}Correct the rows, or allow refused rows with "
+            f"{message.format(count)}, the first of them: {reason}. {then}Correct the rows, or allow refused rows with "
             f"'maxDirtyRows'. The row: {str(batch.slice(number, 1).to_pylist()[0])[:200]}"
         )
 

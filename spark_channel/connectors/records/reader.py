@@ -39,15 +39,15 @@ Zone = Annotated[str, BeforeValidator(_zone)]
 
 def texts_by_name(value: object) -> dict[str, str]:
     """A JSON object of texts."""
-    found: Any = value
+    texts: Any = value
     if isinstance(value, str):
         try:
-            found = json.loads(value)
+            texts = json.loads(value)
         except (ValueError, RecursionError):
-            found = None
-    if not isinstance(found, Mapping) or any(not isinstance(each, str) for each in found.values()):
+            texts = None
+    if not isinstance(texts, Mapping) or any(not isinstance(text, str) for text in texts.values()):
         raise ValueError('a JSON object of columns and texts, such as {"tags": ","}')
-    return dict(found)
+    return dict(texts)
 
 
 class RecordReadOptions(ReadOptions):
@@ -132,16 +132,16 @@ class RecordReader(Reader):
         return self._schema
 
     def with_schema(self, schema: pa.Schema) -> Self:
-        made = type(self)(self.options, schema)
-        made.fetch_size, made.schema_is_own = self.fetch_size, self.schema_is_own
-        return made
+        reader = type(self)(self.options, schema)
+        reader.fetch_size, reader.schema_is_own = self.fetch_size, self.schema_is_own
+        return reader
 
     def _picked(self, schema: pa.Schema) -> pa.Schema:
-        wanted = self.options.columns
-        if wanted is None:
+        names = self.options.columns
+        if names is None:
             return schema
         columns = set(schema.names)
-        for name in wanted:
+        for name in names:
             if name not in columns:
                 raise OptionError(
                     f"option 'columns' names {name!r}, which is not a column of {self._place}; it takes "
@@ -150,7 +150,7 @@ class RecordReader(Reader):
                     got=name,
                     takes=", ".join(schema.names),
                 )
-        return pa.schema([schema.field(name) for name in wanted])
+        return pa.schema([schema.field(name) for name in names])
 
 
 # The columns of records, from some of them.

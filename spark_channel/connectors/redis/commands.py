@@ -97,11 +97,11 @@ class Commands:
             if options.hash_fields is None:
                 return [(b"DEL", key)]
             return [(b"HDEL", key, *(name.encode() for name in options.hash_fields))]
-        made: list[Command] = [(b"DEL", key)] if options.write_mode == "replace" else []
-        made += getattr(self, f"_{options.value_type}")(key, row)
+        commands: list[Command] = [(b"DEL", key)] if options.write_mode == "replace" else []
+        commands += getattr(self, f"_{options.value_type}")(key, row)
         if options.expire_seconds is not None:
-            made.append((b"EXPIRE", key, str(options.expire_seconds).encode()))
-        return made
+            commands.append((b"EXPIRE", key, str(options.expire_seconds).encode()))
+        return commands
 
     def _key(self, row: dict[str, Any]) -> bytes:
         parts = []
@@ -134,8 +134,12 @@ class Commands:
     def _string(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
         """A NULL is the absence of the key."""
         if len(self.values) > 1:
-            shown = {name: self._plain(row[name]) for name in self.values}
-            yield (b"SET", key, json.dumps(shown, ensure_ascii=False, allow_nan=False).encode())
+            values_shown = {name: self._plain(row[name]) for name in self.values}
+            yield (
+                b"SET",
+                key,
+                json.dumps(values_shown, ensure_ascii=False, allow_nan=False).encode(),
+            )
         elif row[self.values[0]] is None:
             yield (b"DEL", key)
         else:
@@ -152,8 +156,8 @@ class Commands:
 
     def _hash(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
         """A NULL is the absence of the field."""
-        there = [name for name in self.values if row[name] is not None]
-        pairs = [part for name in there for part in (name.encode(), self._bytes(row[name]))]
+        filled = [name for name in self.values if row[name] is not None]
+        pairs = [part for name in filled for part in (name.encode(), self._bytes(row[name]))]
         yield from _cut((b"HSET", key), pairs)
         if self._options.write_mode == "upsert":
             yield from _cut(
@@ -173,7 +177,7 @@ class Commands:
         if delimiter and isinstance(value, str):
             return [part.encode() for part in value.split(delimiter)] if value else []
         items = value if isinstance(value, list) else [value]
-        return [self._bytes(each) for each in items if each is not None]
+        return [self._bytes(item) for item in items if item is not None]
 
     def _zset(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
         assert self._options.score_column is not None

@@ -80,15 +80,15 @@ class RedisReader(RecordReader):
 
     def _keys(self, client: Any, size: int) -> Iterator[bytes]:
         """Without the claims of writes, unless they are asked for."""
-        asked = self.options.keys.startswith(OWN_KEYS.decode())
+        are_claims = self.options.keys.startswith(OWN_KEYS.decode())
         for key in client.scan_iter(
             match=self.options.keys, count=size, _type=self.options.key_type
         ):
-            if asked or not key.startswith(OWN_KEYS):
+            if are_claims or not key.startswith(OWN_KEYS):
                 yield key
 
     def _pages(
-        self, client: Any, size: int, wanted: set[str] | None
+        self, client: Any, size: int, columns: set[str] | None
     ) -> Iterator[list[dict[str, Any]]]:
         """Records of `size` keys. A key that is removed meanwhile is left out."""
         keys = self._keys(client, size)
@@ -97,8 +97,8 @@ class RedisReader(RecordReader):
                 for key in some:
                     pipeline.type(key)
                     pipeline.pttl(key)
-                found = pipeline.execute()
-            kinds = [each.decode() for each in found[::2]]
+                answers = pipeline.execute()
+            kinds = [answer.decode() for answer in answers[::2]]
             with client.pipeline(transaction=False) as pipeline:
                 for key, kind in zip(some, kinds, strict=True):
                     if kind == "none":
@@ -117,35 +117,35 @@ class RedisReader(RecordReader):
                 for key, kind, value in zip(some, kinds, values, strict=True)
                 if kind == "hash"
             }
-            expiring = self._expiring(client, hashes, wanted)
+            expiring = self._expiring(client, hashes, columns)
             page = [
-                _record(key, kind, ttl, value, wanted, expiring.get(key, {}), self.options.address)
-                for key, kind, ttl, value in zip(some, kinds, found[1::2], values, strict=True)
+                _record(key, kind, ttl, value, columns, expiring.get(key, {}), self.options.address)
+                for key, kind, ttl, value in zip(some, kinds, answers[1::2], values, strict=True)
                 if kind != "none" and value not in (None, {}, [], set())
             ]
             if page:
                 yield page
 
     def _expiring(
-        self, client: Any, hashes: dict[bytes, dict[bytes, bytes]], wanted: set[str] | None
+        self, client: Any, hashes: dict[bytes, dict[bytes, bytes]], columns: set[str] | None
     ) -> dict[bytes, dict[bytes, int]]:
         """By key, the milliseconds after which fields expire that have such a time of their own.
 
         A field that is gone since its hash was read is taken out of `hashes`. Redis has these times since 7.4, Valkey
         since 9.0.
         """
-        every = wanted is None or not wanted.isdisjoint((VALUE, FIELD_TTL))
-        asked: list[tuple[bytes, list[bytes]]] = []
+        every = columns is None or not columns.isdisjoint((VALUE, FIELD_TTL))
+        field_names: list[tuple[bytes, list[bytes]]] = []
         for key, fields in hashes.items():
-            names = [name for name in fields if every or _plain(name) in (wanted or ())]
-            asked += [
+            names = [name for name in fields if every or _plain(name) in (columns or ())]
+            field_names += [
                 (key, names[start : start + _FIELDS]) for start in range(0, len(names), _FIELDS)
             ]
-        if not asked or not self._has_field_ttls:
+        if not field_names or not self._has_field_ttls:
             return {}
         try:
             with client.pipeline(transaction=False) as pipeline:
-                for key, names in asked:
+                for key, names in field_names:
                     pipeline.execute_command("HPTTL", key, "FIELDS", len(names), *names)
                 answers = pipeline.execute()
         except redis.RedisError as error:
@@ -153,14 +153,14 @@ class RedisReader(RecordReader):
                 raise
             self._has_field_ttls = False
             return {}
-        found: dict[bytes, dict[bytes, int]] = {}
-        for (key, names), answer in zip(asked, answers, strict=True):
+        expiring: dict[bytes, dict[bytes, int]] = {}
+        for (key, names), answer in zip(field_names, answers, strict=True):
             for name, ttl in zip(names, answer or [_GONE] * len(names), strict=True):
                 if ttl == _GONE:
                     del hashes[key][name]
                 elif ttl >= 0:
-                    found.setdefault(key, {})[name] = ttl
-        return found
+                    expiring.setdefault(key, {})[name] = ttl
+        return expiring
 
 
 _GONE = -2
@@ -168,8 +168,8 @@ _GONE = -2
 
 def _is_unknown_command(error: Exception) -> bool:
     """Whether HPTTL is not a command of the server. With `cluster`, the driver looks for it before it is sent."""
-    said = ("unknown command", "command doesn't exist")
-    return "HPTTL" in str(error) and any(each in str(error).lower() for each in said)
+    messages = ("unknown command", "command doesn't exist")
+    return "HPTTL" in str(error) and any(message in str(error).lower() for message in messages)
 
 
 def _record(
@@ -177,48 +177,48 @@ def _record(
     kind: str,
     ttl: int,
     value: Any,
-    wanted: set[str] | None,
+    columns: set[str] | None,
     expiring: dict[bytes, int],
-    place: str,
+    address: str,
 ) -> dict[Any, Any]:
-    """`wanted` None: of a sample, where all columns are, and the value of a hash is in its fields."""
-    made: dict[Any, Any] = {KEY: _plain(key), TTL: ttl if ttl >= 0 else None, TYPE: kind}
+    """`columns` None: of a sample, where all columns are, and the value of a hash is in its fields."""
+    record: dict[Any, Any] = {KEY: _plain(key), TTL: ttl if ttl >= 0 else None, TYPE: kind}
     column = VALUE
     try:
         if kind == "string":
-            made[VALUE] = _plain(value)
-        elif kind != "hash" if wanted is None else VALUE in wanted:
-            made[VALUE] = json_text(_shown(kind, value))
+            record[VALUE] = _plain(value)
+        elif kind != "hash" if columns is None else VALUE in columns:
+            record[VALUE] = json_text(_shown(kind, value))
         if expiring:
             column = FIELD_TTL
-            made[FIELD_TTL] = json_text({each.decode(): ms for each, ms in expiring.items()})
+            record[FIELD_TTL] = json_text({field.decode(): ms for field, ms in expiring.items()})
     except UnicodeDecodeError as error:
         raise SourceError(
-            f"{place}: key {key!r}, a {kind}, holds {error.object!r}, which is not UTF-8, so JSON cannot hold it: "
+            f"{address}: key {key!r}, a {kind}, holds {error.object!r}, which is not UTF-8, so JSON cannot hold it: "
             f"leave the key out with 'keys' or 'keyType', or column {column} with 'schema'"
         ) from None
-    if expiring and wanted is not None and FIELD_TTL not in wanted:
+    if expiring and columns is not None and FIELD_TTL not in columns:
         soon, after = next(iter(expiring.items()))
         raise SourceError(
-            f"{place}: key {key!r}: field {_plain(soon)!r} expires in {after} ms, by a time of its own, which its "
+            f"{address}: key {key!r}: field {_plain(soon)!r} expires in {after} ms, by a time of its own, which its "
             f"value does not show: add {FIELD_TTL} STRING to the columns (option 'schema'), or leave the key out with "
             "'keys'"
         )
     if kind == "hash":
-        fields = {_plain(name): _plain(each) for name, each in value.items()}
+        fields = {_plain(name): _plain(field_value) for name, field_value in value.items()}
         for name in fields:
-            if wanted is None and isinstance(name, bytes):
-                why = "which is not UTF-8, so no column has its name"
-            elif name in _OWN and (wanted is None or name in wanted):
-                why = "which is a column of the connector's own"
+            if columns is None and isinstance(name, bytes):
+                why_not = "which is not UTF-8, so no column has its name"
+            elif name in _OWN and (columns is None or name in columns):
+                why_not = "which is a column of the connector's own"
             else:
                 continue
             raise SourceError(
-                f"{place}: key {key!r} has field {name!r}, {why}: leave the key out with 'keys' or 'keyType', or the "
-                "column with 'schema'"
+                f"{address}: key {key!r} has field {name!r}, {why_not}: leave the key out with 'keys' or 'keyType', or "
+                "the column with 'schema'"
             )
-        made |= {name: each for name, each in fields.items() if name not in made}
-    return made
+        record |= {name: field_value for name, field_value in fields.items() if name not in record}
+    return record
 
 
 def _shown(kind: str, value: Any) -> Any:
@@ -227,10 +227,10 @@ def _shown(kind: str, value: Any) -> Any:
         UnicodeDecodeError: bytes that are no text.
     """
     if kind == "hash":
-        return {name.decode(): each.decode() for name, each in value.items()}
+        return {name.decode(): text.decode() for name, text in value.items()}
     if kind == "zset":
         return {member.decode(): _score(score) for member, score in value}
-    items = [each.decode() for each in value]
+    items = [item.decode() for item in value]
     return sorted(items) if kind == "set" else items
 
 

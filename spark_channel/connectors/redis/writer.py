@@ -135,7 +135,7 @@ return {'done'}
 
 def packed(command: Command) -> bytes:
     """As cmsgpack of the server reads it: an array of raw strings."""
-    parts = [struct.pack(">BI", 0xDB, len(each)) + each for each in command]
+    parts = [struct.pack(">BI", 0xDB, len(argument)) + argument for argument in command]
     return struct.pack(">BI", 0xDD, len(command)) + b"".join(parts)
 
 
@@ -161,23 +161,23 @@ class Staging:
         identity = Identity.of(self.target, context)
         position = context.stream[1] if context.stream else None
         process = "" if context.stream is not None else own_process()
-        taken: list[ClaimDecision] = []
+        decisions: list[ClaimDecision] = []
 
-        def change(found: Claim | None) -> Claim | None:
-            made = claims.take(
-                found, identity, context.job, position=position, process=process, now=utc_text()
+        def change(current: Claim | None) -> Claim | None:
+            decision = claims.take(
+                current, identity, context.job, position=position, process=process, now=utc_text()
             )
-            taken[:] = [made]
-            return made.claim
+            decisions[:] = [decision]
+            return decision.claim
 
         with self._connected() as client:
             if identity.kind == "txn":
                 self._check_kept(client)
             self._change(client, identity, change)
-            (made,) = taken
-            if made.overtaken is not None:
-                self._remove(client, identity, made.overtaken.epoch)
-        return made
+            (decision,) = decisions
+            if decision.overtaken is not None:
+                self._remove(client, identity, decision.overtaken.epoch)
+        return decision
 
     def _check_kept(self, client: Any) -> None:
         """Check that the server keeps the claim, which says that a pair was published."""
@@ -202,11 +202,11 @@ class Staging:
         for _ in range(_TRIES):
             with client.pipeline(transaction=True) as pipeline:
                 pipeline.watch(key)
-                made = change(_found(pipeline, identity, pipeline.get(key)))
-                if made is None:
+                changed = change(_found(pipeline, identity, pipeline.get(key)))
+                if changed is None:
                     return
                 pipeline.multi()
-                pipeline.set(key, _text(made))
+                pipeline.set(key, _text(changed))
                 if identity.kind == "job":
                     pipeline.expire(key, _JOB_SECONDS)
                 try:
@@ -219,25 +219,30 @@ class Staging:
             "run again when they have ended"
         )
 
-    def publish(self, held: HeldClaim, receipts: Sequence[Receipt]) -> bool:
+    def publish(self, claim: HeldClaim, receipts: Sequence[Receipt]) -> bool:
         """Make the rows of `receipts` visible, once. False: another run has published the write.
 
         Raises:
             SupersededError: another run took over. CommitError: nothing was published, and why.
         """
-        rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
+        rows, nbytes = (
+            sum(receipt.rows for receipt in receipts),
+            sum(receipt.nbytes for receipt in receipts),
+        )
         if rows > self._options.job_rows:
             raise CommitError(
                 f"{self._options.address}: the job has {rows} rows, and option 'jobRows' takes "
                 f"{self._options.job_rows}: the server answers no other client while it publishes them. Raise it, "
                 "or use commit=task. Nothing was published"
             )
-        staged = [(str(each.details["stage"]), int(each.details["items"])) for each in receipts]
+        staged = [
+            (str(receipt.details["stage"]), int(receipt.details["items"])) for receipt in receipts
+        ]
         staged = [(key, items) for key, items in staged if items]
 
         def attempt() -> bool:
             with connected(self._options, TargetError) as client:
-                return self._publish_once(client, held, staged, rows, nbytes)
+                return self._publish_once(client, claim, staged, rows, nbytes)
 
         # Asked again after a lost answer, the claim says whether the script has run.
         return self._retry.call(attempt, _is_passing)
@@ -245,49 +250,49 @@ class Staging:
     def _publish_once(
         self,
         client: Any,
-        held: HeldClaim,
+        claim: HeldClaim,
         staged: Sequence[tuple[str, int]],
         rows: int,
         nbytes: int,
     ) -> bool:
-        key = _claim_key(held.identity)
+        key = _claim_key(claim.identity)
         for _ in range(_TRIES):
             raw = client.get(key)
-            found = _found(client, held.identity, raw)
-            done = claims.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
-            if done is None:
-                self._forget(client, held)
-                return not claims.is_of_another_run(found, held)
+            current = _found(client, claim.identity, raw)
+            published = claims.publish(current, claim, at=utc_text(), rows=rows, nbytes=nbytes)
+            if published is None:
+                self._forget(client, claim)
+                return not claims.is_of_another_run(current, claim)
             # A type matters where a value is changed, not where it is replaced.
             changes = self._options.write_mode == "upsert" or self._options.hash_fields is not None
             changed = "hash" if self._options.hash_fields is not None else self._options.value_type
             kind = _TYPES.get(changed, "") if changes else ""
-            bits, bit = _bit_of(held.identity) or (key, "")
+            bits, bit = _bit_of(claim.identity) or (key, "")
             keys = [key, bits, *(stage for stage, _ in staged)]
             items = [items for _, items in staged]
-            values = [raw, _text(done), _kept_seconds(held.identity), kind, bit, *items]
+            values = [raw, _text(published), _kept_seconds(claim.identity), kind, bit, *items]
             answer = client.eval(_PUBLISH, len(keys), *keys, *values)
             word = answer[0].decode()
             if word == "done":
-                self._forget(client, held)
+                self._forget(client, claim)
                 return True
             if word != "claim":
                 raise CommitError(
                     f"{self._options.address}: {_why(word, answer[1])}. Nothing was published"
                 )
         raise CommitError(
-            f"{self._options.address}: the claim of {held.identity.shown} changes all the time; run again"
+            f"{self._options.address}: the claim of {claim.identity.shown} changes all the time; run again"
         )
 
-    def _forget(self, client: Any, held: HeldClaim) -> None:
+    def _forget(self, client: Any, claim: HeldClaim) -> None:
         try:
-            self._remove(client, held.identity, held.epoch)
+            self._remove(client, claim.identity, claim.epoch)
         except redis.RedisError as error:
-            _log.warning("what job %s staged stays for 7 days: %s", held.owner, error)
+            _log.warning("what job %s staged stays for 7 days: %s", claim.owner, error)
 
     def kept(self) -> list[KeptClaim]:
         """What the server has of earlier writes with this prefix, the newest last. Looks at the names of all keys."""
-        now, found = utc_text(), []
+        now, claims_found = utc_text(), []
         named: dict[tuple[str, int], str] = {}
         with self._connected() as client:
             keys = list(client.scan_iter(match=f"{_NAMES}:claim:*", count=_PAGE))
@@ -297,50 +302,50 @@ class Staging:
                     claim = _parsed(raw)
                     if claim is None or claim.identity.target != self.target:
                         continue
-                    kept = kept_of(claim, key.decode(), now)
-                    found.append(kept)
-                    for version in numbers(kept.versions):
-                        named[kept.name, version] = kept.at
+                    kept_claim = kept_of(claim, key.decode(), now)
+                    claims_found.append(kept_claim)
+                    for version in numbers(kept_claim.versions):
+                        named[kept_claim.name, version] = kept_claim.at
             for key in client.scan_iter(match=f"{_NAMES}:versions:*", count=_PAGE):
                 target, name, number = _bits_named(key)
                 if target == self.target:
                     start = number * _PER_KEY
                     bits = ranges_of_bits(_bits_in(client.get(key)), start)
-                    own = joined(
+                    versions_of_key = joined(
                         (v, v) for v in range(start, start + _PER_KEY) if (name, v) in named
                     )
-                    if versions := without(bits, own):
-                        found.append(KeptClaim("txn", name, versions, key=key.decode()))
-        return sorted(found, key=lambda each: each.at)
+                    if versions := without(bits, versions_of_key):
+                        claims_found.append(KeptClaim("txn", name, versions, key=key.decode()))
+        return sorted(claims_found, key=lambda claim: claim.at)
 
     def forget(self, chosen: Sequence[KeptClaim]) -> list[KeptClaim]:
         """Forget claims as `kept` gave them. Returns those that were still there, and that no run holds."""
         with self._connected() as client:
-            return [each for each in chosen if self._forget_one(client, each)]
+            return [claim for claim in chosen if self._forget_one(client, claim)]
 
     def _forget_one(self, client: Any, chosen: KeptClaim) -> bool:
         is_shared = chosen.key.startswith(f"{_NAMES}:versions:")
         places = {
-            place[0]
+            claim_bit[0]
             for version in numbers(chosen.versions)
-            if (place := _bit_of(Identity(self.target, "txn", chosen.name, version)))
+            if (claim_bit := _bit_of(Identity(self.target, "txn", chosen.name, version)))
         }
         for _ in range(_TRIES):
             with client.pipeline(transaction=True) as pipeline:
                 pipeline.watch(chosen.key, *places)
                 shared = {key: _bits_in(pipeline.get(key)) for key in places}
-                found = None if is_shared else _parsed(pipeline.get(chosen.key))
+                claim = None if is_shared else _parsed(pipeline.get(chosen.key))
                 if not is_shared and (
-                    found is None or kept_of(found, chosen.key, utc_text()).is_held
+                    claim is None or kept_of(claim, chosen.key, utc_text()).is_held
                 ):
                     return False
                 pipeline.multi()
-                if found is not None:
+                if claim is not None:
                     pipeline.delete(chosen.key)
                 for key, bits in shared.items():
                     start = _bits_named(key.encode())[2] * _PER_KEY
-                    left = without_bits(bits, chosen.versions, start, _PER_KEY)
-                    pipeline.set(key, _bytes_of(left))
+                    bits_left = without_bits(bits, chosen.versions, start, _PER_KEY)
+                    pipeline.set(key, _bytes_of(bits_left))
                 try:
                     pipeline.execute()
                 except redis.WatchError:
@@ -348,11 +353,11 @@ class Staging:
                 return True
         return False
 
-    def release(self, held: HeldClaim) -> None:
+    def release(self, claim: HeldClaim) -> None:
         """Give the claim back, unless the write was published, and remove what was staged."""
         with self._connected() as client:
-            self._change(client, held.identity, lambda found: claims.release(found, held))
-            self._remove(client, held.identity, held.epoch)
+            self._change(client, claim.identity, lambda current: claims.release(current, claim))
+            self._remove(client, claim.identity, claim.epoch)
 
     def _remove(self, client: Any, identity: Identity, epoch: int) -> None:
         index = _index_key(identity, epoch)
@@ -365,10 +370,12 @@ class Staging:
 class Stage:
     """What one attempt stages. Removed by the run's end, by the run that takes over, or by its age."""
 
-    def __init__(self, options: RedisWriteOptions, client: Any, held: HeldClaim, name: str) -> None:
+    def __init__(
+        self, options: RedisWriteOptions, client: Any, claim: HeldClaim, name: str
+    ) -> None:
         self._options, self._client = options, client
-        self.key = f"{_NAMES}:stage:{held.identity.key[:32]}:{held.epoch}:{name}"
-        self._index = _index_key(held.identity, held.epoch)
+        self.key = f"{_NAMES}:stage:{claim.identity.key[:32]}:{claim.epoch}:{name}"
+        self._index = _index_key(claim.identity, claim.epoch)
         self._retry = Retry(options.retry_timeout, what=f"staging in {options.address}")
         self.items = 0
 
@@ -376,11 +383,11 @@ class Stage:
         if not commands:
             return
         with explained(self._options, TargetError):
-            found = self._retry.call(lambda: self._added(commands), is_busy)
+            answers = self._retry.call(lambda: self._added(commands), is_busy)
         self.items += len(commands)
-        if found[0] != self.items:
+        if answers[0] != self.items:
             raise TargetError(
-                f"{self._options.address}: {self.key} has {found[0]} items, "
+                f"{self._options.address}: {self.key} has {answers[0]} items, "
                 f"and this task staged {self.items}: staged items were removed, "
                 "by another run that took over or by the server's 'maxmemory-policy'"
             )
@@ -391,22 +398,24 @@ class Stage:
             pipeline.expire(self.key, _STAGED_SECONDS)
             pipeline.sadd(self._index, self.key)
             pipeline.expire(self._index, _STAGED_SECONDS)
-            found: list[Any] = pipeline.execute()
-        return found
+            answers: list[Any] = pipeline.execute()
+        return answers
 
     def remove(self) -> None:
         with explained(self._options, TargetError):
             self._client.unlink(self.key)
 
 
-def _why(word: str, what: bytes) -> str:
-    shown = what.decode(errors="replace")
+def _why(word: str, key: bytes) -> str:
+    key_text = key.decode(errors="replace")
     if word == "denied":
-        return f"the user may not run {shown!r}; check the user's ACL"
+        return f"the user may not run {key_text!r}; check the user's ACL"
     if word == "type":
-        return f"key {shown!r} holds a value of another type; remove it, or use writeMode=replace"
+        return (
+            f"key {key_text!r} holds a value of another type; remove it, or use writeMode=replace"
+        )
     return (
-        f"the rows that a task staged in {shown!r} no longer exist: "
+        f"the rows that a task staged in {key_text!r} no longer exist: "
         "they were removed by the server's 'maxmemory-policy', or are older than 7 days"
     )
 
@@ -459,9 +468,9 @@ _REVERSED = [int(f"{byte:08b}"[::-1], 2) for byte in range(256)]
 
 def _found(client: Any, identity: Identity, raw: bytes | None) -> Claim | None:
     """The claim, also of a version that only its bit says to be published."""
-    found, place = _parsed(raw), _bit_of(identity)
-    if found is not None or place is None or not _bits_in(client.get(place[0])) >> place[1] & 1:
-        return found
+    claim, bit = _parsed(raw), _bit_of(identity)
+    if claim is not None or bit is None or not _bits_in(client.get(bit[0])) >> bit[1] & 1:
+        return claim
     return Claim(identity, "", state="published", published_at="an unknown time")
 
 
@@ -550,18 +559,18 @@ class RedisWriter(DirectWriter):
                 takes="task",
             )
         self.check(schema)
-        taken = Staging(self.options).take(context)
-        plan = WritePlan(context.job, schema, "job", txn=context.txn, held=taken.held)
+        decision = Staging(self.options).take(context)
+        plan = WritePlan(context.job, schema, "job", txn=context.txn, held=decision.held)
         return (
             plan
-            if taken.held is not None
-            else replace(plan, published_at=taken.published_at or "an unknown time")
+            if decision.held is not None
+            else replace(plan, published_at=decision.published_at or "an unknown time")
         )
 
     def _stages(self, context: WriteContext) -> bool:
         """A batch of a stream asks for it, and is published once. A cluster has no transaction for it."""
-        asked = self.options.is_staged or context.commit == "job" or context.txn is not None
-        return asked and not self.options.cluster
+        is_asked = self.options.is_staged or context.commit == "job" or context.txn is not None
+        return is_asked and not self.options.cluster
 
     def kept_claims(self, names: Sequence[ClaimName] = ()) -> list[KeptClaim]:
         return Staging(self.options).kept()
@@ -593,7 +602,10 @@ def _keys(client: Any, options: RedisWriteOptions) -> Iterator[bytes]:
 
 
 def _pattern(options: RedisWriteOptions) -> str:
-    plain = "".join(f"\\{each}" if each in r"*?[]\^-" else each for each in options.key_prefix)
+    plain = "".join(
+        f"\\{character}" if character in r"*?[]\^-" else character
+        for character in options.key_prefix
+    )
     return f"{plain}*"
 
 
@@ -619,18 +631,18 @@ class _Direct:
 
     def send(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
         rejected: list[Rejected] = []
-        made: list[tuple[int, Command]] = []
+        commands: list[tuple[int, Command]] = []
         for number, row in enumerate(batch.to_pylist()):
             try:
-                made += [(number, command) for command in self._commands.of(row)]
+                commands += [(number, command) for command in self._commands.of(row)]
             except ValueError as error:
                 rejected.append((number, str(error)))
         with explained(self._options, TargetError):
             answers = self._retry.call(
-                lambda: self._sent([command for _, command in made]), is_passing
+                lambda: self._sent([command for _, command in commands]), is_passing
             )
         reasons: dict[int, str] = {}
-        for (number, _), answer in zip(made, answers, strict=True):
+        for (number, _), answer in zip(commands, answers, strict=True):
             if isinstance(answer, Exception):
                 reasons.setdefault(number, str(answer)[:300])
         return sorted([*rejected, *reasons.items()])
@@ -641,13 +653,18 @@ class _Direct:
         with self._client.pipeline(transaction=not self._options.cluster) as pipeline:
             for command in commands:
                 pipeline.execute_command(command[0].decode(), *command[1:])
-            found: list[Any] = pipeline.execute(raise_on_error=False)
+            answers: list[Any] = pipeline.execute(raise_on_error=False)
         failed = next(
-            (each for each in found if isinstance(each, Exception) and not is_of_row(each)), None
+            (
+                answer
+                for answer in answers
+                if isinstance(answer, Exception) and not is_of_row(answer)
+            ),
+            None,
         )
         if failed is not None:
             raise failed
-        return found
+        return answers
 
 
 class _StagedTask(RecordTask):
@@ -666,17 +683,17 @@ class _StagedTask(RecordTask):
     def _send(self, batch: pa.RecordBatch) -> None:
         if self._stage is None:
             return
-        made: list[Command] = []
+        commands: list[Command] = []
         rejected: list[Rejected] = []
         for number, row in enumerate(batch.to_pylist()):
             try:
-                made += self._commands.of(row)
+                commands += self._commands.of(row)
             except ValueError as error:
                 rejected.append((number, str(error)))
         self._check_allowed(
             batch, rejected, "{} cannot be written", "No row of this job is visible. "
         )
-        self._stage.add(made)
+        self._stage.add(commands)
         self._accept(batch, rejected)
 
     def close(self) -> Receipt:

@@ -70,34 +70,34 @@ class Address:
         parts = urlsplit(root)
         if not parts.hostname:
             raise ValueError("the uri names no host; it takes sftp://host:22/folder")
-        own = dict(settings)
-        if parts.username and "user" not in own:
-            own["user"] = unquote(parts.username)
-        made = cls(
+        own_settings = dict(settings)
+        if parts.username and "user" not in own_settings:
+            own_settings["user"] = unquote(parts.username)
+        address = cls(
             parts.scheme,
             parts.hostname,
             parts.port or PORTS[parts.scheme],
-            tuple(sorted(own.items())),
+            tuple(sorted(own_settings.items())),
         )
-        if not 0 < made.timeout <= _LONGEST:
+        if not 0 < address.timeout <= _LONGEST:
             raise ValueError(
                 f"'timeout' in option 'storageOptions' is not between 0 and {_LONGEST} seconds"
             )
-        tls = next((name for name in ("sslmode", "sslrootcert") if made.get(name)), None)
-        if tls is not None and made.scheme != "ftps":
+        tls = next((name for name in ("sslmode", "sslrootcert") if address.get(name)), None)
+        if tls is not None and address.scheme != "ftps":
             raise ValueError(
-                f"{tls!r} in option 'storageOptions' is for TLS, and {made.scheme}:// has none: use ftps://"
+                f"{tls!r} in option 'storageOptions' is for TLS, and {address.scheme}:// has none: use ftps://"
             )
-        if made.get("sslmode") not in (None, "verify-full", "require"):
+        if address.get("sslmode") not in (None, "verify-full", "require"):
             raise ValueError(
                 "'sslmode' in option 'storageOptions' is not verify-full, or require, which checks no certificate"
             )
-        if made.get("sslmode") == "require" and made.get("sslrootcert") is not None:
+        if address.get("sslmode") == "require" and address.get("sslrootcert") is not None:
             raise ValueError(
                 "'sslmode' in option 'storageOptions' is require, which checks no certificate, and 'sslrootcert' there "
                 "names what verifies the server's: omit one of the two"
             )
-        return made
+        return address
 
     def get(self, name: str) -> str | None:
         return dict(self.settings).get(name)
@@ -105,9 +105,9 @@ class Address:
     @property
     def timeout(self) -> float:
         """Seconds for one answer of the server."""
-        given = self.get("timeout")
+        timeout_text = self.get("timeout")
         try:
-            return _TIMEOUT if given is None else float(given)
+            return _TIMEOUT if timeout_text is None else float(timeout_text)
         except ValueError:
             raise ValueError(
                 "'timeout' in option 'storageOptions' is not a number of seconds"
@@ -179,8 +179,8 @@ class Remote(ABC):
 
     def _behind_link(self, path: str) -> list[Entry]:
         """The file that a link leads to, under the link's path; nothing for a link to a folder, or to nothing."""
-        found = self.info(path)
-        return [] if found is None or found.is_folder else [found]
+        entry = self.info(path)
+        return [] if entry is None or entry.is_folder else [entry]
 
     @abstractmethod
     def open_read(self, path: str) -> Any:
@@ -202,10 +202,10 @@ class Remote(ABC):
 
     def make(self, path: str) -> None:
         """Make a folder and those above it."""
-        found = self.info(path)
-        if found is not None and not found.is_folder:
+        entry = self.info(path)
+        if entry is not None and not entry.is_folder:
             raise NotADirectoryError(f"{path} is a file")
-        if found is None:
+        if entry is None:
             above = posixpath.dirname(path)
             if above not in (path, ""):
                 self.make(above)
@@ -250,10 +250,10 @@ class Download(io.RawIOBase):
     @abstractmethod
     def readinto(self, buffer: Any) -> int: ...
 
-    def _cut(self, place: int) -> ConnectionError:
+    def _cut(self, position: int) -> ConnectionError:
         """The server sent fewer bytes than it announced."""
         return ConnectionError(
-            f"{self._path}: the transfer ended at byte {place} of {self._size}: "
+            f"{self._path}: the transfer ended at byte {position} of {self._size}: "
             "the file was changed, or the connection is lost"
         )
 
@@ -306,10 +306,10 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
         with self._connect() as remote:
-            found = [(path, remote.info(path)) for path in paths]
+            entries = [(path, remote.info(path)) for path in paths]
         return [
             pafs.FileInfo(path, pafs.FileType.NotFound) if entry is None else _info(entry)
-            for path, entry in found
+            for path, entry in entries
         ]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
@@ -349,8 +349,8 @@ def _listed(remote: Remote, folder: str, recursive: bool) -> Iterator[Entry]:
     """
     waiting, count = [(folder, 0)], 0
     while waiting:
-        place, depth = waiting.pop()
-        for entry in remote.entries(place):
+        subfolder, depth = waiting.pop()
+        for entry in remote.entries(subfolder):
             yield entry
             count += 1
             if count > MOST_ENTRIES:

@@ -160,14 +160,14 @@ class _BoundedTls(_Bounded, ftplib.FTP_TLS):
 def _context(address: Address) -> ssl.SSLContext:
     path = address.get("sslrootcert")
     try:
-        made = ssl.create_default_context(cafile=path)
+        context = ssl.create_default_context(cafile=path)
     except OSError as error:
         raise OSError(
             f"sslrootcert in option 'storageOptions': {path} cannot be read: {error}"
         ) from None
     if address.get("sslmode") == "require":
-        made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
-    return made
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 class FtpRemote(Remote):
@@ -180,20 +180,20 @@ class FtpRemote(Remote):
 
     def _connected(self) -> ftplib.FTP:
         address = self._address
-        made: ftplib.FTP = (
+        client: ftplib.FTP = (
             _BoundedTls(context=_context(address)) if address.scheme == "ftps" else _Bounded()
         )
         try:
             with _as_os(address.shown):
-                made.connect(address.host, address.port, timeout=address.timeout)
-                made.login(address.get("user") or "anonymous", address.get("password") or "")
-                if isinstance(made, ftplib.FTP_TLS):
-                    made.prot_p()
-                made.set_pasv((address.get("active") or "").lower() != "true")
+                client.connect(address.host, address.port, timeout=address.timeout)
+                client.login(address.get("user") or "anonymous", address.get("password") or "")
+                if isinstance(client, ftplib.FTP_TLS):
+                    client.prot_p()
+                client.set_pasv((address.get("active") or "").lower() != "true")
         except BaseException:
-            made.close()
+            client.close()
             raise
-        return made
+        return client
 
     def close(self) -> None:
         self._ftp.close()
@@ -222,11 +222,11 @@ class FtpRemote(Remote):
 
     def entries(self, path: str) -> list[Entry]:
         try:
-            found = self._by_mlsd(path)
-            return self._by_list(path) if found is None else found
+            entries = self._by_mlsd(path)
+            return self._by_list(path) if entries is None else entries
         except FileNotFoundError as error:
-            there = self.info(path)
-            if there is not None and there.is_folder:  # 550 means a missing right, too
+            entry = self.info(path)
+            if entry is not None and entry.is_folder:  # 550 means a missing right, too
                 raise PermissionError(f"the server does not list a folder: {error}") from error
             raise
 
@@ -244,18 +244,18 @@ class FtpRemote(Remote):
                 if not str(error).startswith(_UNKNOWN):
                     raise
                 return None
-        made = []
+        entries = []
         with _as_os(path):
             for name, facts in (_facts(path, line) for line in lines):
                 kind = facts.get("type", "").lower()
                 if kind in _KINDS:
-                    made.append(_entry(path, name, facts))
+                    entries.append(_entry(path, name, facts))
                 elif kind.startswith(_LINKS):
-                    made += self._behind_link(_place(path, name))
-        return made
+                    entries += self._behind_link(_place(path, name))
+        return entries
 
     def _by_list(self, path: str) -> list[Entry]:
-        made = []
+        entries = []
         for line in self._lines(path):
             match = _LISTED.fullmatch(line)
             if match is None:
@@ -265,18 +265,20 @@ class FtpRemote(Remote):
             name, kind = match["name"], match["kind"]
             if kind == "l":
                 name = _linked_name(name, int(match["size"][:20]))
-                made += self._behind_link(posixpath.join(path, plain_name(name, path)))
+                entries += self._behind_link(posixpath.join(path, plain_name(name, path)))
             if name in (".", "..") or kind not in "-d":
                 continue
-            place, folder = posixpath.join(path, plain_name(name, path)), kind == "d"
-            changed = None if folder else self._changed(place)
-            if changed is None and not folder and self.info(place) is None:
+            path_there, folder = posixpath.join(path, plain_name(name, path)), kind == "d"
+            changed = None if folder else self._changed(path_there)
+            if changed is None and not folder and self.info(path_there) is None:
                 raise OSError(
                     f"{path}: the server lists {name[:80]!r}, and says that it has no such file: it shows another name "
                     "than the file's, or the file was removed meanwhile. Rename it on the server, or try again"
                 )
-            made.append(Entry(place, folder, 0 if folder else int(match["size"][:20]), changed))
-        return made
+            entries.append(
+                Entry(path_there, folder, 0 if folder else int(match["size"][:20]), changed)
+            )
+        return entries
 
     def _lines(self, path: str) -> list[str]:
         """With -a vsftpd lists names that begin with a dot. Another server may take it for a file's name: the folder
@@ -294,10 +296,10 @@ class FtpRemote(Remote):
         return lines
 
     def open_read(self, path: str) -> Any:
-        found = self.info(path)
-        if found is None or found.is_folder:
+        entry = self.info(path)
+        if entry is None or entry.is_folder:
             raise FileNotFoundError(f"{path} does not exist")
-        return io.BufferedReader(_Download(self, self._ftp, path, found.size), _BUFFER)
+        return io.BufferedReader(_Download(self, self._ftp, path, entry.size), _BUFFER)
 
     def reconnected(self) -> ftplib.FTP:
         """A new control connection: a transfer that is broken off leaves the old one in an unknown state."""
@@ -336,10 +338,10 @@ class _Download(Download):
         self._data: Any = None
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        before, place = self._place, super().seek(offset, whence)
-        if place != before and self._data is not None:
+        before, position = self._place, super().seek(offset, whence)
+        if position != before and self._data is not None:
             self._abort_transfer()
-        return place
+        return position
 
     def readinto(self, buffer: Any) -> int:
         if self._place >= self._size:
@@ -401,9 +403,9 @@ class _Upload(io.RawIOBase):
                 data.close()
                 with _as_os(self._path):
                     self._ftp.voidresp()
-                found = self._remote.info(self._path)
-                if found is None or found.size != self._sent:
-                    has = "does not have the file" if found is None else f"has {found.size} bytes"
+                entry = self._remote.info(self._path)
+                if entry is None or entry.size != self._sent:
+                    has = "does not have the file" if entry is None else f"has {entry.size} bytes"
                     raise OSError(
                         f"{self._path}: the server {has}, and {self._sent} bytes were sent"
                     )

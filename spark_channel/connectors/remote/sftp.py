@@ -40,21 +40,21 @@ _LARGEST_PACKET = 1 << 20
 
 
 @contextmanager
-def _as_os(shown: str) -> Iterator[None]:
+def _as_os(path: str) -> Iterator[None]:
     """Errors of the protocol as those of a disk."""
     try:
         yield
     except OSError:
         raise
     except UnicodeDecodeError as error:
-        raise not_utf8(shown, error) from error
+        raise not_utf8(path, error) from error
     except (paramiko.SSHException, paramiko.SFTPError, EOFError) as error:
         raise ConnectionError(
-            f"{shown}: {str(error)[:300] or 'the server closed the connection'}"
+            f"{path}: {str(error)[:300] or 'the server closed the connection'}"
         ) from error
     except (AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
         raise OSError(
-            f"{shown}: an answer of the server is not understood: {str(error)[:200]}"
+            f"{path}: an answer of the server is not understood: {str(error)[:200]}"
         ) from error
 
 
@@ -79,10 +79,10 @@ class _BoundedClient(paramiko.SFTPClient):  # type: ignore[misc] # paramiko is u
                     if count > MOST_ENTRIES:
                         raise OSError(f"a listing of more than {MOST_ENTRIES} files")
                     name, long = message.get_text(), message.get_text()
-                    made = paramiko.SFTPAttributes._from_msg(message, name, long)  # noqa: SLF001 - as its client does
+                    attributes = paramiko.SFTPAttributes._from_msg(message, name, long)  # noqa: SLF001 - as its client does
                     if name not in (".", ".."):
                         plain_name(name, path)
-                        yield made
+                        yield attributes
         finally:
             self._request(CMD_CLOSE, handle)
 
@@ -142,13 +142,13 @@ class SftpRemote(Remote):
         self._sftp: Any = _BoundedClient(channel)
 
     def _check_host(self) -> None:
-        key, wanted = self._transport.get_remote_server_key(), self._address.get("host_key")
+        key, expected = self._transport.get_remote_server_key(), self._address.get("host_key")
         digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
-        if wanted == "any" or wanted == f"SHA256:{digest}":
+        if expected == "any" or expected == f"SHA256:{digest}":
             return
         host, port = self._address.host, self._address.port
         name = host if port == 22 else f"[{host}]:{port}"
-        if wanted is None:
+        if expected is None:
             verdicts = {
                 is_revoked
                 for path in _KNOWN
@@ -164,7 +164,7 @@ class SftpRemote(Remote):
                 return
         raise ConnectionError(
             f"{self._address.shown}: the server's key SHA256:{digest} is not "
-            f"{'in known_hosts' if wanted is None else 'the one expected'}, so another machine might be answering. "
+            f"{'in known_hosts' if expected is None else 'the one expected'}, so another machine might be answering. "
             "Compare it with the server's, and give it in option 'storageOptions' as "
             '{"host_key": "SHA256:..."}'
         )
@@ -200,15 +200,15 @@ class SftpRemote(Remote):
                 return None
 
     def entries(self, path: str) -> list[Entry]:
-        made = []
+        entries = []
         with _as_os(path):
-            for found in self._sftp.bounded_entries(path):
-                place = posixpath.join(path, found.filename)
-                if found.st_mode is not None and stat.S_ISLNK(found.st_mode):
-                    made += self._behind_link(place)
-                elif _is_plain(found.st_mode):
-                    made.append(_entry(place, found))
-        return made
+            for attributes in self._sftp.bounded_entries(path):
+                path_there = posixpath.join(path, attributes.filename)
+                if attributes.st_mode is not None and stat.S_ISLNK(attributes.st_mode):
+                    entries += self._behind_link(path_there)
+                elif _is_plain(attributes.st_mode):
+                    entries.append(_entry(path_there, attributes))
+        return entries
 
     def open_read(self, path: str) -> Any:
         with _as_os(path):
@@ -250,11 +250,11 @@ def _lines_for(path: Path, name: str) -> Iterator[tuple[bool, paramiko.hostkeys.
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
         text = line.strip()
-        marker, rest = (*text.split(None, 1), "")[:2] if text.startswith("@") else ("", text)
+        marker, key_text = (*text.split(None, 1), "")[:2] if text.startswith("@") else ("", text)
         if not text or text.startswith("#") or marker == "@cert-authority":
             continue
         try:
-            entry = paramiko.hostkeys.HostKeyEntry.from_line(rest.strip(), number)
+            entry = paramiko.hostkeys.HostKeyEntry.from_line(key_text.strip(), number)
         except (paramiko.SSHException, ValueError, LookupError) as error:
             raise _not_understood(
                 path, number, f"its key cannot be read ({type(error).__name__})"
@@ -265,9 +265,9 @@ def _lines_for(path: Path, name: str) -> Iterator[tuple[bool, paramiko.hostkeys.
             yield marker == "@revoked", entry
 
 
-def _not_understood(path: Path, number: int, why: str) -> OSError:
+def _not_understood(path: Path, number: int, reason: str) -> OSError:
     return OSError(
-        f"line {number} of {path} is not understood: {why}. Mend or remove it, or give the server's key in option "
+        f"line {number} of {path} is not understood: {reason}. Mend or remove it, or give the server's key in option "
         '\'storageOptions\' as {"host_key": "SHA256:..."}'
     )
 
@@ -292,11 +292,11 @@ def _bound_packets(transport: Any) -> None:
     packets = transport.packetizer
     plain = packets.read_all
 
-    def read_all(count: int, *more: Any, **named: Any) -> bytes:
+    def read_all(count: int, *arguments: Any, **named: Any) -> bytes:
         if count > _LARGEST_PACKET:
             raise paramiko.SSHException(f"a packet of {count} bytes, where SSH has 35 000")
-        found: bytes = plain(count, *more, **named)
-        return found
+        data: bytes = plain(count, *arguments, **named)
+        return data
 
     packets.read_all = read_all
 
@@ -306,10 +306,13 @@ def _is_plain(mode: int | None) -> bool:
     return mode is None or stat.S_IFMT(mode) == 0 or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
-def _entry(path: str, found: Any) -> Entry:
-    is_folder = found.st_mode is not None and stat.S_ISDIR(found.st_mode)
+def _entry(path: str, attributes: Any) -> Entry:
+    is_folder = attributes.st_mode is not None and stat.S_ISDIR(attributes.st_mode)
     return Entry(
-        path, is_folder, 0 if is_folder else found.st_size or 0, float(found.st_mtime or 0)
+        path,
+        is_folder,
+        0 if is_folder else attributes.st_size or 0,
+        float(attributes.st_mtime or 0),
     )
 
 
@@ -322,8 +325,8 @@ class _Download(Download):
 
     def readinto(self, buffer: Any) -> int:
         end = min(self._place + len(buffer), self._size)
-        wanted = [
-            (place, min(_REQUEST, end - place)) for place in range(self._place, end, _REQUEST)
+        requests = [
+            (offset, min(_REQUEST, end - offset)) for offset in range(self._place, end, _REQUEST)
         ]
         count = 0
         if self._file.sftp.get_channel().closed:
@@ -333,7 +336,7 @@ class _Download(Download):
             )
         with _as_os(self._path):
             for (_, size), data in zip(
-                wanted, self._file.readv(wanted) if wanted else (), strict=True
+                requests, self._file.readv(requests) if requests else (), strict=True
             ):
                 if len(data) != size:
                     raise self._cut(self._place + count + len(data))
@@ -375,10 +378,10 @@ class _Upload(io.RawIOBase):
             try:
                 with _as_os(self._path):
                     self._file.close()
-                    found = self._sftp.stat(self._path).st_size
-                if found != self._sent:
+                    size = self._sftp.stat(self._path).st_size
+                if size != self._sent:
                     raise OSError(
-                        f"{self._path} has {found} bytes on the server, and {self._sent} were sent"
+                        f"{self._path} has {size} bytes on the server, and {self._sent} were sent"
                     )
             finally:
                 super().close()

@@ -38,11 +38,11 @@ class _Response(http.client.HTTPResponse):
     send_body: Callable[[], None] | None = None
 
     def _read_status(self) -> tuple[str, int, str]:
-        found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc] # not in typeshed
-        if found[1] == http.client.CONTINUE and self.send_body is not None:
+        status_line: tuple[str, int, str] = super()._read_status()  # type: ignore[misc] # not in typeshed
+        if status_line[1] == http.client.CONTINUE and self.send_body is not None:
             send, self.send_body = self.send_body, None
             send()
-        return found
+        return status_line
 
 
 class Load:
@@ -74,9 +74,9 @@ class Load:
 
         def blocks() -> Iterator[bytes]:
             body.seek(0)
-            left = size
-            while left > 0 and (block := body.read(min(_BLOCK, left))):
-                left -= len(block)
+            remaining = size
+            while remaining > 0 and (block := body.read(min(_BLOCK, remaining))):
+                remaining -= len(block)
                 yield block
 
         status, text = self.ask("PUT", self.load_path, sent, blocks)
@@ -99,14 +99,14 @@ class Load:
                 return {}
             raise Busy(f"a load with label {label} is {state or 'not ended'}: {message}")
         filtered = answer.get("NumberFilteredRows") or 0
-        more = f"; {filtered} rows do not fit their columns" if filtered else ""
+        rejected_rows = f"; {filtered} rows do not fit their columns" if filtered else ""
         url = self.login.shown(str(answer.get("ErrorURL") or ""))
         where = f"; the server shows them at {url}" if url else ""
-        raise self._refused(f"{word or f'HTTP {status}'}: {message}{more}{where}")
+        raise self._refused(f"{word or f'HTTP {status}'}: {message}{rejected_rows}{where}")
 
-    def _refused(self, why: str) -> TargetError:
+    def _refused(self, reason: str) -> TargetError:
         return TargetError(
-            f"{self._options.address}: the load was refused: {why}. None of its rows are loaded; "
+            f"{self._options.address}: the load was refused: {reason}. None of its rows are loaded; "
             "correct them, or the table's columns"
         )
 
@@ -139,7 +139,7 @@ class Load:
     ) -> tuple[int, bytes]:
         first = urlsplit(url)
         for _ in range(_MOST_REDIRECTS):
-            status, found, text = self._once(method, urlsplit(url), headers, body)
+            status, location, text = self._once(method, urlsplit(url), headers, body)
             if status not in (301, 302, 307, 308):
                 if status in BUSY:
                     raise Busy(f"the server is busy: HTTP {status} {self.login.beginning(text)}")
@@ -150,7 +150,7 @@ class Load:
                     )
                 return status, text
             try:
-                url = urljoin(url, found or "")
+                url = urljoin(url, location or "")
                 target = urlsplit(url)
                 target.port  # noqa: B018 - it is parsed here
             except ValueError:  # its text has the login that a frontend puts into the url
@@ -165,29 +165,31 @@ class Load:
     def _check_redirect(self, first: SplitResult, target: SplitResult) -> None:
         """Check that the login may be sent to the target."""
         host = (target.hostname or "").lower()
-        why = ""
+        fault = ""
         if target.scheme not in ("http", "https") or not host:
-            why = "which is not a url of a server"
+            fault = "which is not a url of a server"
         elif first.scheme == "https" and target.scheme != "https":
-            why = "without TLS, and the login would be readable on the way"
+            fault = "without TLS, and the login would be readable on the way"
         elif not self._is_allowed(host):
-            why = "which option 'backends' does not name, and whose address is public"
-        if why:
+            fault = "which option 'backends' does not name, and whose address is public"
+        if fault:
             raise TargetError(
-                f"{self._options.address}: the server redirects the load to {target.scheme}://{host}, {why}. Nothing "
+                f"{self._options.address}: the server redirects the load to {target.scheme}://{host}, {fault}. Nothing "
                 "was sent there; name the backends in 'backends', such as be1,be2 or *.example.com"
             )
 
     def _is_allowed(self, host: str) -> bool:
         if self._options.backends:
-            return any(fnmatchcase(host, each) for each in self._options.backends)
-        if host in {(urlsplit(each).hostname or "").lower() for each in self._options.frontends}:
+            return any(fnmatchcase(host, pattern) for pattern in self._options.backends)
+        if host in {
+            (urlsplit(frontend).hostname or "").lower() for frontend in self._options.frontends
+        }:
             return True
         try:
-            found = {info[4][0] for info in socket.getaddrinfo(host, None)}
+            addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
         except OSError:
             return False
-        return bool(found) and all(_is_private(str(each)) for each in found)
+        return bool(addresses) and all(_is_private(str(address)) for address in addresses)
 
     def _once(
         self,
@@ -213,10 +215,10 @@ class Load:
     ) -> http.client.HTTPResponse:
         if body is None:
             return connection.getresponse()
-        wanted = body
+        blocks = body
 
         def send() -> None:
-            for block in wanted():
+            for block in blocks():
                 connection.send(block)
             # The answer comes when the rows are loaded.
             connection.sock.settimeout(self._options.load_timeout + self._options.timeout)
@@ -259,11 +261,15 @@ def table_columns(load: Load) -> list[str] | None:
         answer = (
             answer.get("data", answer) if isinstance(answer.get("data", answer), dict) else answer
         )
-        found = answer.get("properties")
+        properties = answer.get("properties")
     except (ValueError, AttributeError, RecursionError):
         return None
-    if isinstance(found, list):
-        return [str(each["name"]) for each in found if isinstance(each, dict) and "name" in each]
+    if isinstance(properties, list):
+        return [
+            str(column["name"])
+            for column in properties
+            if isinstance(column, dict) and "name" in column
+        ]
     if (
         status >= 400
         or answer.get("exception")
@@ -296,7 +302,7 @@ def run(options: StreamLoadOptions, statements: Iterable[str]) -> None:
     assert options.query_server is not None
     host, port = host_and_port(options.query_server, 9030)
     user, password = options.login
-    place = f"{host}:{port}/{options.database}"
+    address = f"{host}:{port}/{options.database}"
     try:
         connection = pymysql.connect(
             host=host,
@@ -311,7 +317,7 @@ def run(options: StreamLoadOptions, statements: Iterable[str]) -> None:
         )
     except pymysql.MySQLError as error:
         raise TargetError(
-            f"{place}: {error}; check 'queryServer', 'user' and 'password'"
+            f"{address}: {error}; check 'queryServer', 'user' and 'password'"
         ) from error
     try:
         with connection.cursor() as cursor:
@@ -319,6 +325,6 @@ def run(options: StreamLoadOptions, statements: Iterable[str]) -> None:
                 try:
                     cursor.execute(statement)
                 except pymysql.MySQLError as error:
-                    raise TargetError(f"{place}: {statement[:200]}: {error}") from error
+                    raise TargetError(f"{address}: {statement[:200]}: {error}") from error
     finally:
         connection.close()

@@ -47,30 +47,30 @@ _OURS = frozenset(
 
 
 def _urls(value: object) -> str:
-    made = []
+    urls = []
     for text in str(value).split(","):
         if server_url(text, ("http", "https"), _TAKES).path.strip("/"):
             raise ValueError(_TAKES)
-        made.append(text.strip().rstrip("/"))
-    return ",".join(made)
+        urls.append(text.strip().rstrip("/"))
+    return ",".join(urls)
 
 
 def _headers(value: object) -> dict[str, str]:
-    found = texts_by_name(value)
-    for name, text in found.items():
+    texts = texts_by_name(value)
+    for name, text in texts.items():
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or "\n" in text or "\r" in text:
             raise ValueError(f"names and values of HTTP headers; {name!r} is not one")
         if name.lower() in _OURS:
             raise ValueError(f"headers that the connector does not set itself; it sets {name!r}")
-    return found
+    return texts
 
 
 def _hosts(value: object) -> tuple[str, ...]:
     if isinstance(value, (list, tuple)):
         return tuple(map(str, value))
     text = str(value).strip()
-    listed = _statements(text) if text.startswith("[") else text.split(",")
-    return tuple(each.strip().lower() for each in listed if each.strip())
+    hosts = _statements(text) if text.startswith("[") else text.split(",")
+    return tuple(host.strip().lower() for host in hosts if host.strip())
 
 
 def host_and_port(text: str, port: int) -> tuple[str, int]:
@@ -92,8 +92,8 @@ def _statements(value: object) -> tuple[str, ...]:
     if isinstance(value, (list, tuple)):
         return tuple(map(str, value))
     text = str(value).strip()
-    found = json.loads(text) if text.startswith("[") else [text]
-    return tuple(str(each) for each in found if str(each).strip())
+    statements = json.loads(text) if text.startswith("[") else [text]
+    return tuple(str(statement) for statement in statements if str(statement).strip())
 
 
 Statements = Annotated[tuple[str, ...], BeforeValidator(_statements)]
@@ -161,7 +161,7 @@ class StreamLoadOptions(TlsOptions, DirectOptions):
 
     @property
     def is_secure(self) -> bool:
-        return any(each.startswith("https:") for each in self.frontends)
+        return any(frontend.startswith("https:") for frontend in self.frontends)
 
     @property
     def frontends(self) -> tuple[str, ...]:

@@ -71,11 +71,11 @@ def encoded(batch: pa.RecordBatch, zone: str) -> tuple[bytes, list[tuple[int, st
     """The text of the rows, and those that have none: (number, why)."""
     texts = [_text(array, zone) for array in batch.columns]
     refused: dict[int, str] = {}
-    for field, given, text in zip(batch.schema, batch.columns, texts, strict=True):
+    for field, column, text in zip(batch.schema, batch.columns, texts, strict=True):
         if (
-            pa.types.is_string(given.type)
-            or pa.types.is_large_string(given.type)
-            or pa.types.is_nested(given.type)
+            pa.types.is_string(column.type)
+            or pa.types.is_large_string(column.type)
+            or pa.types.is_nested(column.type)
         ):
             bad = pc.or_(pc.match_substring_regex(text, "[\x01\x02]"), pc.equal(text, _NULL))
             for number in pc.indices_nonzero(pc.fill_null(bad, False)).to_pylist():
@@ -118,7 +118,8 @@ def _text(array: pa.Array, zone: str) -> pa.Array:
         return moment.cast(pa.string())
     if types.is_nested(kind):
         return pa.array(
-            [None if each is None else json_text(each) for each in array.to_pylist()], pa.string()
+            [None if value is None else json_text(value) for value in array.to_pylist()],
+            pa.string(),
         )
     return array.cast(pa.string())
 
@@ -187,12 +188,14 @@ class StreamLoadWriter(DirectWriter):
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         plan = super().prepare(context, schema)
-        found = self._columns()
-        known = None if found is None else {name.lower() for name in found}
-        missing = [name for name in schema.names if known is not None and name.lower() not in known]
+        columns = self._columns()
+        lowered = None if columns is None else {name.lower() for name in columns}
+        missing = [
+            name for name in schema.names if lowered is not None and name.lower() not in lowered
+        ]
         if missing:
             raise SchemaError(
-                f"{self.options.address} has no column {missing[0]!r}; it has {', '.join(found or ())}: "
+                f"{self.options.address} has no column {missing[0]!r}; it has {', '.join(columns or ())}: "
                 "rename the column, or select those of the table"
             )
         # Each batch of a stream has its own labels, also when the query is started again.
