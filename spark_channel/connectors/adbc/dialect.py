@@ -56,8 +56,8 @@ class AdbcDialect(WriteDialect):
         return identifier(name).sql(self.sql or None)
 
     def literal(self, value: object, column: Column | None) -> str:
-        given = str(value) if isinstance(value, date | Decimal) else value
-        return exp.convert(given).sql(self.sql or None)
+        plain = str(value) if isinstance(value, date | Decimal) else value
+        return exp.convert(plain).sql(self.sql or None)
 
     def same_name(self, name: str, names: Sequence[str]) -> str | None:
         return only_name(name, names)
@@ -85,7 +85,10 @@ class AdbcDialect(WriteDialect):
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         """By running it: some drivers take a column's type from its first rows."""
         schema = cast(AdbcSession, session).schema_of(query)
-        return tuple(AdbcColumn(each.name, str(each.type), kind=each.type) for each in schema)
+        return tuple(
+            AdbcColumn(arrow_field.name, str(arrow_field.type), kind=arrow_field.type)
+            for arrow_field in schema
+        )
 
     def arrow_type(self, column: Column) -> pa.DataType:
         return cast(AdbcColumn, column).kind
@@ -132,10 +135,10 @@ def claim_dialect(session: AdbcSession, schema: str, dialect: str) -> ClaimDiale
 
 def arranged(rows: pa.Table, target: TargetTable) -> pa.Table:
     """The columns of `rows` as they are staged: by the table's names."""
-    given = [column.name for column in target.columns] + (
+    names = [column.name for column in target.columns] + (
         [target.operation] if target.operation else []
     )
-    return pa.table([rows.column(name) for name in given], names=list(target.staged_names))
+    return pa.table([rows.column(name) for name in names], names=list(target.staged_names))
 
 
 def placed(rows: pa.Table, before: int) -> pa.Table:
@@ -163,11 +166,11 @@ def check_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect
     Raises:
         TargetError: it does not, or it is a view.
     """
-    listed = ", ".join(map(dialect.quoted, target.key))
+    key_list = ", ".join(map(dialect.quoted, target.key))
     try:
         session.rows(
-            f"INSERT INTO {target.sql} ({listed}) SELECT {listed} FROM {target.sql} WHERE 1 = 0 "  # noqa: S608 - quoted names
-            f"ON CONFLICT ({listed}) DO NOTHING"
+            f"INSERT INTO {target.sql} ({key_list}) SELECT {key_list} FROM {target.sql} WHERE 1 = 0 "  # noqa: S608 - quoted names
+            f"ON CONFLICT ({key_list}) DO NOTHING"
         )
     except TargetError as error:
         raise TargetError(

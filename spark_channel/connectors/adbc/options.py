@@ -81,11 +81,11 @@ def _driver_options(value: SecretStr) -> SecretStr:
     """They may hold tokens, so the whole text is a secret."""
     text = value.get_secret_value()
     try:
-        found = json.loads(text)
+        options = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError(_TAKES) from None
-    if not isinstance(found, dict) or not all(
-        isinstance(each, str | int | float | bool) for each in found.values()
+    if not isinstance(options, dict) or not all(
+        isinstance(option, str | int | float | bool) for option in options.values()
     ):
         raise ValueError(_TAKES)
     return SecretStr(text)
@@ -134,31 +134,31 @@ class DriverOptions(Credentials):
         driver, text = info.data["driver"], value.get_secret_value()
         if info.field_name == "uri":
             return SecretStr(_absolute(driver, text))
-        found = json.loads(text)
+        options = json.loads(text)
         named = {
-            name: _absolute(driver, str(found[name])) for name in _FILE_OPTIONS if name in found
+            name: _absolute(driver, str(options[name])) for name in _FILE_OPTIONS if name in options
         }
-        return SecretStr(json.dumps(found | named)) if named else value
+        return SecretStr(json.dumps(options | named)) if named else value
 
     def database(self) -> dict[str, str]:
         """The options that open the driver's database, including secrets."""
-        found: dict[str, str] = {}
+        options: dict[str, str] = {}
         if self.driver_options is not None:
-            found = {
+            options = {
                 name: str(value).lower() if isinstance(value, bool) else str(value)
                 for name, value in json.loads(self.driver_options.get_secret_value()).items()
             }
         if self.uri is not None:
-            found["uri"] = self.uri.get_secret_value()
+            options["uri"] = self.uri.get_secret_value()
         if self.user is not None:
-            found["username"] = self.user
+            options["username"] = self.user
         if self.password is not None:
-            found["password"] = self.password.get_secret_value()
-        if "uri" in found and self._named_driver() in _LIBPQ:
-            found["uri"] = verified(
-                found["uri"], "uri" if self.uri is not None else "driverOptions"
+            options["password"] = self.password.get_secret_value()
+        if "uri" in options and self._named_driver() in _LIBPQ:
+            options["uri"] = verified(
+                options["uri"], "uri" if self.uri is not None else "driverOptions"
             )
-        return found
+        return options
 
     def _named_driver(self) -> str:
         """ "" for a connection profile, whose name says nothing of its driver."""
@@ -180,10 +180,10 @@ class DriverOptions(Credentials):
 def _check_dialect(options: DriverOptions) -> None:
     import sqlglot
 
-    known = sorted(each.value for each in sqlglot.Dialects)
-    if options.sql_dialect() not in known:
+    names = sorted(name.value for name in sqlglot.Dialects)
+    if options.sql_dialect() not in names:
         raise OptionError(
-            f"option 'dialect' got {options.dialect!r}; it takes one of: {', '.join(each for each in known if each)}",
+            f"option 'dialect' got {options.dialect!r}; it takes one of: {', '.join(name for name in names if name)}",
             option="dialect",
             got=options.dialect,
         )

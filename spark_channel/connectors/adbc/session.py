@@ -202,10 +202,10 @@ class AdbcSession(BoundSession):
         if dialect == "postgres":
             if self.rows(QUOTES):
                 raise self._failure(refused_by_quotes(self.place, "uri"))
-            given = [(statement, for_transaction(statement)) for statement in statements]
-            own_settings = [own for _, own in given if own is not None]
+            settings = [(statement, for_transaction(statement)) for statement in statements]
+            own_settings = [setting for _, setting in settings if setting is not None]
             self._each = [*own_settings, set_config(SETTINGS, local=True)]
-            statements = [statement for statement, own in given if own is None]
+            statements = [statement for statement, setting in settings if setting is None]
             if statements:
                 self._refuse_pooler(options, statements[0])
         if dialect == "sqlite":  # its driver does not wait for another transaction by itself
@@ -293,14 +293,14 @@ class AdbcSession(BoundSession):
     def table_schema(self, schema: str | None, name: str) -> pa.Schema | None:
         """The columns of a table as the driver sees them; None when it does not exist. Ends the transaction."""
         try:
-            found = self._connection.adbc_get_table_schema(name, db_schema_filter=schema)
+            table = self._connection.adbc_get_table_schema(name, db_schema_filter=schema)
         except adbc_driver_manager.Error as error:
             is_missing = error.status_code == adbc_driver_manager.AdbcStatusCode.NOT_FOUND
             if not (is_missing or "not" in str(error).lower()):
                 raise self.explain(error) from _RefusedError.of(error)
-            found = None
+            table = None
         self.undo()
-        return found
+        return table
 
     def spelled(self, schema: str | None, name: str, *, folds: bool) -> str | None:
         """A table's name as the catalog has it; None = it does not exist. `folds`: another case is the same name."""
@@ -314,15 +314,15 @@ class AdbcSession(BoundSession):
         Without `schema`, search the current schema, where the driver reports it.
         """
         with self.explained():
-            found = self._connection.adbc_get_objects(
+            objects = self._connection.adbc_get_objects(
                 depth="tables",
                 db_schema_filter=schema or self.current_schema(),
                 table_name_filter=f"{beginning}%",
             ).read_all()
         names = set()
-        for catalog in found.to_pylist():
-            for each in catalog["catalog_db_schemas"] or ():
-                names |= {table["table_name"] for table in each["db_schema_tables"] or ()}
+        for catalog in objects.to_pylist():
+            for db_schema in catalog["catalog_db_schemas"] or ():
+                names |= {table["table_name"] for table in db_schema["db_schema_tables"] or ()}
         return sorted(name for name in names if name.startswith(beginning))
 
     def current_schema(self) -> str | None:
@@ -352,11 +352,13 @@ class AdbcSession(BoundSession):
         """Without anything that the driver was given."""
         text = str(error).split("\nquery", 1)[0].strip()
         # All that the driver was given may hold a login, in the driver's own syntax.
-        own = [each for each in self._options.database().values() if each != self._options.user]
-        text = self._options.hide(hide(text, own))
+        secrets = [
+            secret for secret in self._options.database().values() if secret != self._options.user
+        ]
+        text = self._options.hide(hide(text, secrets))
         state = getattr(error, "sqlstate", None) or ""
         may_quote = state[:2] in _MAY_QUOTE if state else not is_busy(error)
         if getattr(self._options, "hide_values", False) and may_quote:
             text = f"error {state or 'without a code'}; {HIDDEN}"
-        made = self._failure(f"ADBC driver {self.name}: {text}")
-        return of_input(made, is_of_input=state in ("42501", "42P01", "42S02", "28000", "28P01"))
+        failure = self._failure(f"ADBC driver {self.name}: {text}")
+        return of_input(failure, is_of_input=state in ("42501", "42P01", "42S02", "28000", "28P01"))

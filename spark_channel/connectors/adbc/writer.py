@@ -135,13 +135,13 @@ class AdbcTaskWriter(SqlTaskWriter[AdbcSession]):
     def _peek(self) -> None:
         """Check that the claim is this run's: one that was overtaken need not go on."""
         claims = self._claims(self._open)
-        found = claims.peek(self._plan.claim)
+        claim = claims.peek(self._plan.claim)
         if self._plan.commit == "job":
-            claims.show_life(self._plan.claim, found)
+            claims.show_life(self._plan.claim, claim)
         self._open.commit()
 
     def _add_all(self) -> None:
-        session, held = self._open, self._plan.claim
+        session, claim = self._open, self._plan.claim
         claims = self._claims(session)
         try:
             if not self._judging:
@@ -149,14 +149,14 @@ class AdbcTaskWriter(SqlTaskWriter[AdbcSession]):
                     return
                 session.undo()  # a transaction of SQLite that has read may not be able to write
                 self._insert()
-            claims.fence(held)
+            claims.fence(claim)
             # Again, under the lock: not every database holds a primary key unique.
-            self._done = claims.task(held, self._task)
+            self._done = claims.task(claim, self._task)
             if self._done is not None:
                 session.undo()
                 return
             tally = self._tally
-            claims.add_task(held, Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes))
+            claims.add_task(claim, Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes))
         except TargetError as error:
             if is_conflict(error) and not is_lost(error) and self._is_done():
                 return
@@ -227,9 +227,9 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         commit = context.commit or ("job" if context.stream is not None else "task")
         if commit == "job" and not self.options.makes_tables_in_transactions():
             spoken = self.sql_name or "an unknown SQL"
-            what = "a stream, which needs commit=job" if context.commit is None else "'job'"
+            mode = "a stream, which needs commit=job" if context.commit is None else "'job'"
             raise OptionError(
-                f"option 'commit' got {what}; {self.shown} speaks {spoken}, whose CREATE TABLE may end the transaction "
+                f"option 'commit' got {mode}; {self.shown} speaks {spoken}, whose CREATE TABLE may end the transaction "
                 "that publishes staged rows: it takes 'task'. If the database makes tables in transactions, name its "
                 "SQL with 'dialect'",
                 option="commit",
@@ -270,17 +270,17 @@ class AdbcWriter(SqlWriter[AdbcSession]):
     def script_dialect(self) -> str:
         return self.sql_name
 
-    def claim_dialect(self, session: AdbcSession, place: WriteTarget) -> ClaimDialect:
-        return claim_dialect(session, place.schema, self.sql_name)
+    def claim_dialect(self, session: AdbcSession, target: WriteTarget) -> ClaimDialect:
+        return claim_dialect(session, target.schema, self.sql_name)
 
     def look(self, session: AdbcSession) -> WriteTarget:
         schema, name = self.dialect.named(self.options.dbtable)
         if self.sql_name != "postgres":
             return self._look(session, schema, name)
         text = self.dialect.place(schema, name)
-        found = session.rows(_FIND, (text,))
-        if found:
-            schema, name = (str(each) for each in found[0])
+        rows = session.rows(_FIND, (text,))
+        if rows:
+            schema, name = (str(value) for value in rows[0])
             table = session.table_schema(schema, name)
             if table is None:
                 raise TargetError(
@@ -300,8 +300,8 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         """By the name that the catalog has: one table has one claim, however it is spelled."""
         if self.sql_name == "sqlite" and (schema or "").lower() == "main":
             schema = None  # the driver's name for it
-        there = session.table_schema(schema, name)
-        if there is not None:
+        table = session.table_schema(schema, name)
+        if table is not None:
             name = session.spelled(schema, name, folds=True) or name
             session.undo()
         space = schema or session.current_schema()
@@ -309,59 +309,59 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         label = (
             name if not space or (self._folds and space.lower() == "main") else f"{space}.{name}"
         )
-        return WriteTarget(schema or "", name, label, there, folds=self._folds)
+        return WriteTarget(schema or "", name, label, table, folds=self._folds)
 
     @property
     def _folds(self) -> bool:
         return self.sql_name in ("sqlite", "duckdb")
 
     def plan(
-        self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+        self, session: AdbcSession, plan: SqlPlan, write_target: WriteTarget, context: WriteContext
     ) -> SqlPlan:
-        there: pa.Schema | None = place.table
+        table: pa.Schema | None = write_target.table
         feed = self.options.write_mode == "apply"
         fields = row_fields(plan.schema) if feed else list(plan.schema)
-        names = self._names(there, fields)
+        names = self._names(table, fields)
         columns = tuple(
             WriteColumn(field.name, Column(name, str(field.type)), field.type)
             for field, name in zip(fields, names, strict=True)
         )
         target = TargetTable(
-            place.schema,
-            place.name,
-            place.label,
-            self.dialect.place(place.schema, place.name),
+            write_target.schema,
+            write_target.name,
+            write_target.label,
+            self.dialect.place(write_target.schema, write_target.name),
             columns,
             key=merge_key(
-                self.options, names, only_name, self.options.dbtable, None if there is None else ()
+                self.options, names, only_name, self.options.dbtable, None if table is None else ()
             ),
             operation=OPERATION if feed else None,
         )
-        if target.key and there is not None:
+        if target.key and table is not None:
             check_unique(session, target, self.dialect)
         return replace(plan, target=target)
 
-    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
+    def default_commit(self, target: WriteTarget, context: WriteContext) -> CommitMode:
         stages = self.options.makes_tables_in_transactions()
-        return super().default_commit(place, context) if stages else "task"
+        return super().default_commit(target, context) if stages else "task"
 
-    def _names(self, there: pa.Schema | None, fields: Sequence[pa.Field]) -> list[str]:
+    def _names(self, table: pa.Schema | None, fields: Sequence[pa.Field]) -> list[str]:
         """The table's names of the rows' columns."""
-        if there is None:
+        if table is None:
             return [field.name for field in fields]
-        found = []
+        names = []
         for field in fields:
-            known = only_name(field.name, there.names)
-            if known is None:
+            column_name = only_name(field.name, table.names)
+            if column_name is None:
                 raise SchemaError(
                     f"column {field.name!r} is not in table {self.options.dbtable!r}, "
-                    f"which has {', '.join(there.names)}"
+                    f"which has {', '.join(table.names)}"
                 )
-            found.append(known)
-        return found
+            names.append(column_name)
+        return names
 
     def make_staging(
-        self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+        self, session: AdbcSession, plan: SqlPlan, target: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         if plan.commit == "job":
             self._check_undone(session, plan)
@@ -376,36 +376,38 @@ class AdbcWriter(SqlWriter[AdbcSession]):
             TargetError: something stays, which is removed.
         """
         table, key = self.claim_dialect(session, plan.place).table(TASKS), uuid.uuid4().hex
-        made = f"{plan.stage}undone_{secrets.token_hex(2)}"
+        trial = f"{plan.stage}undone_{secrets.token_hex(2)}"
         session.undo()
         session.rows(
             f"INSERT INTO {table} (claim, task, attempt, row_count, byte_count, committed_at) "  # noqa: S608 - a quoted name
             f"VALUES ('{key}', 0, 0, 0, 0, '-')"
         )
         if plan.commit == "job":
-            session.ingest(plan.target.schema, made, pa.table({"n": [1]}), "create")
+            session.ingest(plan.target.schema, trial, pa.table({"n": [1]}), "create")
         session.undo()
         stays = session.rows(f"SELECT 1 FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
         if not stays and not (
-            plan.commit == "job" and session.tables(plan.target.schema or None, made)
+            plan.commit == "job" and session.tables(plan.target.schema or None, trial)
         ):
             session.undo()
             return
         session.rows(f"DELETE FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
         session.commit()
-        self.drop_stage(session, plan.place, made)
-        why = "a task that is repeated would write its rows twice: it can only be read"
+        self.drop_stage(session, plan.place, trial)
+        consequence = "a task that is repeated would write its rows twice: it can only be read"
         if plan.commit == "job":
-            why = (
+            consequence = (
                 "rows that it publishes could appear twice or in part: set 'commit' to task, and 'dialect' to the SQL "
                 "that the database speaks"
             )
-        raise TargetError(f"{session.place} does not undo what a transaction wrote, so {why}")
+        raise TargetError(
+            f"{session.place} does not undo what a transaction wrote, so {consequence}"
+        )
 
     def ready(self, session: AdbcSession, plan: SqlPlan, *, empty: bool) -> bool:
         target = plan.target
         if session.spelled(target.schema or None, target.name, folds=self._folds) is None:
-            fields = [pa.field(each.target, each.kind) for each in target.columns]
+            fields = [pa.field(column.target, column.kind) for column in target.columns]
             try:
                 session.ingest(
                     target.schema, target.name, pa.schema(fields).empty_table(), "create"
@@ -440,11 +442,11 @@ class AdbcWriter(SqlWriter[AdbcSession]):
                 self.merge(session, plan, table, rows)
             return
         merged = self.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
-        listed = ", ".join(map(self.dialect.quoted, target.staged_names))
+        column_list = ", ".join(map(self.dialect.quoted, target.staged_names))
         before = 0
         for table, rows in staged:
             session.rows(
-                f"INSERT INTO {merged} ({listed}, {PLACE}) SELECT {listed}, {PLACE} + {before:d} FROM {table}"  # noqa: S608 - names are quoted
+                f"INSERT INTO {merged} ({column_list}, {PLACE}) SELECT {column_list}, {PLACE} + {before:d} FROM {table}"  # noqa: S608 - names are quoted
             )
             before += rows
         self.merge(session, plan, merged, before)
@@ -481,17 +483,17 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         mode = self.options.write_mode
         AdbcMerge(session, self.dialect, plan.target, stage, mode, rows).bring()
 
-    def stages(self, session: AdbcSession, place: WriteTarget, beginning: str) -> list[str]:
+    def stages(self, session: AdbcSession, target: WriteTarget, beginning: str) -> list[str]:
         return [
-            name for name in session.tables(place.schema or None, beginning) if _STAGE.match(name)
+            name for name in session.tables(target.schema or None, beginning) if _STAGE.match(name)
         ]
 
-    def drop_stage(self, session: AdbcSession, place: WriteTarget, name: str) -> None:
+    def drop_stage(self, session: AdbcSession, target: WriteTarget, name: str) -> None:
         try:
             with self.transaction(session):
                 if self.sql_name == "postgres":
                     session.rows("SET LOCAL lock_timeout = '2s'")
-                session.rows(f"DROP TABLE IF EXISTS {self.dialect.place(place.schema, name)}")
+                session.rows(f"DROP TABLE IF EXISTS {self.dialect.place(target.schema, name)}")
         except TargetError as error:
             if not is_busy(error):
                 raise

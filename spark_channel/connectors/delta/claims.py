@@ -132,7 +132,7 @@ def decoded(
 def about(claim: Claim, job: str) -> dict[str, Any]:
     """The text of the commit, for people and messages."""
     identity = claim.identity
-    said = {
+    fields = {
         "claim": app_id(identity),
         "version": encoded(claim),
         "job": job,
@@ -141,8 +141,8 @@ def about(claim: Claim, job: str) -> dict[str, Any]:
         "name": identity.name,
     }
     if identity.version is not None:
-        said["txnVersion"] = identity.version
-    return {**said, "publishedAt": claim.published_at} if claim.published_at else said
+        fields["txnVersion"] = identity.version
+    return {**fields, "publishedAt": claim.published_at} if claim.published_at else fields
 
 
 Named = Callable[[Identity, int | None], Mapping[str, Any] | None]
@@ -163,15 +163,15 @@ def find_claim(identity: Identity, job: str, versions: Versions, named: Named) -
         return decoded(identity, version, None, job, named(identity, version))
     if identity.kind == "txn":
         bits = versions(bits_app_id(identity)) or 0
-        said = named(identity, None) if bits & _bit(identity) else None
+        note = named(identity, None) if bits & _bit(identity) else None
         is_published = bool(bits & _bit(identity))
     else:
-        said = named(identity, None)
-        is_published = said is not None and _state(int(said["version"])) == _PUBLISHED
+        note = named(identity, None)
+        is_published = note is not None and _state(int(note["version"])) == _PUBLISHED
     if not is_published:
         return None
-    at = str((said or {}).get("publishedAt") or "an unknown time")
-    owner = str((said or {}).get("job", ""))
+    at = str((note or {}).get("publishedAt") or "an unknown time")
+    owner = str((note or {}).get("job", ""))
     return Claim(identity, owner, state="published", published_at=at)
 
 
@@ -188,22 +188,22 @@ def was_written_here(identity: Identity, versions: Versions) -> bool:
 def actions_of(claim: Claim, versions: Versions) -> dict[str, int]:
     """The `txn` actions, by app id, of a commit that writes the claim."""
     identity = claim.identity
-    made: dict[str, int] = {}
-    place, slot = app_id(identity), _slot(identity)
-    if slot is not None and versions(place) is None:
-        tag, there = versions(_tag_app_id(slot[0])), versions(slot[0])
-        if tag == slot[1] or there is None or _state(there) != _OPEN:
-            place = slot[0]
-            made[_tag_app_id(place)] = slot[1]
-    made[place] = encoded(claim)
+    actions: dict[str, int] = {}
+    claim_app_id, slot = app_id(identity), _slot(identity)
+    if slot is not None and versions(claim_app_id) is None:
+        tag, slot_version = versions(_tag_app_id(slot[0])), versions(slot[0])
+        if tag == slot[1] or slot_version is None or _state(slot_version) != _OPEN:
+            claim_app_id = slot[0]
+            actions[_tag_app_id(claim_app_id)] = slot[1]
+    actions[claim_app_id] = encoded(claim)
     if claim.position is not None:
-        made[_batch_app_id(identity)] = claim.position
+        actions[_batch_app_id(identity)] = claim.position
     if claim.generation is not None:
-        made[generation_app_id(identity)] = claim.generation
-    if identity.kind == "txn" and claim.state == "published" and place != app_id(identity):
+        actions[generation_app_id(identity)] = claim.generation
+    if identity.kind == "txn" and claim.state == "published" and claim_app_id != app_id(identity):
         shared = bits_app_id(identity)
-        made[shared] = (versions(shared) or 0) | _bit(identity)
-    return made
+        actions[shared] = (versions(shared) or 0) | _bit(identity)
+    return actions
 
 
 def forgetting(claims: Sequence[KeptClaim], target: str, versions: Versions) -> dict[str, int]:
@@ -212,20 +212,20 @@ def forgetting(claims: Sequence[KeptClaim], target: str, versions: Versions) -> 
     Each has an app id of its own then, which says that it was given back: the log has no other word for it, and the
     pair's last version must not be taken for one of another writer.
     """
-    made: dict[str, int] = {}
-    for each in claims:
-        version = each.versions[0][0] if each.versions else None
-        identity = Identity(target, each.kind, each.name, version)  # type: ignore[arg-type] # as it was listed
-        found = find_claim(identity, "", versions, lambda *_: None) or Claim(identity, "")
-        if each.kind == "stream":
-            made |= actions_of(begun_again(found), versions)
+    actions: dict[str, int] = {}
+    for claim in claims:
+        version = claim.versions[0][0] if claim.versions else None
+        identity = Identity(target, claim.kind, claim.name, version)  # type: ignore[arg-type] # as it was listed
+        current = find_claim(identity, "", versions, lambda *_: None) or Claim(identity, "")
+        if claim.kind == "stream":
+            actions |= actions_of(begun_again(current), versions)
             continue
-        given = replace(found, owner="", epoch=found.epoch + 1, state="open", position=None)
-        made[app_id(identity)] = encoded(given)
+        forgotten = replace(current, owner="", epoch=current.epoch + 1, state="open", position=None)
+        actions[app_id(identity)] = encoded(forgotten)
         if version is not None:
             shared = bits_app_id(identity)
-            bits = made.get(shared, versions(shared) or 0)
+            bits = actions.get(shared, versions(shared) or 0)
             start = version // PER_ACTION * PER_ACTION
             if bits:
-                made[shared] = bits & ~bits_of(each.versions, start, PER_ACTION)
-    return made
+                actions[shared] = bits & ~bits_of(claim.versions, start, PER_ACTION)
+    return actions

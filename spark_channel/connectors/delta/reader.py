@@ -67,12 +67,12 @@ class DeltaReader(FilesReader):
         Raises:
             SourceError: there is none. UnsupportedError: a feature that this reader lacks.
         """
-        place = place_of(self.options)
-        with explained(place.show(), SourceError):
+        location = place_of(self.options)
+        with explained(location.show(), SourceError):
             as_of = self.options.as_of if version is None else version
-            found = open_table(self.options, place, as_of)
-            check_readable(found, place.show())
-            return found
+            delta_table = open_table(self.options, location, as_of)
+            check_readable(delta_table, location.show())
+            return delta_table
 
     def _planned(self) -> SourcePlan:
         if self._plan is None:
@@ -118,15 +118,15 @@ class DeltaReader(FilesReader):
 
     def files_at(self, version: int) -> list[SourceFile]:
         """The data files of a version."""
-        place, table = place_of(self.options), self.table(version)
-        with explained(place.show(), SourceError):
-            check_deletion_vectors(table, place.show())
-            found = table_files(table, place.path, place.show(), self.outside(place))
-        return self.sources(found)
+        location, table = place_of(self.options), self.table(version)
+        with explained(location.show(), SourceError):
+            check_deletion_vectors(table, location.show())
+            files = table_files(table, location.path, location.show(), self.outside(location))
+        return self.sources(files)
 
-    def outside(self, place: Location) -> Location | None:
+    def outside(self, location: Location) -> Location | None:
         """The table's place, if its files may be elsewhere."""
-        return place if self.options.external_access else None
+        return location if self.options.external_access else None
 
     def sources(self, files: Sequence[TableFile]) -> list[SourceFile]:
         root = place_of(self.options).root
@@ -176,8 +176,8 @@ class DeltaFeed(ChangeFeed):
         return [{"version": self._newest()}]
 
     def _newest(self) -> int:
-        place = place_of(self._reader.options)
-        with explained(place.show(), SourceError):
+        location = place_of(self._reader.options)
+        with explained(location.show(), SourceError):
             return int(self._reader.table().version())
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
@@ -193,8 +193,8 @@ class DeltaFeed(ChangeFeed):
         rows = nbytes = 0
         for version in range(start + 1, end + 1):
             added = self._added(version)
-            rows += sum(each["rows"] for each in added)
-            nbytes += sum(each["file"].size for each in added)
+            rows += sum(file["rows"] for file in added)
+            nbytes += sum(file["file"].size for file in added)
             over = (limit.rows is not None and rows > limit.rows) or (
                 limit.nbytes is not None and nbytes > limit.nbytes
             )
@@ -209,7 +209,7 @@ class DeltaFeed(ChangeFeed):
         if start == _NOTHING and end != _NOTHING:
             return self.base([upto], self._advice)
         files = [
-            each["file"] for version in range(start + 1, end + 1) for each in self._added(version)
+            file["file"] for version in range(start + 1, end + 1) for file in self._added(version)
         ]
         return self._reader.split_files(self._reader.sources(files), self._advice) if files else []
 
@@ -224,9 +224,9 @@ class DeltaFeed(ChangeFeed):
         start, end = _version(token), self._newest()
         if start == _NOTHING:
             return FeedLag(None, sum(file.size for file in self._reader.files_at(end)), None)
-        added = [each for version in range(start + 1, end + 1) for each in self._added(version)]
+        added = [file for version in range(start + 1, end + 1) for file in self._added(version)]
         return FeedLag(
-            sum(each["rows"] for each in added), sum(each["file"].size for each in added), None
+            sum(file["rows"] for file in added), sum(file["file"].size for file in added), None
         )
 
     @property
@@ -239,23 +239,23 @@ class DeltaFeed(ChangeFeed):
         Raises:
             SourceError: it is no longer in the log, or it removed rows. SchemaError: it changed columns.
         """
-        place = place_of(self._reader.options)
-        path = posixpath.join(place.path, "_delta_log", f"{version:020d}.json")
-        with reading(place.show(path)):
+        location = place_of(self._reader.options)
+        path = posixpath.join(location.path, "_delta_log", f"{version:020d}.json")
+        with reading(location.show(path)):
             try:
-                with place.fs.open_input_file(path) as opened:
-                    lines = bytes(opened.read()).splitlines()
+                with location.fs.open_input_file(path) as stream:
+                    lines = bytes(stream.read()).splitlines()
             except FileNotFoundError as error:
                 raise SourceError(
-                    f"version {version} was removed from the log of {place.show()} "
+                    f"version {version} was removed from the log of {location.show()} "
                     f"(delta.logRetentionDuration). {_AGAIN}"
                 ) from error
-        found, folders = [], self._reader.partition_columns()
+        files, folders = [], self._reader.partition_columns()
         for line in lines:
             action = json.loads(line)
             if "remove" in action and action["remove"].get("dataChange", True):
                 raise SourceError(
-                    f"version {version} of {place.show()} removed rows, "
+                    f"version {version} of {location.show()} removed rows, "
                     f"which the stream has delivered and cannot take back. {_AGAIN}"
                 )
             if "metaData" in action:
@@ -264,25 +264,25 @@ class DeltaFeed(ChangeFeed):
             if add is not None and add.get("dataChange", True):
                 if add.get("deletionVector"):
                     raise SourceError(
-                        f"version {version} of {place.show()} has deletion vectors. {_AGAIN}"
+                        f"version {version} of {location.show()} has deletion vectors. {_AGAIN}"
                     )
                 rows = json.loads(add.get("stats") or "{}").get("numRecords", 0)
                 partition = logged_partition(add.get("partitionValues") or {}, folders)
                 # The log's paths are uris; get_add_actions gives them as they are:
                 # findings/delta-add-actions-are-encoded.sh
-                outside = self._reader.outside(place)
-                path = file_path(place.path, add["path"], place.show(), outside)
+                outside = self._reader.outside(location)
+                path = file_path(location.path, add["path"], location.show(), outside)
                 file = TableFile(path, int(add["size"]), partition)
-                found.append({"file": file, "rows": int(rows)})
-        return found
+                files.append({"file": file, "rows": int(rows)})
+        return files
 
     def _check_columns(self, version: int) -> None:
         from spark_channel.connectors.delta.table import columns_of
 
         expected = self._reader.table_columns()
-        there = columns_of(self._reader.table(version))
-        if not expected.equals(there):
-            before, after = {f.name: f for f in expected}, {f.name: f for f in there}
+        columns = columns_of(self._reader.table(version))
+        if not expected.equals(columns):
+            before, after = {f.name: f for f in expected}, {f.name: f for f in columns}
             same = {
                 name for name in before.keys() & after.keys() if before[name].equals(after[name])
             }
@@ -293,10 +293,10 @@ class DeltaFeed(ChangeFeed):
 
 
 def _version(token: Token) -> int:
-    found = token.get("version")
-    if set(token) != {"version"} or not isinstance(found, int) or found < _NOTHING:
+    version = token.get("version")
+    if set(token) != {"version"} or not isinstance(version, int) or version < _NOTHING:
         raise SourceError(
             f"the checkpoint {str(dict(token))[:200]} is not a version of a Delta table: it is damaged, or of another "
             f"source. {_AGAIN}"
         )
-    return found
+    return version

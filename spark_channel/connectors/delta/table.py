@@ -63,8 +63,8 @@ def place_of(options: Table) -> Location:
     Raises:
         OptionError: a store without conditional puts, or a path that deltalake takes for another one.
     """
-    place = locate(options.path, login=options.login)
-    scheme = place.root.split(":", 1)[0]
+    location = locate(options.path, login=options.login)
+    scheme = location.root.split(":", 1)[0]
     if scheme not in _SCHEMES:
         raise OptionError(
             f"option 'path' got a {scheme}:// uri; a Delta table needs a local disk, s3, gs or abfs, where two jobs "
@@ -74,7 +74,12 @@ def place_of(options: Table) -> Location:
             takes="a local path, or an s3, gs or abfs uri",
         )
     strange = next(
-        (each for each in ("%", "\\") if each in place.path and (each == "%" or place.local)), None
+        (
+            character
+            for character in ("%", "\\")
+            if character in location.path and (character == "%" or location.local)
+        ),
+        None,
     )
     if strange is not None:
         raise OptionError(
@@ -87,46 +92,46 @@ def place_of(options: Table) -> Location:
             "and lose each other's rows. Remove it: S3 supports conditional puts",
             option="path",
         )
-    return place
+    return location
 
 
-def uri_of(place: Location) -> str:
+def uri_of(location: Location) -> str:
     """As deltalake decodes it."""
-    if place.local:
-        return place.path
-    scheme = place.root.split(":", 1)[0]
-    bucket, _, inside = place.path.partition("/")
+    if location.local:
+        return location.path
+    scheme = location.root.split(":", 1)[0]
+    bucket, _, inside = location.path.partition("/")
     if scheme in ("abfs", "abfss"):
-        bucket = f"{bucket}@{azure_account(place.root)}.dfs.core.windows.net"
+        bucket = f"{bucket}@{azure_account(location.root)}.dfs.core.windows.net"
         scheme = "abfss"
     return f"{scheme}://{bucket}/{quote(inside)}"
 
 
-def settings_of(place: Location, options: Table) -> dict[str, str] | None:
+def settings_of(location: Location, options: Table) -> dict[str, str] | None:
     """The settings of the uri and the environment, under `object_store`'s names."""
-    found: dict[str, str] = {}
-    if not place.local:
-        parts = urlsplit(place.root)
+    settings: dict[str, str] = {}
+    if not location.local:
+        parts = urlsplit(location.root)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         plain = query.get("scheme") == "http" or query.get("enable_tls") == "false"
         if plain:
-            found["allow_http"] = "true"
-        found |= {"s3": _s3, "gs": _gcs}.get(parts.scheme, _azure)(place, query, plain=plain)
-    return {**found, **options.more_storage()} or None
+            settings["allow_http"] = "true"
+        settings |= {"s3": _s3, "gs": _gcs}.get(parts.scheme, _azure)(location, query, plain=plain)
+    return {**settings, **options.more_storage()} or None
 
 
 def _address(address: str, *, plain: bool) -> str:
     return address if "://" in address else f"http{'' if plain else 's'}://{address}"
 
 
-def _s3(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
-    found = {"aws_region": str(getattr(place.fs, "region", "") or "") or "us-east-1"}
+def _s3(location: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
+    settings = {"aws_region": str(getattr(location.fs, "region", "") or "") or "us-east-1"}
     if "endpoint_override" in query:
-        found["aws_endpoint"] = _address(query["endpoint_override"], plain=plain)
-    return found
+        settings["aws_endpoint"] = _address(query["endpoint_override"], plain=plain)
+    return settings
 
 
-def _gcs(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
+def _gcs(location: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
     import json
 
     if "endpoint_override" in query:
@@ -138,21 +143,23 @@ def _gcs(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[str,
             "private_key_id": "",
         }
         return {"google_service_account_key": json.dumps(key)}
-    return {"google_skip_signature": "true"} if urlsplit(place.root).username == "anonymous" else {}
+    return (
+        {"google_skip_signature": "true"} if urlsplit(location.root).username == "anonymous" else {}
+    )
 
 
-def _azure(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
-    account = azure_account(place.root)
-    found = {"azure_storage_account_name": account}
+def _azure(location: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
+    account = azure_account(location.root)
+    settings = {"azure_storage_account_name": account}
     address = query.get("blob_storage_authority", ".")
     if not address.startswith("."):
-        found["azure_storage_endpoint"] = f"{_address(address, plain=plain)}/{account}"
-    key = azure_key(place.login)
-    return {**found, "azure_storage_account_key": key} if key else found
+        settings["azure_storage_endpoint"] = f"{_address(address, plain=plain)}/{account}"
+    key = azure_key(location.login)
+    return {**settings, "azure_storage_account_key": key} if key else settings
 
 
 @contextmanager
-def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Iterator[None]:
+def explained(label: str, failure: type[SourceError] | type[TargetError]) -> Iterator[None]:
     """Turn errors of deltalake into `failure`. Our own, and those of the file system, pass unchanged."""
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -162,25 +169,25 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
         raise
     except TableNotFoundError as error:
         raise of_input(
-            failure(f"{shown} is not a Delta table: {shown}/_delta_log does not exist")
+            failure(f"{label} is not a Delta table: {label}/_delta_log does not exist")
         ) from error
     except (DeltaError, OSError, ValueError) as error:
         if _CATALOG_MANAGED in str(error):
             raise UnsupportedError(
-                f"{shown} has the feature 'catalogManaged': its catalog commits, and files of the log may be "
+                f"{label} has the feature 'catalogManaged': its catalog commits, and files of the log may be "
                 "elsewhere; use Delta Lake in Spark for this table"
             ) from error
         if unsupported := _UNSUPPORTED.search(str(error)):
-            raise _too_old(shown, unsupported[1]) from error
+            raise _too_old(label, unsupported[1]) from error
         if earlier := _EARLIER_TYPE.search(str(error)):
             raise UnsupportedError(
-                f"{shown} has the partition value {earlier[1]}, which deltalake does not read as {earlier[2]}: the "
+                f"{label} has the partition value {earlier[1]}, which deltalake does not read as {earlier[2]}: the "
                 f"column may have become {earlier[2]} after that (type widening); {_IN_SPARK}"
             ) from error
         if isinstance(error, OSError):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise failure(f"{shown}: deltalake says: {without_login(first)}") from error
+        raise failure(f"{label}: deltalake says: {without_login(first)}") from error
 
 
 def commits_removals() -> bool:
@@ -190,17 +197,17 @@ def commits_removals() -> bool:
     return hasattr(transaction, "RemoveAction")
 
 
-def _too_old(shown: str, features: str) -> ChannelError:
+def _too_old(label: str, features: str) -> ChannelError:
     """The error for features of a table to which this deltalake does not commit."""
     from importlib.metadata import version
 
     installed = version("deltalake")
     if commits_removals():
         return UnsupportedError(
-            f"{shown} has the features {features}, to which deltalake {installed} does not commit; {_IN_SPARK}"
+            f"{label} has the features {features}, to which deltalake {installed} does not commit; {_IN_SPARK}"
         )
     return MissingPackageError(
-        f"{shown} has the features {features}, to which deltalake {installed} of {sys.executable} does not commit. "
+        f"{label} has the features {features}, to which deltalake {installed} of {sys.executable} does not commit. "
         f"They need deltalake {_COMPLETE} or newer: pip install 'deltalake>={_COMPLETE}', on the driver's host and on "
         "the workers",
         name="deltalake",
@@ -208,50 +215,52 @@ def _too_old(shown: str, features: str) -> ChannelError:
 
 
 def open_table(
-    options: Table, place: Location, as_of: int | datetime | None = None, *, files: bool = True
+    options: Table, location: Location, as_of: int | datetime | None = None, *, files: bool = True
 ) -> "DeltaTable":
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    settings = settings_of(place, options)
+    settings = settings_of(location, options)
     if isinstance(as_of, int):
         try:
             return DeltaTable(
-                uri_of(place), version=as_of, storage_options=settings, without_files=not files
+                uri_of(location), version=as_of, storage_options=settings, without_files=not files
             )
         except DeltaError:
-            newest = int(DeltaTable(uri_of(place), storage_options=settings).version())
+            newest = int(DeltaTable(uri_of(location), storage_options=settings).version())
             if as_of <= newest:
                 raise
             raise SourceError(
-                f"{place.show()} has no version {as_of}, its newest one is {newest}; check option 'version'"
+                f"{location.show()} has no version {as_of}, its newest one is {newest}; check option 'version'"
             ) from None
-    table = DeltaTable(uri_of(place), storage_options=settings, without_files=not files)
+    table = DeltaTable(uri_of(location), storage_options=settings, without_files=not files)
     if as_of is not None:
         table.load_as_version(as_of)
-        _check_as_old(place, int(table.version()), as_of)
+        _check_as_old(location, int(table.version()), as_of)
     return table
 
 
-def _check_as_old(place: Location, version: int, as_of: datetime) -> None:
+def _check_as_old(location: Location, version: int, as_of: datetime) -> None:
     """deltalake finds a version by the times of the log's files, and gives the oldest one for every time before it
     (findings/delta-as-of-before-the-first.sh).
 
     Raises:
         SourceError: the table has no version as old as `as_of`.
     """
-    info = place.fs.get_file_info(posixpath.join(place.path, "_delta_log", f"{version:020d}.json"))
+    info = location.fs.get_file_info(
+        posixpath.join(location.path, "_delta_log", f"{version:020d}.json")
+    )
     if info.mtime is not None and info.mtime_ns // 10**6 > as_of.timestamp() * 1000:
         raise SourceError(
-            f"{place.show()} has no version as old as {as_of.isoformat()}: its oldest one, {version}, is of "
+            f"{location.show()} has no version as old as {as_of.isoformat()}: its oldest one, {version}, is of "
             f"{info.mtime.astimezone(UTC).isoformat()}; check option 'timestamp'"
         )
 
 
 def columns_of(table: "DeltaTable") -> pa.Schema:
     """The table's columns as Arrow's. `DeltaTable.schema` has what only the log says of them."""
-    found = pa.schema(table.schema().to_arrow())
-    return pa.schema([pa.field(field.name, field.type, field.nullable) for field in found])
+    schema = pa.schema(table.schema().to_arrow())
+    return pa.schema([pa.field(field.name, field.type, field.nullable) for field in schema])
 
 
 def written_columns(table: "DeltaTable") -> pa.Schema:
@@ -312,7 +321,7 @@ def _features(names: Sequence[str]) -> str:
     return f"feature{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
 
 
-def check_readable(table: "DeltaTable", shown: str) -> None:
+def check_readable(table: "DeltaTable", label: str) -> None:
     """
     Raises:
         UnsupportedError: names the feature.
@@ -320,29 +329,29 @@ def check_readable(table: "DeltaTable", shown: str) -> None:
     protocol = table.protocol()
     strange = sorted(set(protocol.reader_features or ()) - _READ)
     if protocol.min_reader_version > 3 or strange:
-        what = f"needs the reader {_features(strange)}" if strange else "needs a newer reader"
-        raise UnsupportedError(f"{shown} {what}, which this connector does not have; {_IN_SPARK}")
+        needs = f"needs the reader {_features(strange)}" if strange else "needs a newer reader"
+        raise UnsupportedError(f"{label} {needs}, which this connector does not have; {_IN_SPARK}")
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode != "none":
         raise UnsupportedError(
-            f"{shown} has delta.columnMapping.mode={mode}: its files use other names for columns; {_IN_SPARK}"
+            f"{label} has delta.columnMapping.mode={mode}: its files use other names for columns; {_IN_SPARK}"
         )
     folders = table.metadata().partition_columns
     for field in _fields(table):
         if "date" in _widened_from(field):
             raise UnsupportedError(
-                f"column {field['name']!r} of {shown} was a date, and is a timestamp now: older files have dates, "
+                f"column {field['name']!r} of {label} was a date, and is a timestamp now: older files have dates, "
                 f"which are not read as timestamps here; {_IN_SPARK}, or write it again there"
             )
         note = str(field.get("metadata", {}).get(LENGTH_NOTE, ""))
         if not is_length(note) and _INNER_CHAR.search(note):
             raise UnsupportedError(
-                f"column {field['name']!r} of {shown} has a CHAR inside another type ({note}), whose values Spark "
+                f"column {field['name']!r} of {label} has a CHAR inside another type ({note}), whose values Spark "
                 f"fills up with blanks when it reads them; {_IN_SPARK}"
             )
         if field["name"] in folders and field["type"] == "binary":
             raise UnsupportedError(
-                f"{shown} is partitioned by {field['name']!r}, which is binary: deltalake gives such values as the log "
+                f"{label} is partitioned by {field['name']!r}, which is binary: deltalake gives such values as the log "
                 f"spells them; {_IN_SPARK}"
             )
 
@@ -357,7 +366,7 @@ def _widened_from(part: Any) -> set[str]:
     return {change["fromType"] for change in changes}.union(*map(_widened_from, part.values()))
 
 
-def check_deletion_vectors(table: "DeltaTable", shown: str) -> None:
+def check_deletion_vectors(table: "DeltaTable", label: str) -> None:
     """
     Raises:
         UnsupportedError: rows of a file are marked as deleted.
@@ -368,38 +377,38 @@ def check_deletion_vectors(table: "DeltaTable", shown: str) -> None:
     from deltalake.exceptions import DeltaError
 
     try:
-        with pa.RecordBatchReader.from_stream(table.deletion_vectors()) as found:
-            there = any(batch.num_rows for batch in found)
+        with pa.RecordBatchReader.from_stream(table.deletion_vectors()) as vectors:
+            has_vectors = any(batch.num_rows for batch in vectors)
     except DeltaError:
-        there = True  # and they cannot even be read
-    if there:
+        has_vectors = True  # and they cannot even be read
+    if has_vectors:
         raise UnsupportedError(
-            f"{shown} has deletion vectors, which mark rows of its files as deleted; "
+            f"{label} has deletion vectors, which mark rows of its files as deleted; "
             "write the files again with REORG TABLE ... APPLY (PURGE) in Spark, and read or overwrite it then"
         )
 
 
-def check_writable(table: "DeltaTable", shown: str, *, removes: bool) -> None:
+def check_writable(table: "DeltaTable", label: str, *, removes: bool) -> None:
     """
     Raises:
         UnsupportedError: names the feature.
     """
-    check_readable(table, shown)
+    check_readable(table, label)
     protocol, settings = table.protocol(), table.metadata().configuration
     needed = set(protocol.writer_features or ())
     if protocol.min_writer_version == _IDENTITY_COLUMNS:
         needed.add("identityColumns")
     strange = sorted(needed - _WRITTEN)
     if protocol.min_writer_version > 7 or strange:
-        what = f"needs the writer {_features(strange)}" if strange else "needs a newer writer"
-        raise UnsupportedError(f"{shown} {what}, which this connector does not have; {_IN_SPARK}")
+        needs = f"needs the writer {_features(strange)}" if strange else "needs a newer writer"
+        raise UnsupportedError(f"{label} {needs}, which this connector does not have; {_IN_SPARK}")
     constraint = next((name for name in settings if name.startswith("delta.constraints.")), None)
     if constraint is not None:
         raise UnsupportedError(
-            f"{shown} has {constraint}, which only a query engine can check; {_IN_SPARK}"
+            f"{label} has {constraint}, which only a query engine can check; {_IN_SPARK}"
         )
     for field in _fields(table):
-        for name, what in (
+        for name, needs in (
             ("delta.invariants", "an invariant"),
             ("delta.generationExpression", "a generation expression"),
             (LENGTH_NOTE, "a length (CHAR or VARCHAR) inside another type, that only Spark checks"),
@@ -407,16 +416,16 @@ def check_writable(table: "DeltaTable", shown: str, *, removes: bool) -> None:
             note = field.get("metadata", {}).get(name)
             if note is not None and not (name == LENGTH_NOTE and is_length(str(note))):
                 raise UnsupportedError(
-                    f"column {field['name']!r} of {shown} has {what}; {_IN_SPARK}"
+                    f"column {field['name']!r} of {label} has {needs}; {_IN_SPARK}"
                 )
     if not removes:
         return
     if settings.get("delta.appendOnly", "").lower() == "true":
         raise UnsupportedError(
-            f"{shown} has delta.appendOnly=true, and the write replaces rows; append, or unset the property"
+            f"{label} has delta.appendOnly=true, and the write replaces rows; append, or unset the property"
         )
     if settings.get("delta.enableChangeDataFeed", "").lower() == "true":
         raise UnsupportedError(
-            f"{shown} has delta.enableChangeDataFeed=true, and its change files would not name the rows that the "
+            f"{label} has delta.enableChangeDataFeed=true, and its change files would not name the rows that the "
             f"write replaces; append, or {_IN_SPARK}"
         )

@@ -104,7 +104,7 @@ def planned(schema: pa.Schema) -> pa.Schema:
     return exact_columns(schema, _own_type, "Delta")
 
 
-def _check_local_times(columns: pa.Schema, shown: str) -> None:
+def _check_local_times(columns: pa.Schema, label: str) -> None:
     """Check that new columns of a table without the feature timestampNtz have no timestamp without a zone inside maps
     alone: deltalake does not note the feature then, and the table could not be read
     (findings/delta-local-time-in-a-map.sh).
@@ -118,7 +118,7 @@ def _check_local_times(columns: pa.Schema, shown: str) -> None:
         if _has_local_times(field.type, in_maps=True):
             raise SchemaError(
                 f"column {field.name!r} is {field.type}: deltalake does not note the table feature timestampNtz for "
-                f"timestamps without a zone inside a map, and nothing could read {shown} then. Add the column with "
+                f"timestamps without a zone inside a map, and nothing could read {label} then. Add the column with "
                 "Spark first, or cast them to timestamps with a zone"
             )
 
@@ -134,7 +134,7 @@ def _has_local_times(kind: pa.DataType, *, in_maps: bool) -> bool:
         inner = [kind.value_type]
     else:
         return bool(types.is_timestamp(kind) and kind.tz is None)
-    return any(_has_local_times(each, in_maps=in_maps) for each in inner)
+    return any(_has_local_times(kind_inside, in_maps=in_maps) for kind_inside in inner)
 
 
 # A Delta table, with the interface that the writers of lakehouse tables use.
@@ -228,8 +228,8 @@ class DeltaLake(LakeTable):
 class DeltaState(TableState):
     """One version. It is loaded once, and not refreshed: a commit is of the next version, or not written."""
 
-    def __init__(self, table: "DeltaTable", store: Store, base: str, shown: str) -> None:
-        self._table, self._store, self._base, self._shown = table, store, base, shown
+    def __init__(self, table: "DeltaTable", store: Store, base: str, label: str) -> None:
+        self._table, self._store, self._base, self._shown = table, store, base, label
         self.columns = written_columns(table)
         self.partition_columns = tuple(table.metadata().partition_columns)
         self._history: list[dict[str, Any]] | None = None
@@ -239,23 +239,23 @@ class DeltaState(TableState):
 
     def claim(self, identity: Identity, job: str) -> Claim | None:
         versions = self.versions
-        found = find_claim(identity, job, versions, self._named)
-        if found is None:
+        claim = find_claim(identity, job, versions, self._named)
+        if claim is None:
             return self._of_another_writer(identity)
         if identity.kind != "stream":
-            return found
+            return claim
         generation = versions(generation_app_id(identity))
-        return unless_replaced(replace(found, generation=generation), self.overwrites)
+        return unless_replaced(replace(claim, generation=generation), self.overwrites)
 
     def kept(self, target: str, names: Sequence[ClaimName]) -> list[KeptClaim]:
         """Those that the newest commits name, and those of `names`: the log itself has digests of names."""
         newest: dict[str, dict[str, Any]] = {}
-        for said in self._said(_MOST_LISTED):
-            if "kind" in said:  # commits of earlier versions name it for people alone
-                newest.setdefault(str(said["claim"]), said)
+        for note in self._said(_MOST_LISTED):
+            if "kind" in note:  # commits of earlier versions name it for people alone
+                newest.setdefault(str(note["claim"]), note)
         identities = {
-            key: Identity(target, said["kind"], said["name"], said.get("txnVersion"))
-            for key, said in newest.items()
+            key: Identity(target, note["kind"], note["name"], note.get("txnVersion"))
+            for key, note in newest.items()
         }
         for name in names:
             for version in numbers(name.versions) if name.versions else (None,):
@@ -268,17 +268,17 @@ class DeltaState(TableState):
                     "of them: name fewer at a time"
                 )
         now = utc_now().isoformat(timespec="seconds")
-        found = []
+        claims = []
         for key, identity in identities.items():
             claim = find_claim(identity, "", self.versions, self._named)
             if claim is None or not (
                 claim.owner or claim.last is not None or claim.state != "open"
             ):
                 continue
-            kept = kept_of(claim, key, now)
-            at = kept.at if kept.at[:1].isdigit() else ""
-            found.append(replace(kept, at=at))
-        return sorted(found, key=lambda each: each.at)
+            kept_claim = kept_of(claim, key, now)
+            at = kept_claim.at if kept_claim.at[:1].isdigit() else ""
+            claims.append(replace(kept_claim, at=at))
+        return sorted(claims, key=lambda claim: claim.at)
 
     @property
     def identity(self) -> str:
@@ -313,12 +313,12 @@ class DeltaState(TableState):
         )
 
     def _named(self, identity: Identity, version: int | None) -> dict[str, Any] | None:
-        wanted: dict[str, Any] = {"claim": app_id(identity)}
+        fields: dict[str, Any] = {"claim": app_id(identity)}
         if version is not None:
-            wanted["version"] = version
-        said = self._said(_HISTORY)
+            fields["version"] = version
+        notes = self._said(_HISTORY)
         return next(
-            (one for one in said if {name: one.get(name) for name in wanted} == wanted), None
+            (one for one in notes if {name: one.get(name) for name in fields} == fields), None
         )
 
     def _said(self, commits: int) -> list[dict[str, Any]]:
@@ -353,14 +353,14 @@ class DeltaState(TableState):
         if self._bounds is None:
             self._bounds = logged_bounds(self._table, self.columns)
         of = [self._bounds.get(source.handle, {}) for source in sources]
-        found = dict(new.statistics)
+        statistics = dict(new.statistics)
         for name in set.intersection(*map(set, of)):
-            lows, highs, nulls = zip(*(each[name] for each in of), strict=True)
-            found[name] = [_bound(min(lows)), _bound(max(highs)), sum(nulls)]
-        return replace(new, statistics=found)
+            lows, highs, nulls = zip(*(bounds[name] for bounds in of), strict=True)
+            statistics[name] = [_bound(min(lows)), _bound(max(highs)), sum(nulls)]
+        return replace(new, statistics=statistics)
 
     def ranges(self, file: TableFile, names: Collection[str]) -> dict[str, ValueRange]:
-        found = {}
+        ranges = {}
         for name, text in file.partition:
             if name in names:
                 kind = self.columns.field(name).type
@@ -368,8 +368,8 @@ class DeltaState(TableState):
                 value = with_blanks(pa.array([stored], kind), self.columns.field(name))[0].as_py()
                 with suppress(ValueError, TypeError):
                     rank = None if value is None else exact(value, kind)
-                    found[name] = ValueRange(rank, rank, int(value is None), 1)
-        return found
+                    ranges[name] = ValueRange(rank, rank, int(value is None), 1)
+        return ranges
 
     def commit(self, change: Change) -> bool:
         changes = change.operation != "compact"
@@ -420,12 +420,12 @@ class DeltaState(TableState):
 
 
 @contextmanager
-def _committing(shown: str) -> Iterator[list[str]]:
+def _committing(label: str) -> Iterator[list[str]]:
     """Gives a list that is not empty afterwards if another commit was first."""
     from deltalake.exceptions import CommitFailedError
 
     outcome: list[str] = []
-    with explained(shown, CommitError):
+    with explained(label, CommitError):
         try:
             yield outcome
         except CommitFailedError as error:
@@ -440,10 +440,10 @@ def _commit_properties(
     """Without retries: deltalake would write a later version, for which nothing was decided."""
     from deltalake import CommitProperties, Transaction
 
-    found, now = change.claim, int(utc_now().timestamp() * 1000)
-    identity = found.identity
+    claim_made, now = change.claim, int(utc_now().timestamp() * 1000)
+    identity = claim_made.identity
     versions = versions or (lambda _app: None)
-    actions = actions_of(found, versions) if claim else {}
+    actions = actions_of(claim_made, versions) if claim else {}
     actions |= forgetting(change.forgotten, identity.target, versions)
     if claim and change.operation == "overwrite":
         actions[OVERWRITES] = (versions(OVERWRITES) or 0) + 1
@@ -451,25 +451,25 @@ def _commit_properties(
         claim
         and identity.kind == "txn"
         and identity.version is not None
-        and found.state == "published"
+        and claim_made.state == "published"
     ):
         last = versions(identity.name)
         if last is None or last < identity.version:
             actions[identity.name] = identity.version  # as Delta's own writers do
     transactions = [Transaction(name, version, now) for name, version in actions.items()]
-    said = {OURS: {**about(found, change.job), "operation": change.operation}}
-    return CommitProperties(said, max_commit_retries=0, app_transactions=transactions)
+    note = {OURS: {**about(claim_made, change.job), "operation": change.operation}}
+    return CommitProperties(note, max_commit_retries=0, app_transactions=transactions)
 
 
 def _add(file: NewFile, *, changes: bool) -> "AddAction":
     from deltalake.transaction import AddAction
 
-    known = {name: values for name, values in file.statistics.items() if values[2] is not None}
+    with_nulls = {name: values for name, values in file.statistics.items() if values[2] is not None}
     statistics = {
         "numRecords": file.rows,
-        "minValues": {name: low for name, (low, _, _) in known.items() if low is not None},
-        "maxValues": {name: high for name, (_, high, _) in known.items() if high is not None},
-        "nullCount": {name: nulls for name, (_, _, nulls) in known.items()},
+        "minValues": {name: low for name, (low, _, _) in with_nulls.items() if low is not None},
+        "maxValues": {name: high for name, (_, high, _) in with_nulls.items() if high is not None},
+        "nullCount": {name: nulls for name, (_, _, nulls) in with_nulls.items()},
     }
     return AddAction(
         file.path,
@@ -494,7 +494,7 @@ def _remove(file: TableFile, *, changes: bool) -> "RemoveAction":
 
 
 def table_files(
-    table: "DeltaTable", base: str, shown: str, outside: Location | None = None
+    table: "DeltaTable", base: str, label: str, outside: Location | None = None
 ) -> list[TableFile]:
     """Every data file of the version. `outside`: see `file_path`.
 
@@ -504,12 +504,12 @@ def table_files(
     actions = pa.table(table.get_add_actions())
     parts = actions.column("partition").to_pylist() if "partition" in actions.column_names else None
     columns = [actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")]
-    found = []
+    files = []
     for number, (path, size, rows) in enumerate(zip(*columns, strict=True)):
         partition = _partition({} if parts is None else parts[number] or {})
-        place = file_path(base, path, shown, outside)
-        found.append(TableFile(place, size, partition, path, rows))
-    return found
+        full_path = file_path(base, path, label, outside)
+        files.append(TableFile(full_path, size, partition, path, rows))
+    return files
 
 
 def logged_bounds(table: "DeltaTable", columns: pa.Schema) -> dict[str, dict[str, list[Any]]]:
@@ -519,9 +519,9 @@ def logged_bounds(table: "DeltaTable", columns: pa.Schema) -> dict[str, dict[str
     """
     actions = pa.table(table.get_add_actions()).combine_chunks()
     paths = actions.column("path").to_pylist()
-    found: dict[str, dict[str, list[Any]]] = {path: {} for path in paths}
+    bounds_by_path: dict[str, dict[str, list[Any]]] = {path: {} for path in paths}
     if not {"min", "max", "null_count"} <= set(actions.column_names):
-        return found
+        return bounds_by_path
     groups = [_inner(actions, name) for name in ("min", "max", "null_count")]
     for field in columns:
         if not (pa.types.is_floating(field.type) or pa.types.is_timestamp(field.type)):
@@ -531,8 +531,8 @@ def logged_bounds(table: "DeltaTable", columns: pa.Schema) -> dict[str, dict[str
         values = [group[field.name].to_pylist() for group in groups]
         for path, *bounds in zip(paths, *values, strict=True):
             if None not in bounds and all(map(_is_finite, bounds)):
-                found[path][field.name] = bounds
-    return found
+                bounds_by_path[path][field.name] = bounds
+    return bounds_by_path
 
 
 def _inner(actions: pa.Table, name: str) -> dict[str, pa.Array]:
@@ -556,7 +556,7 @@ def _bound(value: Any) -> Any:
     return text if value.tzinfo is None else f"{text}Z"
 
 
-def file_path(base: str, path: str, shown: str, outside: Location | None = None) -> str:
+def file_path(base: str, path: str, label: str, outside: Location | None = None) -> str:
     """Where the file is that the log names `path`. `outside`: the table's place, if its files may be elsewhere.
 
     Raises:
@@ -574,7 +574,7 @@ def file_path(base: str, path: str, shown: str, outside: Location | None = None)
             else "its store is another one than the table's"
         )
         raise UnsupportedError(
-            f"{shown} names the file {path}, which is outside its directory, as a shallow clone does: {how}. Or clone "
+            f"{label} names the file {path}, which is outside its directory, as a shallow clone does: {how}. Or clone "
             "it with its files, or use Delta Lake in Spark"
         )
     return posixpath.join(base, plain)
@@ -583,16 +583,16 @@ def file_path(base: str, path: str, shown: str, outside: Location | None = None)
 _SAME = {"s3a": "s3", "s3n": "s3"}
 
 
-def _elsewhere(base: str, path: str, place: Location) -> str | None:
+def _elsewhere(base: str, path: str, location: Location) -> str | None:
     """The path in the table's file system; None = it is in another one."""
     parts = urlsplit(path)
     plain = unquote(parts.path)
     if not parts.scheme:
-        return posixpath.normpath(posixpath.join(base, unquote(path))) if place.local else None
-    if place.local:
+        return posixpath.normpath(posixpath.join(base, unquote(path))) if location.local else None
+    if location.local:
         return plain if parts.scheme == "file" and parts.netloc in ("", "localhost") else None
     scheme = _SAME.get(parts.scheme, parts.scheme)
-    if scheme in ("s3", "gs") and scheme == urlsplit(place.root).scheme:
+    if scheme in ("s3", "gs") and scheme == urlsplit(location.root).scheme:
         return f"{parts.netloc}/{plain.lstrip('/')}"
     return None
 
@@ -640,7 +640,7 @@ class DeltaWriter(LakeWriter):
     partitions_outside = True
     empty_text_is_null = True
 
-    def lake(self, place: object = None) -> DeltaLake:
+    def lake(self, location: object = None) -> DeltaLake:
         return DeltaLake(self.options)
 
     def read_file(

@@ -170,19 +170,19 @@ def canonical(name: str, kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind) and kind.num_fields:
         inner = [kind.field(number) for number in range(kind.num_fields)]
         return pa.struct(
-            [pa.field(each.name, canonical(f"{name}.{each.name}", each.type)) for each in inner]
+            [pa.field(field.name, canonical(f"{name}.{field.name}", field.type)) for field in inner]
         )
     if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
     if kind in _WRITTEN:
         return kind
     if pa.types.is_null(kind):
-        why = "it has no type; cast it to the type it should have"
+        advice = "it has no type; cast it to the type it should have"
     elif pa.types.is_struct(kind):
-        why = "DuckDB has no struct without fields; leave it out, or cast it to text"
+        advice = "DuckDB has no struct without fields; leave it out, or cast it to text"
     else:
-        why = "DuckDB has no type that returns it unchanged; cast it to a number or to text"
-    raise SchemaError(f"column {name!r} is {kind}: {why}")
+        advice = "DuckDB has no type that returns it unchanged; cast it to a number or to text"
+    raise SchemaError(f"column {name!r} is {kind}: {advice}")
 
 
 _WRITTEN: dict[pa.DataType, str] = {
@@ -218,7 +218,7 @@ def duckdb_type(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"{duckdb_type(kind.value_type)}[]"
     inner = (kind.field(number) for number in range(kind.num_fields))
-    parts = [f"{identifier(each.name).sql('duckdb')} {duckdb_type(each.type)}" for each in inner]
+    parts = [f"{identifier(field.name).sql('duckdb')} {duckdb_type(field.type)}" for field in inner]
     return f"STRUCT({', '.join(parts)})"
 
 
@@ -316,10 +316,10 @@ class DuckdbDialect(Dialect):
         return None
 
     def only_named(self, names: Sequence[tuple[str, str]]) -> str:
-        listed = ", ".join(
+        pairs = ", ".join(
             f"({text_literal(schema)}, {text_literal(name)})" for schema, name in names
         )
-        return f"AND (schema_name, table_name) IN ({listed})"
+        return f"AND (schema_name, table_name) IN ({pairs})"
 
     def table_names(self, session: Session) -> list[str]:
         rows = session.rows(
@@ -340,8 +340,8 @@ class DuckdbDialect(Dialect):
             f"FROM duckdb_columns() {in_table(schema, name)} ORDER BY column_index"
         )
         columns = tuple(
-            Column(str(each), str(kind), bool(needed), bool(filled))
-            for each, kind, needed, filled in rows
+            Column(str(column_name), str(kind), bool(needed), bool(filled))
+            for column_name, kind, needed, filled in rows
         )
         if any(column.has_default for column in columns):
             statement = session.value(f"SELECT sql FROM duckdb_tables() {in_table(schema, name)}")  # noqa: S608 - quoted
@@ -354,8 +354,8 @@ class DuckdbDialect(Dialect):
     def _is_generated(self, column: Column, statement: str) -> bool:
         """By its table's CREATE TABLE, as DuckDB writes it: the catalog of 1.4 does not say so."""
         names = (column.name, self.quoted(column.name))
-        said = (f"{name} {column.declared} GENERATED ALWAYS AS(" for name in names)
-        return column.has_default and any(each in statement for each in said)
+        definitions = (f"{name} {column.declared} GENERATED ALWAYS AS(" for name in names)
+        return column.has_default and any(definition in statement for definition in definitions)
 
     def arrow_type(self, column: Column) -> pa.DataType | None:
         return arrow_type(column.declared)
@@ -386,8 +386,8 @@ class DuckdbDialect(Dialect):
         return () if table.is_view or hides else ("rowid",)
 
     def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
-        shown = is_text(column.declared) and column.declared != "VARCHAR"
-        return None if shown else arrow_type(column.declared)
+        is_formatted = is_text(column.declared) and column.declared != "VARCHAR"
+        return None if is_formatted else arrow_type(column.declared)
 
     def size(self, text: str) -> str:
         return f"strlen(CAST({text} AS VARCHAR))"
@@ -422,18 +422,21 @@ class DuckdbDialect(Dialect):
         def guess(number: int) -> int:
             return min(max((number - first) * steps // span, 0), steps - 1)
 
-        def is_near(place: int) -> bool:
+        def is_near(position: int) -> bool:
             """Whether each number from this edge on and before the next one has a guess beside the edge's place."""
-            return place - 1 <= guess(edges[place]) and guess(edges[place + 1] - 1) <= place + 1
+            return (
+                position - 1 <= guess(edges[position])
+                and guess(edges[position + 1] - 1) <= position + 1
+            )
 
         if steps < 2 or not all(map(is_near, range(steps))):
             cases = " ".join(f"WHEN {text} < {edge} THEN {n}" for n, edge in enumerate(edges))
             return f"CASE {cases} ELSE {len(edges)} END"
         share = f"(CAST({text} AS HUGEINT) - {first}) * {steps} // {span}"
-        place = f"CAST(least(greatest({share}, 0), {steps - 1}) AS INTEGER)"
-        listed = f"CAST([{', '.join(map(str, edges))}] AS BIGINT[])"
-        beyond = (f"CAST({text} >= {listed}[{place} + {n}] AS INTEGER)" for n in (1, 2))
-        return f"{place} + {' + '.join(beyond)}"
+        position = f"CAST(least(greatest({share}, 0), {steps - 1}) AS INTEGER)"
+        edge_list = f"CAST([{', '.join(map(str, edges))}] AS BIGINT[])"
+        beyond = (f"CAST({text} >= {edge_list}[{position} + {n}] AS INTEGER)" for n in (1, 2))
+        return f"{position} + {' + '.join(beyond)}"
 
     def is_passing(self, error: BaseException) -> bool:
         return is_locked(error)
@@ -441,8 +444,8 @@ class DuckdbDialect(Dialect):
 
 def in_table(schema: str, name: str) -> str:
     """The condition of the rows of a catalog that are of one table."""
-    place = f"schema_name = {text_literal(schema)} AND table_name = {text_literal(name)}"
-    return f"WHERE database_name = current_database() AND {place}"
+    condition = f"schema_name = {text_literal(schema)} AND table_name = {text_literal(name)}"
+    return f"WHERE database_name = current_database() AND {condition}"
 
 
 def _unique(
@@ -453,21 +456,21 @@ def _unique(
         f"SELECT constraint_type, constraint_column_names FROM duckdb_constraints() {in_table(schema, name)} "  # noqa: S608 - names are quoted
         "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
     )
-    found = [tuple(str(column) for column in columns) for _, columns in rows]
-    primary = found[0] if rows and rows[0][0] == "PRIMARY KEY" else ()
+    unique = [tuple(str(column) for column in columns) for _, columns in rows]
+    primary = unique[0] if rows and rows[0][0] == "PRIMARY KEY" else ()
     indexes = session.rows(
         f"SELECT sql FROM duckdb_indexes() {in_table(schema, name)} AND is_unique"  # noqa: S608 - names are quoted
     )
-    found += [columns for (sql,) in indexes if (columns := index_columns(str(sql)))]
-    return tuple(found), primary
+    unique += [columns for (sql,) in indexes if (columns := index_columns(str(sql)))]
+    return tuple(unique), primary
 
 
 def index_columns(statement: str) -> tuple[str, ...]:
     """The columns that a CREATE INDEX lists; () = it has an expression."""
     index = sqlglot.parse_one(statement, read="duckdb").find(exp.Index)
     parameters = index.args.get("params") if index is not None else None
-    listed = (parameters.args.get("columns") or []) if parameters else []
-    keys = [each.this if isinstance(each, exp.Ordered) else each for each in listed]
+    parts = (parameters.args.get("columns") or []) if parameters else []
+    keys = [part.this if isinstance(part, exp.Ordered) else part for part in parts]
     if all(isinstance(key, exp.Column | exp.Identifier) for key in keys):
         return tuple(key.name for key in keys)
     return ()
@@ -523,27 +526,27 @@ class DuckdbWriteDialect(DuckdbDialect, WriteDialect):
         return None  # DuckDB takes the length of a VARCHAR, and keeps it not
 
     def number_type(self, column: Column) -> pa.DataType | None:
-        found = arrow_type(column.declared)
+        number_kind = arrow_type(column.declared)
         is_huge = column.declared in ("HUGEINT", "UHUGEINT") or is_text(column.declared)
-        return None if is_huge else found
+        return None if is_huge else number_kind
 
-    def is_same_type(self, found: str, planned: str) -> bool:
-        return same_type(found, planned)
+    def is_same_type(self, actual: str, planned: str) -> bool:
+        return same_type(actual, planned)
 
     def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
         kind = canonical(field.name, field.type)
-        wanted = arrow_type(column.declared)
+        column_type = arrow_type(column.declared)
         natural = duckdb_type(kind)
         if is_text(column.declared):
             fine = pa.types.is_string(kind)
-        elif wanted is None:
+        elif column_type is None:
             fine = same_type(natural, column.declared)
         else:
             fine = natural == column.declared or (
-                arrow_type(natural) is not None and fits(kind, wanted)
+                arrow_type(natural) is not None and fits(kind, column_type)
             )
         if not fine:
-            raise misfit(field, column, wanted, natural=natural)
+            raise misfit(field, column, column_type, natural=natural)
         return WriteColumn(field.name, column, kind)
 
     def check_values(self, values: pa.Array, column: WriteColumn) -> None:
@@ -562,18 +565,21 @@ class DuckdbWriteDialect(DuckdbDialect, WriteDialect):
         declared = column.declared
         try:
             check_range(values)
-            index, why = (
+            index, reason = (
                 first_rounded(values, declared),
                 f"it has more digits than {declared} keeps",
             )
         except OutOfRangeError as error:
-            index, why = error.index, "dates go from year 1 to 9999, and a day ends before 24:00:00"
+            index, reason = (
+                error.index,
+                "dates go from year 1 to 9999, and a day ends before 24:00:00",
+            )
         if index >= 0:
             refuse_where(
-                pa.array([row == index for row in range(len(values))]), values, column, why
+                pa.array([row == index for row in range(len(values))]), values, column, reason
             )
         if declared.startswith("ENUM("):
-            members = [each.replace("''", "'") for each in _MEMBER.findall(declared)]
+            members = [member.replace("''", "'") for member in _MEMBER.findall(declared)]
             strange = pc.invert(pc.is_in(values, value_set=pa.array([*members, None], pa.string())))
             refuse_where(strange, values, column, f"it is none of {declared}")
         return values

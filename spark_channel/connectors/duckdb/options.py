@@ -25,14 +25,14 @@ _IGNORED: Mapping[str, str] = {
 
 class _DuckdbUrl(FileUrl):
     def path(self, url: str | None, path: str | None) -> Path:
-        found = FileUrl.path(self, url, path)
-        if str(found).lower().startswith(("md:", "motherduck:")):
+        file_path = FileUrl.path(self, url, path)
+        if str(file_path).lower().startswith(("md:", "motherduck:")):
             raise OptionError(
                 "this connector reads and writes DuckDB files; MotherDuck is a server",
                 option="path" if url is None else "url",
                 takes=self.takes,
             )
-        return found
+        return file_path
 
 
 _FILE_URL = _DuckdbUrl(

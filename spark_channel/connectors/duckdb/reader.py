@@ -77,15 +77,19 @@ def _merge(buckets: list[tuple[Any, ...]], count: int, parts: int) -> tuple[list
     """The boundaries in ascending (bucket, rows) that make at most `parts` parts of about equal rows."""
     edges: list[int] = []
     counts: list[int] = []
-    held = passed = 0
+    group_rows = passed = 0
     for bucket, rows in buckets:
-        if held and passed + rows / 2 > count * (len(edges) + 1) / parts and len(edges) < parts - 1:
+        if (
+            group_rows
+            and passed + rows / 2 > count * (len(edges) + 1) / parts
+            and len(edges) < parts - 1
+        ):
             edges.append(int(bucket))
-            counts.append(held)
-            held = 0
-        held += rows
+            counts.append(group_rows)
+            group_rows = 0
+        group_rows += rows
         passed += rows
-    return edges, [*counts, held]
+    return edges, [*counts, group_rows]
 
 
 class DuckdbReader(SqlReader):
@@ -146,10 +150,10 @@ class DuckdbReader(SqlReader):
 def _state(path: Path) -> list[int]:
     """The state of the file, which every write changes: size and time of the file and of its log."""
     state = []
-    for each in (path, path.with_name(path.name + ".wal")):
+    for file in (path, path.with_name(path.name + ".wal")):
         try:
-            found = each.stat()
-            state += [found.st_size, found.st_mtime_ns, found.st_ino]
+            status = file.stat()
+            state += [status.st_size, status.st_mtime_ns, status.st_ino]
         except FileNotFoundError:
             state += [-1, -1, -1]
     return state

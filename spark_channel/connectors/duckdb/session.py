@@ -149,7 +149,7 @@ class DuckdbSession(BoundSession):
     def explain(self, error: BaseException) -> ChannelError:
         text = str(error).strip()
         hint = ""
-        if any(each in text for each in _OF_ANOTHER):
+        if any(message in text for message in _OF_ANOTHER):
             return self._no_database()
         if _in_the_way(text):
             hint = (
@@ -174,12 +174,12 @@ class DuckdbSession(BoundSession):
         elif self._hides and text.startswith(_MAY_QUOTE):
             text = f"{text.partition(':')[0]}; {HIDDEN}"
             error.args = (text,)
-        made = self._failure(
+        failure = self._failure(
             f"{self.path}: {hint}DuckDB says: {text.splitlines()[0] if text else 'nothing'}"
         )
         is_missing = text.startswith("Catalog Error: Table") or "Permission denied" in text
         is_full = "No space left" in text or "enough space" in text
-        return final(of_input(made, is_of_input=is_missing), is_final=is_full)
+        return final(of_input(failure, is_of_input=is_missing), is_final=is_full)
 
 
 def _in_the_way(text: str) -> bool:

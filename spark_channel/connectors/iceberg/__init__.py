@@ -21,11 +21,14 @@ __all__ = ["CONNECTOR", "IcebergReader", "IcebergWriter"]
 def _other_catalog(options: Mapping[str, Any]) -> bool:
     """Whether Iceberg's catalog is none of those that the tests run, as far as the options say it."""
     try:
-        given = dict(json.loads(options.get("catalogproperties") or "{}"))
+        properties = dict(json.loads(options.get("catalogproperties") or "{}"))
     except (TypeError, ValueError):
         return False
-    by_address = "rest" if str(given.get("uri", "")).startswith("http") else "sql"
-    return "py-catalog-impl" in given or given.get("type", by_address) not in ("sql", "rest")
+    by_address = "rest" if str(properties.get("uri", "")).startswith("http") else "sql"
+    return "py-catalog-impl" in properties or properties.get("type", by_address) not in (
+        "sql",
+        "rest",
+    )
 
 
 CONNECTOR = Connector(

@@ -20,19 +20,21 @@ __all__ = ["IcebergReadOptions", "IcebergWriteOptions", "TableOptions"]
 def _absolute(text: SecretStr) -> SecretStr:
     """The properties of a catalog in SQL, whose database and warehouse may be relative paths."""
     try:
-        found = json.loads(text.get_secret_value())
+        properties = json.loads(text.get_secret_value())
     except (ValueError, RecursionError):
         return text  # refused below
-    uri = str(found.get("uri", "")) if isinstance(found, dict) else ""
-    if not uri.startswith("sqlite:") and not (uri and found.get("type") == "sql"):
+    uri = str(properties.get("uri", "")) if isinstance(properties, dict) else ""
+    if not uri.startswith("sqlite:") and not (uri and properties.get("type") == "sql"):
         return text  # another catalog's warehouse may be a name
-    made = dict(found)
+    absolute = dict(properties)
     if file := re.fullmatch(r"(sqlite(?:\+\w+)?:///)([^/:?].*)", uri):
-        made["uri"] = file.group(1) + absolute_path(file.group(2), uri=False)
-    warehouse = str(found.get("warehouse", ""))
+        absolute["uri"] = file.group(1) + absolute_path(file.group(2), uri=False)
+    warehouse = str(properties.get("warehouse", ""))
     if warehouse.startswith("file:") or "://" not in warehouse:
-        made["warehouse"] = absolute_path(warehouse, uri=warehouse.startswith("file:"))
-    return SecretStr(json.dumps({name: value for name, value in made.items() if name in found}))
+        absolute["warehouse"] = absolute_path(warehouse, uri=warehouse.startswith("file:"))
+    return SecretStr(
+        json.dumps({name: value for name, value in absolute.items() if name in properties})
+    )
 
 
 def _instant(value: object) -> object:
@@ -62,14 +64,14 @@ class TableOptions(Options):
         if self.catalog_properties is None:
             return {}
         try:
-            found = json.loads(self.catalog_properties.get_secret_value())
+            properties = json.loads(self.catalog_properties.get_secret_value())
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            properties = None
+        if not isinstance(properties, dict):
             raise OptionError(
                 "option 'catalogProperties' takes a JSON object", option="catalogProperties"
             )
-        return {str(name): str(value) for name, value in found.items()}
+        return {str(name): str(value) for name, value in properties.items()}
 
     def model_post_init(self, context: object) -> None:
         super().model_post_init(context)

@@ -12,7 +12,7 @@ _UUID = re.compile(r"(?<=[^/])[-_.][0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}
 _SAME = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs", "gcs": "gs"}
 
 
-def check_inside(paths: Iterable[str], shown: str, location: str) -> None:
+def check_inside(paths: Iterable[str], label: str, location: str) -> None:
     """Check that a table's files are in its bucket, and those of a disk in its folder.
 
     The keys of a store may be limited to a table's files; on a disk the job's user can read the tables beside it.
@@ -24,7 +24,7 @@ def check_inside(paths: Iterable[str], shown: str, location: str) -> None:
     if strange is not None:
         where = " on a disk of the host that reads the table" if _is_local(strange) else ""
         raise UnsupportedError(
-            f"{shown} is at {location}, and names the file {strange}{where}, outside of it; such a file is not read. "
+            f"{label} is at {location}, and names the file {strange}{where}, outside of it; such a file is not read. "
             "If you trust who writes the table, set option 'externalAccess' to true"
         )
 

@@ -74,16 +74,18 @@ class IcebergReader(Reader):
     def _plan(self) -> pa.Schema:
         if self._result is not None:
             return self._result
-        table, shown = self.load(), self.options.dbtable
-        with explained(shown, SourceError):
-            found = self._as_of(table)
-            self.snapshot = None if found is None else found.snapshot_id
-            own = None if found is None or self.options.as_of is None else found.schema_id
-            self._schema_id = table.metadata.current_schema_id if own is None else own
-            schema = next(
-                each for each in table.metadata.schemas if each.schema_id == self._schema_id
+        table, label = self.load(), self.options.dbtable
+        with explained(label, SourceError):
+            snapshot = self._as_of(table)
+            self.snapshot = None if snapshot is None else snapshot.snapshot_id
+            schema_id = (
+                None if snapshot is None or self.options.as_of is None else snapshot.schema_id
             )
-            self._columns = without_ids(arrow_columns(schema, shown))
+            self._schema_id = table.metadata.current_schema_id if schema_id is None else schema_id
+            schema = next(
+                schema for schema in table.metadata.schemas if schema.schema_id == self._schema_id
+            )
+            self._columns = without_ids(arrow_columns(schema, label))
             self._metadata, self._location = table.metadata, table.location()
             self._settings = dict(table.io.properties)
         check_columns(self._columns)
@@ -103,14 +105,14 @@ class IcebergReader(Reader):
         if as_of is None:
             return table.current_snapshot()
         if isinstance(as_of, int):
-            found = table.snapshot_by_id(as_of)
-            what = f"snapshot {as_of}; check option 'snapshotId'"
+            snapshot = table.snapshot_by_id(as_of)
+            noun = f"snapshot {as_of}; check option 'snapshotId'"
         else:
-            found = table.snapshot_as_of_timestamp(int(as_of.timestamp() * 1000))
-            what = f"snapshot as old as {as_of.isoformat()}; check option 'asOfTimestamp'"
-        if found is None:
-            raise SourceError(f"{self.options.dbtable} has no {what}")
-        return found
+            snapshot = table.snapshot_as_of_timestamp(int(as_of.timestamp() * 1000))
+            noun = f"snapshot as old as {as_of.isoformat()}; check option 'asOfTimestamp'"
+        if snapshot is None:
+            raise SourceError(f"{self.options.dbtable} has no {noun}")
+        return snapshot
 
     def schema(self) -> pa.Schema:
         return self._plan()
@@ -122,12 +124,12 @@ class IcebergReader(Reader):
         self._plan()
         if self.snapshot is None:
             return []
-        table, shown = self.load(), self.options.dbtable
-        with reading(shown), explained(shown, SourceError):
+        table, label = self.load(), self.options.dbtable
+        with reading(label), explained(label, SourceError):
             tasks = planned_files(
                 table,
                 table.scan(snapshot_id=self.snapshot),
-                shown,
+                label,
                 outside=self.options.external_access,
             )
         return self.split_files([task.file for task in tasks], advice)
@@ -141,22 +143,24 @@ class IcebergReader(Reader):
         total = sum(file.file_size_in_bytes for file in files)
         target = self.options.split_bytes or max(_SMALLEST, -(-total // max(1, advice)))
         splits: list[Split] = []
-        held: list[Any] = []
+        group: list[Any] = []
         size = 0
         for file in files:
-            if held and size + file.file_size_in_bytes / 2 >= target:
-                splits.append(_split(held))
-                held, size = [], 0
-            held.append(file)
+            if group and size + file.file_size_in_bytes / 2 >= target:
+                splits.append(_split(group))
+                group, size = [], 0
+            group.append(file)
             size += file.file_size_in_bytes
-        return [*splits, _split(held)] if held else splits
+        return [*splits, _split(group)] if group else splits
 
     def _may_match(self, file: Any) -> bool:
         if self._condition is None:
             return True
         from spark_channel.connectors.iceberg.table import value_ranges
 
-        schema = next(each for each in self._metadata.schemas if each.schema_id == self._schema_id)
+        schema = next(
+            schema for schema in self._metadata.schemas if schema.schema_id == self._schema_id
+        )
         ranges = value_ranges(file, schema, self._columns, self._condition.columns)
         return self._condition.may_match(ranges)
 
@@ -165,16 +169,16 @@ class IcebergReader(Reader):
         assert self._columns is not None
         names = set(result.names) | (self._condition.columns if self._condition else set())
         needed = pa.schema([field for field in self._columns if field.name in names])
-        shown = self.options.dbtable
-        with explained(shown, SourceError):
+        label = self.options.dbtable
+        with explained(label, SourceError):
             io = file_io(self._settings, self._location)
         for raw in split.params["files"]:
             file = data_file_of(raw)
-            with reading(shown), explained(shown, SourceError):
+            with reading(label), explained(label, SourceError):
                 batches = data_file_rows(io, self._metadata, self._schema_id, file, needed)
             try:
                 while True:
-                    with reading(f"{shown}: {file.file_path}"), explained(shown, SourceError):
+                    with reading(f"{label}: {file.file_path}"), explained(label, SourceError):
                         batch = next(batches, None)
                     if batch is None:
                         break
@@ -185,14 +189,14 @@ class IcebergReader(Reader):
     def _sliced(self, batch: pa.RecordBatch, result: pa.Schema) -> Iterator[pa.RecordBatch]:
         if self._condition is not None:
             batch = batch.filter(self._condition.mask(batch))
-        made = (
+        projected = (
             batch.select(result.names).cast(result) if batch.schema.names != result.names else batch
         )
-        if not made.num_rows:
+        if not projected.num_rows:
             return
-        rows = batch_rows(self.fetch_size, made.num_rows, made.nbytes)
-        for start in range(0, made.num_rows, rows):
-            yield made.slice(start, rows)
+        rows = batch_rows(self.fetch_size, projected.num_rows, projected.nbytes)
+        for start in range(0, projected.num_rows, rows):
+            yield projected.slice(start, rows)
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
         return IcebergFeed(self, options)
@@ -242,8 +246,8 @@ class IcebergFeed(ChangeFeed):
         return [{"snapshot": _NOTHING}]
 
     def now(self) -> list[Token]:
-        found = self._reader.load().current_snapshot()
-        return [{"snapshot": _NOTHING if found is None else found.snapshot_id}]
+        snapshot = self._reader.load().current_snapshot()
+        return [{"snapshot": _NOTHING if snapshot is None else snapshot.snapshot_id}]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         table = self._reader.load()
@@ -280,10 +284,10 @@ class IcebergFeed(ChangeFeed):
         Raises:
             SourceError: `start` is not among the ancestors of `end`.
         """
-        found: list[Any] = []
+        snapshots: list[Any] = []
         at = None if end == _NOTHING else table.snapshot_by_id(end)
         while at is not None and at.snapshot_id != start:
-            found.append(at)
+            snapshots.append(at)
             at = (
                 None
                 if at.parent_snapshot_id is None
@@ -300,7 +304,7 @@ class IcebergFeed(ChangeFeed):
                 f"the checkpoint is at snapshot {start}, which is not among those before {end} of {self._shown}: "
                 f"it has expired, or the table was rolled back or created again. {_AGAIN}"
             )
-        return found[::-1]
+        return snapshots[::-1]
 
     def _checked(self, table: "Table", snapshot: Any) -> Any:
         """
@@ -359,11 +363,14 @@ class IcebergFeed(ChangeFeed):
             return FeedLag(
                 int(summary.get("total-records", 0)), int(summary.get("total-files-size", 0)), None
             )
-        found = [
-            self._checked(table, each) for each in self._between(table, start, newest.snapshot_id)
+        summaries = [
+            self._checked(table, snapshot)
+            for snapshot in self._between(table, start, newest.snapshot_id)
         ]
-        rows = sum(int(each.get("added-records", 0)) for each in found)
-        return FeedLag(rows, sum(int(each.get("added-files-size", 0)) for each in found), None)
+        rows = sum(int(summary.get("added-records", 0)) for summary in summaries)
+        return FeedLag(
+            rows, sum(int(summary.get("added-files-size", 0)) for summary in summaries), None
+        )
 
 
 def _added(table: "Table", snapshot: Any, *, outside: bool) -> list[Any]:
@@ -371,7 +378,7 @@ def _added(table: "Table", snapshot: Any, *, outside: bool) -> list[Any]:
     from pyiceberg.manifest import ManifestEntryStatus
     from pyiceberg.table import FileScanTask
 
-    found = [
+    files = [
         entry.data_file
         for manifest in snapshot.manifests(table.io)
         if manifest.added_snapshot_id == snapshot.snapshot_id
@@ -379,18 +386,18 @@ def _added(table: "Table", snapshot: Any, *, outside: bool) -> list[Any]:
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
     ]
     location = None if outside else table.location()
-    shown = ".".join(table.name())
+    label = ".".join(table.name())
     if location is not None:
-        check_inside([table.metadata_location], shown, location)
-    check_files([FileScanTask(file) for file in found], shown, location)
-    return found
+        check_inside([table.metadata_location], label, location)
+    check_files([FileScanTask(file) for file in files], label, location)
+    return files
 
 
 def _snapshot(token: Token) -> int:
-    found = token.get("snapshot")
-    if set(token) != {"snapshot"} or not isinstance(found, int):
+    snapshot_id = token.get("snapshot")
+    if set(token) != {"snapshot"} or not isinstance(snapshot_id, int):
         raise SourceError(
             f"the checkpoint {str(dict(token))[:200]} is not a snapshot of an Iceberg table: "
             f"it is damaged, or of another source. {_AGAIN}"
         )
-    return found
+    return snapshot_id

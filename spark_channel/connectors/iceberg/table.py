@@ -68,7 +68,7 @@ _FILE_IO = {"py-io-impl": "spark_channel.connectors.iceberg.table.ArrowFileIO"}
 
 
 @contextmanager
-def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Iterator[None]:
+def explained(label: str, failure: type[SourceError] | type[TargetError]) -> Iterator[None]:
     """Turn errors of pyiceberg into `failure`. Our own, and those of the file system, pass unchanged."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
@@ -78,23 +78,23 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
         raise
     except NoSuchTableError as error:
         raise of_input(
-            failure(f"the catalog has no table {shown}; check option 'dbtable'")
+            failure(f"the catalog has no table {label}; check option 'dbtable'")
         ) from error
     except NoSuchNamespaceError as error:
         raise of_input(
             failure(
-                f"the catalog has no namespace for {shown}; create it, or check option 'dbtable'"
+                f"the catalog has no namespace for {label}; create it, or check option 'dbtable'"
             )
         ) from error
     except Exception as error:
         if kinds := _unknown_types(error):
             raise UnsupportedError(
-                f"{shown} has a column of type {', '.join(kinds)}, which pyiceberg does not read: use Iceberg in "
+                f"{label} has a column of type {', '.join(kinds)}, which pyiceberg does not read: use Iceberg in "
                 "Spark for this table"
             ) from error
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise failure(
-            f"{shown}: pyiceberg says: {type(error).__name__}: {without_login(first)}"
+            f"{label}: pyiceberg says: {type(error).__name__}: {without_login(first)}"
         ) from error
 
 
@@ -110,29 +110,31 @@ def _unknown_types(error: Exception) -> list[str]:
     if not isinstance(cause, ValidationError):
         return []
     refused = [
-        each for each in cause.errors(include_url=False) if {"schemas", "type"} <= set(each["loc"])
+        fault
+        for fault in cause.errors(include_url=False)
+        if {"schemas", "type"} <= set(fault["loc"])
     ]
-    names = [each["input"] for each in refused if isinstance(each["input"], str)]
+    names = [refusal["input"] for refusal in refused if isinstance(refusal["input"], str)]
     return list(dict.fromkeys(map(repr, names)))
 
 
 @contextmanager
 def open_catalog(options: TableOptions) -> Iterator["Catalog"]:
     """The catalog, closed in the end."""
-    found = _loaded(options.catalog, {**options.properties(), **_FILE_IO})
+    catalog = _loaded(options.catalog, {**options.properties(), **_FILE_IO})
     try:
-        yield found
+        yield catalog
     finally:
-        found.close()
+        catalog.close()
 
 
-def _loaded(name: str, given: dict[str, Any]) -> "Catalog":
+def _loaded(name: str, properties: dict[str, Any]) -> "Catalog":
     from pyiceberg.catalog import infer_catalog_type, load_catalog
     from pyiceberg.utils.config import Config, merge_config
 
-    if "py-catalog-impl" in given:  # the user's own code, which needs no uri
-        return guard(load_catalog(name, **given), _FILE_IO)
-    configured: Any = merge_config(Config().get_catalog_config(name) or {}, given)
+    if "py-catalog-impl" in properties:  # the user's own code, which needs no uri
+        return guard(load_catalog(name, **properties), _FILE_IO)
+    configured: Any = merge_config(Config().get_catalog_config(name) or {}, properties)
     try:
         kind = configured.get("type") or infer_catalog_type(name, configured)
     except ValueError as error:
@@ -143,7 +145,7 @@ def _loaded(name: str, given: dict[str, Any]) -> "Catalog":
         ) from None
     if str(getattr(kind, "value", kind)).lower() == "rest" and "uri" in configured:
         return guard(GuardedRestCatalog(name, **configured), _FILE_IO)
-    return guard(load_catalog(name, **given), _FILE_IO)
+    return guard(load_catalog(name, **properties), _FILE_IO)
 
 
 def file_io(properties: dict[str, Any], location: str) -> "FileIO":
@@ -201,10 +203,12 @@ class GuardedRestCatalog(RestCatalog):
     """Takes from its server's configuration what names no code."""
 
     def _fetch_config(self) -> None:
-        own = {name: value for name, value in self.properties.items() if _names_code(name)}
+        own_properties = {
+            name: value for name, value in self.properties.items() if _names_code(name)
+        }
         super()._fetch_config()
         reported = {name: value for name, value in self.properties.items() if not _names_code(name)}
-        self.properties = {**reported, **own}
+        self.properties = {**reported, **own_properties}
 
     def _create_legacy_oauth2_auth_manager(self, session: Any) -> Any:
         # Before its first request, which has the credential in its body.
@@ -224,12 +228,12 @@ class _NessieAdapter(HTTPAdapter):
     A schema has the highest id of a column beside it: columns are only added here, so the highest is in the schema.
     """
 
-    def send(self, request: Any, *given: Any, **more: Any) -> Any:
+    def send(self, request: Any, *arguments: Any, **named: Any) -> Any:
         if b'"updates":[' in (request.body or b""):
             body = json.loads(request.body)
             body["updates"] = _for_nessie(body["updates"])
             request.prepare_body(json.dumps(body).encode(), None)
-        return super().send(request, *given, **more)
+        return super().send(request, *arguments, **named)
 
 
 def _for_nessie(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -262,9 +266,9 @@ def _refuse_redirect(response: Any, **_: Any) -> None:
 
 def guard(catalog: Catalog, file_io: Mapping[str, str]) -> Catalog:
     """The catalog, whose tables' files are opened by `file_io`, whatever the server and the table say."""
-    made: Any = catalog
-    load: Any = made._load_file_io  # noqa: SLF001 - pyiceberg has no public way
-    stage: Any = getattr(made, "_update_and_stage_table", None)
+    guarded: Any = catalog
+    load: Any = guarded._load_file_io  # noqa: SLF001 - pyiceberg has no public way
+    stage: Any = getattr(guarded, "_update_and_stage_table", None)
 
     def load_file_io(
         properties: Mapping[str, Any] | None = None, location: str | None = None
@@ -277,13 +281,13 @@ def guard(catalog: Catalog, file_io: Mapping[str, str]) -> Catalog:
             check_names_no_code(current.metadata.properties, ".".join(current.name()))
         return stage(current, *arguments)
 
-    made._load_file_io = load_file_io  # noqa: SLF001 - pyiceberg has no hook for it
+    guarded._load_file_io = load_file_io  # noqa: SLF001 - pyiceberg has no hook for it
     if stage is not None:
-        made._update_and_stage_table = update_and_stage  # noqa: SLF001 - pyiceberg has no public way
+        guarded._update_and_stage_table = update_and_stage  # noqa: SLF001 - pyiceberg has no public way
     return catalog
 
 
-def check_names_no_code(properties: Mapping[str, Any], shown: str) -> None:
+def check_names_no_code(properties: Mapping[str, Any], label: str) -> None:
     """
     Raises:
         UnsupportedError: a property of the table names a class.
@@ -291,7 +295,7 @@ def check_names_no_code(properties: Mapping[str, Any], shown: str) -> None:
     for name in sorted(properties):
         if _names_code(name):
             raise UnsupportedError(
-                f"{shown} has the table property {name!r}, which names a Python class: code that a table "
+                f"{label} has the table property {name!r}, which names a Python class: code that a table "
                 "names is not run here. Remove the property, or write the table with Iceberg in Spark"
             )
 
@@ -303,7 +307,7 @@ def value_ranges(
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import DateType, IntegerType, LongType
 
-    found = {}
+    ranges = {}
     for name in names:
         field = schema.find_field(name)
         low = (file.lower_bounds or {}).get(field.field_id)
@@ -315,14 +319,14 @@ def value_ranges(
             or not isinstance(field.field_type, IntegerType | LongType | DateType)
         ):
             continue
-        bounds: list[Any] = [from_bytes(field.field_type, each) for each in (low, high)]
+        bounds: list[Any] = [from_bytes(field.field_type, raw) for raw in (low, high)]
         if isinstance(field.field_type, DateType):
-            bounds = [date(1970, 1, 1) + timedelta(days=int(each)) for each in bounds]
+            bounds = [date(1970, 1, 1) + timedelta(days=int(bound)) for bound in bounds]
         kind = columns.field(name).type
-        found[name] = ValueRange(
+        ranges[name] = ValueRange(
             exact(bounds[0], kind), exact(bounds[1], kind), nulls, file.record_count
         )
-    return found
+    return ranges
 
 
 # The rows of one data file of an Iceberg table, found by the columns' ids.
@@ -344,21 +348,21 @@ def plain_file(file: Any) -> dict[str, Any]:
     }
 
 
-def data_file_of(found: Mapping[str, Any]) -> Any:
+def data_file_of(plain: Mapping[str, Any]) -> Any:
     """The data file that `plain_file` was given. It is Parquet, and has no delete files: see `check_files`."""
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    made = DataFile.from_args(
+    file = DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=found["path"],
+        file_path=plain["path"],
         file_format=FileFormat.PARQUET,
-        partition=Record(*found["partition"]),
-        record_count=found["rows"],
-        file_size_in_bytes=found["size"],
+        partition=Record(*plain["partition"]),
+        record_count=plain["rows"],
+        file_size_in_bytes=plain["size"],
     )
-    made.spec_id = found["spec"]
-    return made
+    file.spec_id = plain["spec"]
+    return file
 
 
 def data_file_rows(
@@ -370,22 +374,22 @@ def data_file_rows(
     from pyiceberg.table import FileScanTask
 
     _keep_nulls()
-    schema = next(each for each in metadata.schemas if each.schema_id == schema_id)
+    schema = next(schema for schema in metadata.schemas if schema.schema_id == schema_id)
     chosen = schema.select(*columns.names) if columns.names else schema
     at = metadata.model_copy(update={"current_schema_id": schema_id})
     scan = ArrowScan(at, io, chosen, AlwaysTrue())
-    shown = str(file.file_path)
-    with io.new_input(shown).open() as opened:
-        _PARQUET.check_times(opened, shown)
+    path = str(file.file_path)
+    with io.new_input(path).open() as stream:
+        _PARQUET.check_times(stream, path)
     rows = 0
     # The public method holds all rows of a file in memory.
     for batch in scan._record_batches_from_scan_tasks_and_deletes([FileScanTask(file)], {}):  # noqa: SLF001 - pyiceberg has no public way
         rows += batch.num_rows
-        check_values(batch, columns, shown, decoded=True)
+        check_values(batch, columns, path, decoded=True)
         yield _in_columns(batch, columns)
     if rows != file.record_count:
         raise SourceError(
-            f"{shown} has {rows} rows, and the table's log says {file.record_count}. The file is damaged, or was "
+            f"{path} has {rows} rows, and the table's log says {file.record_count}. The file is damaged, or was "
             "replaced; restore it"
         )
 
@@ -399,12 +403,12 @@ def _keep_nulls() -> None:
 
     def kept(project: Callable[..., pa.Array | None]) -> Callable[..., pa.Array | None]:
         def projected(
-            visitor: Any, kind: Any, given: pa.Array | None, *parts: pa.Array | None
+            visitor: Any, kind: Any, array: pa.Array | None, *parts: pa.Array | None
         ) -> pa.Array | None:
-            made = project(visitor, kind, given, *parts)
-            if made is None or given is None or made.null_count == given.null_count:
-                return made
-            return pc.if_else(given.is_valid(), made, pa.scalar(None, made.type))
+            result = project(visitor, kind, array, *parts)
+            if result is None or array is None or result.null_count == array.null_count:
+                return result
+            return pc.if_else(array.is_valid(), result, pa.scalar(None, result.type))
 
         return projected
 
@@ -413,11 +417,11 @@ def _keep_nulls() -> None:
 
 
 def _in_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    made = []
+    arrays = []
     for field in columns:
         values = batch.column(batch.schema.get_field_index(field.name))
-        made.append(cast_exactly(values, field.type, declared=True))
-    return pa.RecordBatch.from_arrays(made, schema=columns)
+        arrays.append(cast_exactly(values, field.type, declared=True))
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 class _ArrowStore(ObjectStore):
@@ -476,7 +480,7 @@ def planned(schema: pa.Schema) -> pa.Schema:
     return exact_columns(schema, _own_type, "Iceberg")
 
 
-def arrow_columns(schema: "Schema", shown: str) -> pa.Schema:
+def arrow_columns(schema: "Schema", label: str) -> pa.Schema:
     """The table's columns. Their metadata are the ids by which files know them.
 
     Raises:
@@ -485,10 +489,10 @@ def arrow_columns(schema: "Schema", shown: str) -> pa.Schema:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     try:
-        found = schema_to_pyarrow(schema)
+        arrow_schema = schema_to_pyarrow(schema)
     except (NotImplementedError, ValueError, TypeError) as error:
-        raise SchemaError(f"{shown} has a column that Arrow has no type for: {error}") from error
-    return pa.schema([_plain(field) for field in found])
+        raise SchemaError(f"{label} has a column that Arrow has no type for: {error}") from error
+    return pa.schema([_plain(field) for field in arrow_schema])
 
 
 def _plain(field: pa.Field) -> pa.Field:

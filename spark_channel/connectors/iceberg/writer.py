@@ -85,31 +85,33 @@ def property_name(identity: Identity) -> str:
 
 
 def property_value(claim: Claim) -> str:
-    found: dict[str, Any] = asdict(claim)
-    identity = found.pop("identity")
-    found |= {"kind": identity["kind"], "name": identity["name"], "version": identity["version"]}
-    return json.dumps({name: value for name, value in found.items() if value not in (None, "")})
+    fields: dict[str, Any] = asdict(claim)
+    identity = fields.pop("identity")
+    fields |= {"kind": identity["kind"], "name": identity["name"], "version": identity["version"]}
+    return json.dumps({name: value for name, value in fields.items() if value not in (None, "")})
 
 
-def claim_of(properties: Mapping[str, str], identity: Identity, shown: str) -> Claim | None:
+def claim_of(properties: Mapping[str, str], identity: Identity, label: str) -> Claim | None:
     """
     Raises:
         TargetError: the property is damaged.
     """
     text = properties.get(property_name(identity))
     if text is None:
-        place = shared(identity)
-        bits = None if place is None else properties.get(property_name(place))
-        return None if bits is None else published_in(bits, identity, shown)
+        versions_property = shared(identity)
+        bits = (
+            None if versions_property is None else properties.get(property_name(versions_property))
+        )
+        return None if bits is None else published_in(bits, identity, label)
     try:
-        found = json.loads(text)
-        known = {
-            name: value for name, value in found.items() if name not in ("kind", "name", "version")
+        fields = json.loads(text)
+        claim_fields = {
+            name: value for name, value in fields.items() if name not in ("kind", "name", "version")
         }
-        return Claim(identity, known.pop("owner", ""), **known)
+        return Claim(identity, claim_fields.pop("owner", ""), **claim_fields)
     except (ValueError, TypeError, AttributeError) as error:
         raise TargetError(
-            f"table property {property_name(identity)!r} of {shown} is not a claim of spark-channel: {error}; remove "
+            f"table property {property_name(identity)!r} of {label} is not a claim of spark-channel: {error}; remove "
             "the property, if no job of this name is running"
         ) from error
 
@@ -123,8 +125,8 @@ def kept_in(name: str, text: str, target: str, now: str) -> KeptClaim | None:
     if '"kind": "versions"' in text:
         return kept_versions(name, text, target)
     try:
-        found = json.loads(text)
-        identity = Identity(target, found["kind"], found["name"], found.get("version"))
+        fields = json.loads(text)
+        identity = Identity(target, fields["kind"], fields["name"], fields.get("version"))
     except (ValueError, TypeError, KeyError) as error:
         raise TargetError(
             f"table property {name!r} of {target} is not a claim of spark-channel: {error!r}; remove the property, if "
@@ -143,9 +145,9 @@ def forgotten(properties: Mapping[str, str]) -> list[str]:
     jobs = []
     for name, text in properties.items():
         if name.startswith(_PREFIX) and '"kind": "job"' in text:
-            found = json.loads(text)
-            if found.get("state") == "published" or not found.get("owner"):
-                jobs.append((str(found.get("published_at", "")), name))
+            fields = json.loads(text)
+            if fields.get("state") == "published" or not fields.get("owner"):
+                jobs.append((str(fields.get("published_at", "")), name))
     return [name for _, name in sorted(jobs)[:-_JOBS_KEPT]]
 
 
@@ -164,12 +166,12 @@ class IcebergLake(LakeTable):
     data = "data/spark-channel"
     merged_files = "stay until the snapshots before this one expire"
 
-    def __init__(self, options: TableOptions, place: Place | None = None) -> None:
+    def __init__(self, options: TableOptions, location: Place | None = None) -> None:
         self._options = options
         self.shown = options.dbtable
         self.place: Place | None = None
-        if place is not None:
-            self._found(*place)
+        if location is not None:
+            self._found(*location)
 
     def _found(self, location: str, settings: dict[str, Any]) -> "FileIO":
         io = file_io(settings, location)
@@ -194,19 +196,19 @@ class IcebergLake(LakeTable):
             return IcebergState(table, io, self._options, self)
 
     def renew(self, columns: pa.Schema) -> "IcebergState | None":
-        found = self.open()
-        if found is None:
+        state = self.open()
+        if state is None:
             self.planned_columns(columns, ())
-        return found
+        return state
 
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         columns = planned(schema)
         with explained(self.shown, TargetError), open_catalog(self._options) as catalog:
-            made = self._created(catalog, columns, partition_by)
+            transaction = self._created(catalog, columns, partition_by)
             # A catalog may choose another folder for each creation: files are in the first one.
-            location = made.table_metadata.location if self.place is None else self.place[0]
-            self._found(location, dict(made._table.io.properties))  # noqa: SLF001 - pyiceberg has no public way
-            return arrow_columns(made.table_metadata.schema(), self.shown)
+            location = transaction.table_metadata.location if self.place is None else self.place[0]
+            self._found(location, dict(transaction._table.io.properties))  # noqa: SLF001 - pyiceberg has no public way
+            return arrow_columns(transaction.table_metadata.schema(), self.shown)
 
     def _created(
         self, catalog: Any, columns: pa.Schema, partition_by: Sequence[str]
@@ -221,7 +223,7 @@ class IcebergLake(LakeTable):
         bare = planned(columns)
         location = None if self.place is None else self.place[0]
         try:
-            made: Transaction = catalog.create_table_transaction(
+            transaction: Transaction = catalog.create_table_transaction(
                 self._options.dbtable, schema=bare, location=location
             )
         except TableAlreadyExistsError as error:
@@ -231,10 +233,10 @@ class IcebergLake(LakeTable):
         for name in partition_by:
             check_partition_column(bare.field(name), self.shown)
         if partition_by:
-            with made.update_spec() as spec:
+            with transaction.update_spec() as spec:
                 for name in partition_by:
                     spec.add_identity(name)
-        return made
+        return transaction
 
     def create(self, columns: pa.Schema, partition_by: Sequence[str], change: Change) -> bool:
         from pyiceberg.exceptions import (
@@ -251,35 +253,35 @@ class IcebergLake(LakeTable):
             open_catalog(self._options) as catalog,
         ):
             try:
-                made = self._created(catalog, columns, partition_by)
+                transaction = self._created(catalog, columns, partition_by)
             except CreatedMeanwhileError:
                 return False
-            if not arrow_columns(made.table_metadata.schema(), self.shown).equals(
+            if not arrow_columns(transaction.table_metadata.schema(), self.shown).equals(
                 columns, check_metadata=True
             ):
                 raise CommitError(
                     f"the catalog plans other column ids for {self.shown} than it did before: run it again"
                 )
-            _note(made, change.notes)
+            _note(transaction, change.notes)
             io = self._found(*self.place)
             # Where a catalog chooses another folder for each creation, the files stay in the one that was planned.
-            producer = _stage(made, made.table_metadata, change, self.place[0], io)
+            producer = _stage(transaction, transaction.table_metadata, change, self.place[0], io)
             try:
-                catalog.commit_table(made._table, (AssertCreate(),), made._updates)  # noqa: SLF001 - pyiceberg has no public way
+                catalog.commit_table(transaction._table, (AssertCreate(),), transaction._updates)  # noqa: SLF001 - pyiceberg has no public way
             except (CommitFailedException, TableAlreadyExistsError):
                 producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
                 return False
             except NoSuchNamespaceError:
                 producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
                 raise
-            self._found(made.table_metadata.location, self.place[1])
+            self._found(transaction.table_metadata.location, self.place[1])
         return True
 
 
-def _note(made: "Transaction", notes: TableNotes) -> None:
+def _note(transaction: "Transaction", notes: TableNotes) -> None:
     """Give the table that is made its comments and its identifier fields, which Iceberg has for keys."""
     if notes.key or notes.comments:
-        with made.update_schema() as update:
+        with transaction.update_schema() as update:
             for name, comment in notes.comments:
                 update.update_column((name,), doc=comment)
             update.set_identifier_fields(*notes.key)
@@ -287,7 +289,7 @@ def _note(made: "Transaction", notes: TableNotes) -> None:
     if notes.comment is not None:
         properties["comment"] = notes.comment
     if properties:
-        made.set_properties(properties)
+        transaction.set_properties(properties)
 
 
 class IcebergState(TableState):
@@ -309,16 +311,16 @@ class IcebergState(TableState):
         return self._io
 
     def claim(self, identity: Identity, job: str) -> Claim | None:
-        found = claim_of(self._table.properties, identity, self._options.dbtable)
-        return None if found is None else unless_replaced(found, self.overwrites)
+        claim = claim_of(self._table.properties, identity, self._options.dbtable)
+        return None if claim is None else unless_replaced(claim, self.overwrites)
 
     def kept(self, target: str, names: Sequence[ClaimName]) -> list[KeptClaim]:
         now = utc_now().isoformat(timespec="seconds")
-        found = []
+        claims = []
         for name, text in self._table.properties.items():
             if name.startswith(_PREFIX):
-                found.append(kept_in(name, text, target, now))
-        return sorted((each for each in found if each is not None), key=lambda each: each.at)
+                claims.append(kept_in(name, text, target, now))
+        return sorted((claim for claim in claims if claim is not None), key=lambda claim: claim.at)
 
     @property
     def identity(self) -> str:
@@ -331,46 +333,48 @@ class IcebergState(TableState):
     def check_writable(self, *, removes: bool) -> None:
         from pyiceberg.transforms import IdentityTransform, VoidTransform
 
-        shown, metadata = self._options.dbtable, self._table.metadata
+        label, metadata = self._options.dbtable, self._table.metadata
         if metadata.format_version > 2:
             raise UnsupportedError(
-                f"{shown} is of format version {metadata.format_version}; {_IN_SPARK}"
+                f"{label} is of format version {metadata.format_version}; {_IN_SPARK}"
             )
         for field in metadata.spec().fields:
             if isinstance(field.transform, VoidTransform):
-                _check_dropped(field, metadata.schema(), shown)
+                _check_dropped(field, metadata.schema(), label)
             elif not isinstance(field.transform, IdentityTransform):
                 raise UnsupportedError(
-                    f"{shown} is partitioned by {field.transform} of a column, and files are made here by whole "
+                    f"{label} is partitioned by {field.transform} of a column, and files are made here by whole "
                     f"values; {_IN_SPARK}"
                 )
         for name in self.partition_columns:
             if name not in self.columns.names:
                 raise UnsupportedError(
-                    f"{shown} is partitioned by {name!r}, a field inside a column, and files are made here by whole "
+                    f"{label} is partitioned by {name!r}, a field inside a column, and files are made here by whole "
                     f"columns; {_IN_SPARK}"
                 )
-            check_partition_column(self.columns.field(name), shown)
+            check_partition_column(self.columns.field(name), label)
         if metadata.sort_order().fields:
             raise UnsupportedError(
-                f"{shown} has a sort order, and rows come here in any order; {_IN_SPARK}"
+                f"{label} has a sort order, and rows come here in any order; {_IN_SPARK}"
             )
         if removes:
             self.files()
 
     def files(self) -> list[TableFile]:
-        shown = self._options.dbtable
-        with explained(shown, TargetError):
+        label = self._options.dbtable
+        with explained(label, TargetError):
             outside = self._options.external_access
-            tasks = planned_files(self._table, self._table.scan(), shown, outside=outside)
+            tasks = planned_files(self._table, self._table.scan(), label, outside=outside)
             return [
                 TableFile(task.file.file_path, task.file.file_size_in_bytes, (), task.file)
                 for task in tasks
             ]
 
     def kind(self, file: TableFile) -> tuple[Any, ...] | None:
-        found = file.handle
-        return tuple(found.partition) if found.spec_id == self._table.spec().spec_id else None
+        data_file = file.handle
+        return (
+            tuple(data_file.partition) if data_file.spec_id == self._table.spec().spec_id else None
+        )
 
     def ranges(self, file: TableFile, names: Collection[str]) -> dict[str, ValueRange]:
         return value_ranges(file.handle, self._table.schema(), self.columns, names)
@@ -390,15 +394,17 @@ class IcebergState(TableState):
             for name, text in properties.items()
             if name != property_name(change.claim.identity)
         }
-        forgets, left = without_versions(others, change.forgotten, self._options.dbtable)
-        others = {name: text for name, text in {**others, **left}.items() if name not in forgets}
-        gone, made = gathered(others, change.claim.identity.target, _PREFIX, property_name)
-        made = {**left, **made}
+        forgets, remaining = without_versions(others, change.forgotten, self._options.dbtable)
+        others = {
+            name: text for name, text in {**others, **remaining}.items() if name not in forgets
+        }
+        gone, texts = gathered(others, change.claim.identity.target, _PREFIX, property_name)
+        texts = {**remaining, **texts}
         old = [*forgets, *forgotten(others), *gone]
         if old:
             transaction.remove_properties(*old)
-        if made:
-            transaction.set_properties(made)
+        if texts:
+            transaction.set_properties(texts)
         producer = _stage(
             transaction, self._table.metadata, change, self._table.location(), self._io
         )
@@ -434,8 +440,8 @@ class IcebergState(TableState):
         with explained(self._options.dbtable, TargetError):
             transaction = self._table.transaction()
             _add(transaction, fields)
-            made = arrow_columns(transaction.table_metadata.schema(), self._options.dbtable)
-        return [made.field(field.name) for field in fields]
+            columns = arrow_columns(transaction.table_metadata.schema(), self._options.dbtable)
+        return [columns.field(field.name) for field in fields]
 
     def add_columns(self, fields: Sequence[pa.Field], change: Change) -> bool:
         with explained(self._options.dbtable, CommitError):
@@ -451,13 +457,15 @@ def _without_changes(update: Any) -> Any:
 
     if not isinstance(update, AddSnapshotUpdate) or update.snapshot.summary is None:
         return update
-    said = update.snapshot.summary.additional_properties
-    snapshot = update.snapshot.model_copy(update={"summary": Summary(Operation.REPLACE, **said)})
+    properties = update.snapshot.summary.additional_properties
+    snapshot = update.snapshot.model_copy(
+        update={"summary": Summary(Operation.REPLACE, **properties)}
+    )
     return update.model_copy(update={"snapshot": snapshot})
 
 
 @contextmanager
-def _answered(shown: str) -> Iterator[None]:
+def _answered(label: str) -> Iterator[None]:
     """An answer that leaves open whether the catalog has committed is not a failure: the table is looked at."""
     from pyiceberg.exceptions import CommitStateUnknownException
 
@@ -465,7 +473,7 @@ def _answered(shown: str) -> Iterator[None]:
         yield
     except CommitStateUnknownException as error:
         raise TargetError(
-            f"the catalog did not say whether it has committed to {shown}: {error}"
+            f"the catalog did not say whether it has committed to {label}: {error}"
         ) from error
 
 
@@ -519,8 +527,8 @@ def _data_file(metadata: "TableMetadata", new: NewFile, location: str, io: "File
     from pyiceberg.typedef import Record
 
     schema, path = metadata.schema(), posixpath.join(location, new.path)
-    with io.new_input(path).open() as opened:
-        footer = pq.read_metadata(opened)
+    with io.new_input(path).open() as stream:
+        footer = pq.read_metadata(stream)
     paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
     # pyiceberg knows columns by their paths in the file, which a name with dots can share with another column.
     properties = (
@@ -584,7 +592,7 @@ def _files_by(metadata: "TableMetadata") -> list[Any]:
     return [field for field in fields if not isinstance(field.transform, VoidTransform)]
 
 
-def _check_dropped(dropped: Any, schema: "Schema", shown: str) -> None:
+def _check_dropped(dropped: Any, schema: "Schema", table: str) -> None:
     """Check that pyiceberg writes the NULL of a dropped partition field: it takes the field for required if its column
     is so, and cannot read the manifests that it writes when the column is gone.
 
@@ -594,14 +602,14 @@ def _check_dropped(dropped: Any, schema: "Schema", shown: str) -> None:
     name = schema.find_column_name(dropped.source_id)
     if name is not None and schema.find_field(name).optional:
         return
-    why = "whose column is gone" if name is None else f"of column {name!r}, which is NOT NULL"
+    fault = "whose column is gone" if name is None else f"of column {name!r}, which is NOT NULL"
     raise UnsupportedError(
-        f"the partition field {dropped.name!r} of {shown} was dropped, {why}, and pyiceberg cannot write such a table; "
-        f"{_IN_SPARK}"
+        f"the partition field {dropped.name!r} of {table} was dropped, {fault}, and pyiceberg cannot write such a "
+        f"table; {_IN_SPARK}"
     )
 
 
-def planned_files(table: "Table", scan: Any, shown: str, *, outside: bool) -> list[Any]:
+def planned_files(table: "Table", scan: Any, label: str, *, outside: bool) -> list[Any]:
     """The data files of a scan of the table. `outside`: option `externalAccess`.
 
     Raises:
@@ -611,27 +619,27 @@ def planned_files(table: "Table", scan: Any, shown: str, *, outside: bool) -> li
     snapshot = scan.snapshot()
     if snapshot is not None and not outside:
         # The metadata says where the table is: the catalog says where the metadata is.
-        check_inside([table.metadata_location, snapshot.manifest_list], shown, location)
-        manifests = (each.manifest_path for each in snapshot.manifests(scan.io))
-        check_inside(manifests, shown, location)
+        check_inside([table.metadata_location, snapshot.manifest_list], label, location)
+        manifests = (manifest.manifest_path for manifest in snapshot.manifests(scan.io))
+        check_inside(manifests, label, location)
     try:
         tasks = list(scan.plan_files())
     except (ValueError, NotImplementedError) as error:
         if "equality delete" not in str(error):
             raise
-        raise _merged(shown, "by equality") from error
-    check_files(tasks, shown, None if outside else location)
+        raise _merged(label, "by equality") from error
+    check_files(tasks, label, None if outside else location)
     return tasks
 
 
-def _merged(shown: str, what: str) -> UnsupportedError:
+def _merged(label: str, way: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{shown} has delete files (merge-on-read), {what}; write the files again with CALL "
+        f"{label} has delete files (merge-on-read), {way}; write the files again with CALL "
         "system.rewrite_data_files in Spark, and read or replace it then"
     )
 
 
-def check_files(tasks: Sequence[Any], shown: str, location: str | None) -> None:
+def check_files(tasks: Sequence[Any], label: str, location: str | None) -> None:
     """`location`: of the table; None = its files may be anywhere.
 
     Raises:
@@ -640,13 +648,13 @@ def check_files(tasks: Sequence[Any], shown: str, location: str | None) -> None:
     from pyiceberg.manifest import FileFormat
 
     if location is not None:
-        check_inside((task.file.file_path for task in tasks), shown, location)
+        check_inside((task.file.file_path for task in tasks), label, location)
     for task in tasks:
         if task.delete_files:
-            raise _merged(shown, f"such as for {task.file.file_path}")
+            raise _merged(label, f"such as for {task.file.file_path}")
         if task.file.file_format != FileFormat.PARQUET:
             raise UnsupportedError(
-                f"{shown} has a file of format {task.file.file_format}; this connector reads and replaces Parquet"
+                f"{label} has a file of format {task.file.file_format}; this connector reads and replaces Parquet"
             )
 
 
@@ -657,8 +665,8 @@ class IcebergWriter(LakeWriter):
     options: IcebergWriteOptions
     partitions_outside = False
 
-    def lake(self, place: Any = None) -> IcebergLake:
-        return IcebergLake(self.options, place)
+    def lake(self, location: Any = None) -> IcebergLake:
+        return IcebergLake(self.options, location)
 
     def place(self, lake: LakeTable) -> Any:
         assert isinstance(lake, IcebergLake)

@@ -59,12 +59,12 @@ Offsets = int | Mapping[str, Mapping[int, int]]
 def _servers(value: object) -> str:
     takes = "host:port, such as kafka:9092; several are separated by commas"
     names = [
-        str(each).strip()
-        for each in (value if isinstance(value, (list, tuple)) else str(value).split(","))
+        str(server).strip()
+        for server in (value if isinstance(value, (list, tuple)) else str(value).split(","))
     ]
     for name in names:
-        found = _SERVER.fullmatch(name)
-        if found is None or not 0 < int(found.group(1)) < 65_536:
+        match = _SERVER.fullmatch(name)
+        if match is None or not 0 < int(match.group(1)) < 65_536:
             raise ValueError(takes)
     return ",".join(names)
 
@@ -79,24 +79,24 @@ def _topics(value: object) -> tuple[str, ...]:
     names = (
         value
         if isinstance(value, (list, tuple))
-        else [each.strip() for each in str(value).split(",")]
+        else [topic.strip() for topic in str(value).split(",")]
     )
-    made = tuple(_topic(each) for each in names)
-    if not made or len(set(made)) < len(made):
+    topics = tuple(_topic(name) for name in names)
+    if not topics or len(set(topics)) < len(topics):
         raise ValueError("the names of topics, separated by commas, each once")
-    return made
+    return topics
 
 
 def _numbers(value: object) -> tuple[int, ...]:
     texts = value if isinstance(value, (list, tuple)) else str(value).split(",")
-    found = [str(each).strip() for each in texts]
+    numbers = [str(text).strip() for text in texts]
     if (
-        not found
-        or not all(each.isdigit() and len(each) < 7 for each in found)
-        or len(set(found)) < len(found)
+        not numbers
+        or not all(number.isdigit() and len(number) < 7 for number in numbers)
+        or len(set(numbers)) < len(numbers)
     ):
         raise ValueError("numbers of partitions, separated by commas, each once")
-    return tuple(map(int, found))
+    return tuple(map(int, numbers))
 
 
 def _offsets(value: object) -> Offsets:
@@ -108,12 +108,12 @@ def _offsets(value: object) -> Offsets:
     if text.lower() in ("earliest", "latest"):
         return EARLIEST if text.lower() == "earliest" else LATEST
     try:
-        found: Any = value if isinstance(value, Mapping) else json.loads(text)
-        if isinstance(found, int) and not isinstance(found, bool):
-            return _offset(found)
+        offsets: Any = value if isinstance(value, Mapping) else json.loads(text)
+        if isinstance(offsets, int) and not isinstance(offsets, bool):
+            return _offset(offsets)
         return {
             _topic(topic): {int(number): _offset(offset) for number, offset in parts.items()}
-            for topic, parts in found.items()
+            for topic, parts in offsets.items()
         }
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError(takes) from None
@@ -130,14 +130,14 @@ def _moment(value: object) -> datetime:
     try:
         text = str(value).strip()
         if isinstance(value, datetime):
-            found = value
+            moment = value
         elif text.isdigit():
-            found = datetime.fromtimestamp(int(text) / 1000, UTC)
+            moment = datetime.fromtimestamp(int(text) / 1000, UTC)
         else:
-            found = datetime.fromisoformat(text)
+            moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError):
         raise ValueError(takes) from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def _properties(value: object) -> SecretStr:
@@ -150,14 +150,14 @@ def _properties(value: object) -> SecretStr:
         else resolve_secret(value).get_secret_value()
     )
     try:
-        found: Any = json.loads(text)
+        properties: Any = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError(takes) from None
-    if not isinstance(found, dict) or any(
-        isinstance(each, (dict, list)) or each is None for each in found.values()
+    if not isinstance(properties, dict) or any(
+        isinstance(setting, (dict, list)) or setting is None for setting in properties.values()
     ):
         raise ValueError(takes)
-    for name in found:
+    for name in properties:
         if name in _JAVA:
             raise ValueError(
                 f"properties of librdkafka, not of Java; for {name!r} use {_JAVA[name]}"
@@ -167,7 +167,7 @@ def _properties(value: object) -> SecretStr:
                 "properties that say how the brokers are reached (sasl.*, ssl.*, socket.*, linger.ms, "
                 f"batch.size, fetch.* and others); {name!r} is the connector's own, or not one"
             )
-    return SecretStr(json.dumps(found))
+    return SecretStr(json.dumps(properties))
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_topics)]
@@ -257,8 +257,8 @@ class KafkaAddress(Options):
     def properties(self) -> dict[str, Any]:
         if self.client_properties is None:
             return {}
-        found: dict[str, Any] = json.loads(self.client_properties.get_secret_value())
-        return found
+        properties: dict[str, Any] = json.loads(self.client_properties.get_secret_value())
+        return properties
 
     @property
     def shown_topics(self) -> str:

@@ -61,8 +61,8 @@ def _micros(message: Message) -> int | None:
 
 
 def _decoded_headers(message: Message) -> list[dict[str, Any]] | None:
-    found: Any = message.headers()
-    return None if found is None else [{"key": name, "value": value} for name, value in found]
+    headers: Any = message.headers()
+    return None if headers is None else [{"key": name, "value": value} for name, value in headers]
 
 
 _READS: dict[str, Callable[[Message], Any]] = {
@@ -106,18 +106,18 @@ def fields_of(message: Message, *, exact: bool) -> dict[str, Any]:
     if value is None:
         return {}
     try:
-        found = json.loads(value, parse_float=Number if exact else None)
+        fields = json.loads(value, parse_float=Number if exact else None)
     except (ValueError, RecursionError) as error:
         raise SourceError(
             f"{_place(message)}: the value is not JSON: {str(error)[:100]}. "
             "Read the topic with valueFormat=binary, or only the records that fit with 'beginOffsets'"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise SourceError(
             f"{_place(message)}: the value is JSON but not an object, so it has no columns. "
             "Read the topic with valueFormat=binary"
         )
-    return found
+    return fields
 
 
 def value_batches(
@@ -125,16 +125,16 @@ def value_batches(
 ) -> Callable[[Sequence[Message]], pa.RecordBatch]:
     """Return a function that makes batches of `schema` from records whose values are JSON or text."""
     columns = Columns(schema, options.rules, key="_offset")
-    wanted = [name for name in METADATA if name in schema.names or name == "_offset"]
+    metadata = [name for name in METADATA if name in schema.names or name == "_offset"]
     cut = None if options.value_format == "json" else _Cut(options, schema)
 
     def record(message: Message) -> dict[str, Any]:
-        made = fields_of(message, exact=True) if cut is None else cut.fields(message)
-        for name in wanted:
-            made[name] = METADATA[name](message)
-        if made.get("_timestamp") is not None and "_timestamp" in wanted:
-            made["_timestamp"] = _instant(message, made["_timestamp"])
-        return made
+        fields = fields_of(message, exact=True) if cut is None else cut.fields(message)
+        for name in metadata:
+            fields[name] = METADATA[name](message)
+        if fields.get("_timestamp") is not None and "_timestamp" in metadata:
+            fields["_timestamp"] = _instant(message, fields["_timestamp"])
+        return fields
 
     return lambda page: columns.batch([record(message) for message in page])
 
@@ -250,9 +250,9 @@ class _OwnColumns:
                     f"column {field.name!r} has no place in a record: valueFormat=binary takes the columns "
                     f"{', '.join(checks)}. Select those, or write the rows with valueFormat=json"
                 )
-            fits, wanted = checks[field.name]
+            fits, takes = checks[field.name]
             if not fits(field.type):
-                raise SchemaError(f"column {field.name!r} has type {field.type}; it takes {wanted}")
+                raise SchemaError(f"column {field.name!r} has type {field.type}; it takes {takes}")
         if "value" not in schema.names:
             raise SchemaError(
                 "the rows have no column 'value'; rename one, or write the rows with valueFormat=json"
@@ -274,12 +274,12 @@ class _OwnColumns:
         columns = {name: batch.column(i).to_pylist() for i, name in enumerate(batch.schema.names)}
         none = [None] * rows
         topics = columns.get("topic") or [self._options.topic] * rows
-        given = columns.get("partition", [self._options.partition] * rows)
-        made: list[tuple[int, Record]] = []
+        partitions = columns.get("partition", [self._options.partition] * rows)
+        records: list[tuple[int, Record]] = []
         refused: list[tuple[int, str]] = []
         parts = zip(
             topics,
-            given,
+            partitions,
             columns.get("key", none),
             columns["value"],
             columns.get("headers", none),
@@ -300,8 +300,8 @@ class _OwnColumns:
                     _bytes(value),
                     _encoded_headers(headers),
                 )
-                made.append((number, record))
-        return Records(made, refused)
+                records.append((number, record))
+        return Records(records, refused)
 
 
 def _is_headers(kind: pa.DataType) -> bool:
@@ -326,7 +326,7 @@ def _encoded_headers(value: Any) -> list[tuple[str, bytes | None]] | None:
     return (
         None
         if value is None
-        else [(each["key"] or "", _bytes(each["value"])) for each in value if each]
+        else [(header["key"] or "", _bytes(header["value"])) for header in value if header]
     )
 
 
@@ -374,14 +374,14 @@ class _Texts:
             options.topic or "",
             _ANY if options.partition is None else options.partition,
         )
-        made: list[tuple[int, Record]] = []
+        records: list[tuple[int, Record]] = []
         refused: list[tuple[int, str]] = []
         for number, (key, value) in enumerate(zip(keys, values, strict=True)):
             if key is None and len(self._keys) > 1:
                 refused.append((number, f"one of the key columns {', '.join(self._keys)} is NULL"))
             else:
-                made.append((number, Record(topic, partition, key, value, None)))
-        return Records(made, refused)
+                records.append((number, Record(topic, partition, key, value, None)))
+        return Records(records, refused)
 
     def _objects(self, batch: pa.RecordBatch) -> list[bytes]:
         options = JsonWriteOptions(path="-", ignore_null_fields=self._options.ignore_null_fields)

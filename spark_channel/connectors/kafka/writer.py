@@ -49,11 +49,14 @@ def put_receipt(link: BrokerStatus, client: Any, name: str, topic: str, wrote: C
     Raises:
         ChannelError: it cannot be recorded.
     """
-    place = TopicPartition(topic, 0, wrote.rows, json.dumps(asdict(wrote)))
+    receipt_offset = TopicPartition(topic, 0, wrote.rows, json.dumps(asdict(wrote)))
     with member(link, name) as group:
-        known = group.consumer_group_metadata()
+        group_metadata = group.consumer_group_metadata()
         link.asked(
-            client, lambda seconds: client.send_offsets_to_transaction([place], known, seconds)
+            client,
+            lambda seconds: client.send_offsets_to_transaction(
+                [receipt_offset], group_metadata, seconds
+            ),
         )
 
 
@@ -64,12 +67,12 @@ def find_receipt(link: BrokerStatus, name: str, topic: str) -> Committed | None:
         ChannelError: the brokers do not say.
     """
     with member(link, name) as group:
-        (found,) = link.asked(
+        (committed,) = link.asked(
             group, lambda seconds: group.committed([TopicPartition(topic, 0)], timeout=seconds)
         )
-    if found.error is not None:
-        raise link.failed(found.error, f"the record of task {name}")
-    return None if found.offset < 0 else Committed(**json.loads(found.metadata or "{}"))
+    if committed.error is not None:
+        raise link.failed(committed.error, f"the record of task {name}")
+    return None if committed.offset < 0 else Committed(**json.loads(committed.metadata or "{}"))
 
 
 _log = log_of(__name__)
@@ -133,7 +136,7 @@ class Deliveries:
         if len(failed) > 1 and self._transaction is None:
             # Only a batch of one shows which record failed.
             suspects = [(number, record) for number, record, _ in self._of_records(failed)]
-            failed = [each for suspect in suspects for each in self._delivered([suspect])]
+            failed = [failure for suspect in suspects for failure in self._delivered([suspect])]
         refused = [
             (number, self._link.shown(f"{error.name()}: {error.str()}"))
             for number, _, error in self._of_records(failed)
@@ -170,7 +173,7 @@ class Deliveries:
             f"{self._options.delivery_timeout:g} s). {state}; the reason",
         )
 
-    def _delivered(self, made: Sequence[tuple[int, Record]]) -> list[Failed]:
+    def _delivered(self, records: Sequence[tuple[int, Record]]) -> list[Failed]:
         """Send records, and wait for the brokers' answer to each. Return those that they have not confirmed."""
         failed: list[Failed] = []
         undelivered: list[Failed] = []
@@ -186,7 +189,7 @@ class Deliveries:
                 undelivered.append((number, record, error))
 
         deadline = _Deadline(self._options.delivery_timeout)
-        for place, (number, record) in enumerate(made):
+        for index, (number, record) in enumerate(records):
             while True:
                 try:
                     self._client.produce(
@@ -208,14 +211,14 @@ class Deliveries:
                 except KafkaException as error:
                     failed.append((number, record, error_of(error)))
                 break
-            if place % _POLL_EVERY == 0:
+            if index % _POLL_EVERY == 0:
                 self._link.serve(self._client, 0)
         while len(self._client):
             self._wait(deadline, confirmed + len(undelivered))
-        unknown = len(made) - confirmed - len(failed) - len(undelivered)
-        if unknown:
+        lost = len(records) - confirmed - len(failed) - len(undelivered)
+        if lost:
             raise TargetError(
-                f"{self._options.address}: {unknown} of {len(made)} records have no confirmation, so they may or may "
+                f"{self._options.address}: {lost} of {len(records)} records have no confirmation, so they may or may "
                 "not have been written. Check the brokers and 'deliveryTimeout'; a task that runs again "
                 "writes its records again"
             )
@@ -224,10 +227,10 @@ class Deliveries:
             raise self._unconfirmed(undelivered, undelivered[0][2])
         return failed + undelivered
 
-    def _wait(self, deadline: "_Deadline", known: int) -> None:
+    def _wait(self, deadline: "_Deadline", deliveries: int) -> None:
         """Wait for the next deliveries. The client itself gives up on each record after `deliveryTimeout`."""
         self._link.serve(self._client, _STEP)
-        if len(self._client) and deadline.is_over(known):
+        if len(self._client) and deadline.is_over(deliveries):
             raise self._link.silent(
                 f"{len(self._client)} records wait for their delivery, and the client reports nothing",
                 f"{self._options.delivery_timeout:g} s ('deliveryTimeout')",
@@ -297,10 +300,10 @@ class _Deadline:
         self._seconds = seconds + 2 * _STEP
         self._seen, self._end = 0, SYSTEM_CLOCK.now() + self._seconds
 
-    def is_over(self, seen: int) -> bool:
+    def is_over(self, deliveries: int) -> bool:
         now = SYSTEM_CLOCK.now()
-        if seen != self._seen:
-            self._seen, self._end = seen, now + self._seconds
+        if deliveries != self._seen:
+            self._seen, self._end = deliveries, now + self._seconds
         return now >= self._end
 
 
@@ -367,17 +370,17 @@ class KafkaWriter(DirectWriter):
             if topic is None:
                 link.asked(client, lambda seconds: client.list_topics(timeout=seconds))
                 return True
-            found = link.asked(
+            description = link.asked(
                 client, lambda seconds: client.list_topics(topic, timeout=seconds)
             ).topics[topic]
-        if found.error is not None:
-            if found.error.name() == "UNKNOWN_TOPIC_OR_PART":
+        if description.error is not None:
+            if description.error.name() == "UNKNOWN_TOPIC_OR_PART":
                 return False
-            raise link.failed(found.error, f"topic {topic!r}")
-        if options.partition is not None and options.partition not in found.partitions:
+            raise link.failed(description.error, f"topic {topic!r}")
+        if options.partition is not None and options.partition not in description.partitions:
             raise OptionError(
                 f"option 'partition' got {options.partition}; "
-                f"topic {topic!r} has the partitions 0 to {max(found.partitions)}",
+                f"topic {topic!r} has the partitions 0 to {max(description.partitions)}",
                 option="partition",
                 got=str(options.partition),
             )
@@ -401,11 +404,11 @@ class KafkaWriter(DirectWriter):
             replication_factor=options.replication_factor or -1,
         )
         client = link.made(AdminClient, {})
-        made = client.create_topics(
+        futures = client.create_topics(
             [topic], operation_timeout=options.timeout, request_timeout=options.timeout
         )
         try:
-            made[options.topic].result(options.timeout + _LAST)
+            futures[options.topic].result(options.timeout + _LAST)
         except KafkaException as error:
             met = error_of(error)
             if met.name() != "TOPIC_ALREADY_EXISTS":  # by another run
@@ -424,13 +427,17 @@ class KafkaWriter(DirectWriter):
         if not self.options.transactional or self.options.topic is None:
             return None
         try:
-            found = find_receipt(
+            committed_before = find_receipt(
                 BrokerStatus(self.options, TargetError), _name(plan, task), self.options.topic
             )
         except TargetError as error:
             _log.debug("task %d is written, or its attempt finds that it was: %s", task, error)
             return None
-        return None if found is None else Receipt(task, 0, found.rows, found.nbytes)
+        return (
+            None
+            if committed_before is None
+            else Receipt(task, 0, committed_before.rows, committed_before.nbytes)
+        )
 
 
 def _name(plan: WritePlan, task: int) -> str:

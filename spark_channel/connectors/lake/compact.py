@@ -49,7 +49,7 @@ class LakeMerger(LakePublisher):
             files = table.files()
             groups = small_groups(files, table.kind, lambda file: file.size, target_bytes)
             sources = [file for group in groups for file in group]
-            found = Compaction(
+            result = Compaction(
                 len(files),
                 len(sources),
                 sum(file.size for file in sources),
@@ -59,21 +59,21 @@ class LakeMerger(LakePublisher):
                 lake.merged_files,
             )
             if dry_run or not groups:
-                return found
+                return result
             run = _Run(self, lake, table.columns)
             steps = in_steps(groups, lambda file: file.size)
-            made = [each for step in steps for each in run.merge(step)]
-        files_made = [each.file for each in made if each.file is not None]
-        done = [source for each in made for source in each.sources]
+            merges = [merge for step in steps for merge in run.merge(step)]
+        files_made = [merge.file for merge in merges if merge.file is not None]
+        replaced = [source for merge in merges for source in merge.sources]
         return replace(
-            found,
-            merged=len(done),
-            merged_bytes=sum(file.size for file in done),
+            result,
+            merged=len(replaced),
+            merged_bytes=sum(file.size for file in replaced),
             made=len(files_made),
             made_bytes=sum(file.size for file in files_made),
             rows=sum(file.rows for file in files_made),
             left=tuple(run.left),
-            dropped=len(sources) - len(done) - run.left_files,
+            dropped=len(sources) - len(replaced) - run.left_files,
         )
 
 
@@ -101,16 +101,16 @@ class _Run:
         try:
             table = _opened(self.lake)
             check_same(self.lake, table, plan)
-            made = [self._merged(plan, table, group) for group in groups]
-            done = self._commit(plan, [each for each in made if each is not None])
+            merges = [self._merged(plan, table, group) for group in groups]
+            committed = self._commit(plan, [merge for merge in merges if merge is not None])
         except BaseException:
             self.writer.abort(plan, None)
             raise
-        if done:
+        if committed:
             self.writer.clear(self.lake, plan)
         else:
             self.writer.abort(plan, None)
-        return done
+        return committed
 
     def _merged(
         self, plan: LakePlan, table: TableState, group: Sequence[TableFile]
@@ -120,56 +120,60 @@ class _Run:
         options = self.writer.options.model_copy(update={"max_bytes_per_file": sys.maxsize})
         layout = replace(plan.rows, columns=table.columns, names=tuple(table.columns.names))
         run = self.writer.run_of(self.lake, plan)
-        made = FileSet(run, layout, options, "merged", self.lake.shown)
+        files = FileSet(run, layout, options, "merged", self.lake.shown)
         try:
             for source in group:
                 rows = 0
                 for batch in self.writer.read_file(self.lake, table, source, as_stored=True):
                     rows += batch.num_rows
-                    made.write(batch)
+                    files.write(batch)
                 if source.rows not in (None, rows):
                     raise SourceError(
                         f"{source.path} has {rows} rows, and the log of {self.lake.shown} says {source.rows}: nothing "
                         "was changed. The file is damaged, or was replaced; restore it"
                     )
-            made.finish()
+            files.finish()
         except TargetError as error:  # a value that the table's columns do not hold
-            made.drop()
+            files.drop()
             self._leave(group, str(error))
             return None
         except BaseException:
-            made.drop()
+            files.drop()
             raise
-        if not made.files:
+        if not files.files:
             return _Merged(None, group)
-        if len(made.files) > 1 or not table.is_of(group[0], made.files[0]):
-            made.drop()
+        if len(files.files) > 1 or not table.is_of(group[0], files.files[0]):
+            files.drop()
             self._leave(group, "the value of their partition would be spelled in another way")
             return None
-        return _Merged(table.with_bounds(made.files[0], group), group)
+        return _Merged(table.with_bounds(files.files[0], group), group)
 
-    def _leave(self, group: Sequence[TableFile], why: str) -> None:
+    def _leave(self, group: Sequence[TableFile], reason: str) -> None:
         self.left_files += len(group)
-        self.left.append(f"{len(group)} files from {group[0].path} on: {why}. Merge them in Spark")
+        self.left.append(
+            f"{len(group)} files from {group[0].path} on: {reason}. Merge them in Spark"
+        )
 
-    def _commit(self, plan: LakePlan, made: Sequence[_Merged]) -> list[_Merged]:
+    def _commit(self, plan: LakePlan, merges: Sequence[_Merged]) -> list[_Merged]:
         """Without those of which another job has removed a source."""
-        run, done = self.writer.run_of(self.lake, plan), list[_Merged]()
+        run, committed = self.writer.run_of(self.lake, plan), list[_Merged]()
 
         def change(state: TableState | None) -> Change | None:
             if state is None:
                 raise TargetError(f"{self.lake.shown} was dropped while its files were merged")
-            held, found = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
-            claim = protocol.publish(found, held, at=utc_text(), rows=0, nbytes=0)
+            own_claim, current = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
+            claim = protocol.publish(current, own_claim, at=utc_text(), rows=0, nbytes=0)
             if claim is None:
                 return None
             state.check_writable(removes=False)
             check_same(self.lake, state, plan)
-            there = {file.path: file for file in state.files()}
-            done[:] = [each for each in made if all(one.path in there for one in each.sources)]
-            if not done:
+            by_path = {file.path: file for file in state.files()}
+            committed[:] = [
+                merge for merge in merges if all(one.path in by_path for one in merge.sources)
+            ]
+            if not committed:
                 return None
-            files = [each.file for each in done if each.file is not None]
+            files = [merge.file for merge in committed if merge.file is not None]
             if lost := lost_files(self.lake, files):
                 raise CommitError(
                     f"{lost[0]}, which was merged from files of {self.lake.shown}, is missing or incomplete: the table "
@@ -180,7 +184,7 @@ class _Run:
                 plan.job,
                 claim,
                 files,
-                [there[one.path] for each in done for one in each.sources],
+                [by_path[one.path] for merge in committed for one in merge.sources],
                 operation="compact",
             )
 
@@ -190,4 +194,4 @@ class _Run:
             raise
         except (ChannelError, OSError, pa.ArrowException) as error:
             self.writer.settle(self.lake, plan, error)
-        return done
+        return committed

@@ -108,8 +108,8 @@ class LakePublisher(Writer):
     replaces: of a caller that commits itself.
     """
 
-    def lake(self, place: object = None) -> LakeTable:
-        """The table; `place` is a plan's, in a task."""
+    def lake(self, location: object = None) -> LakeTable:
+        """The table; `location` is a plan's, in a task."""
         raise NotImplementedError
 
     def read_file(
@@ -124,9 +124,9 @@ class LakePublisher(Writer):
             return False
         lake = self.lake(plan.place)
         with writing(lake.shown):
-            seen = self._renew(lake, plan)
+            table = self._renew(lake, plan)
             try:
-                added = self._publish(lake, plan, receipts, seen)
+                added = self._publish(lake, plan, receipts, table)
             except SupersededError:
                 self.clear(lake, plan)
                 raise
@@ -148,38 +148,38 @@ class LakePublisher(Writer):
         lake: LakeTable,
         plan: LakePlan,
         receipts: Sequence[Receipt],
-        seen: TableState | None = None,
+        table: TableState | None = None,
     ) -> bool:
-        """Return False where another run has published the write. `seen`: the table, as it may still be."""
+        """Return False where another run has published the write. `table`: the table, as it may still be."""
         added = new_files(receipts)
         if self._was_published(lake, plan, added):
             return self._warn_published(lake, plan)
         run = self.run_of(lake, plan)
         if plan.gathers and are_few(
-            sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
+            sum(receipt.rows for receipt in receipts), sum(receipt.nbytes for receipt in receipts)
         ):
             added = self._gathered(lake, plan, run, added)
         replaced = self._replaced(lake, plan, added)
-        done: list[bool] = []
+        published: list[bool] = []
 
         def change(state: TableState | None) -> Change | None:
-            held, found = held_now(
+            own_claim, current = held_now(
                 plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
             )
             at = utc_now().isoformat(timespec="seconds")
             rows, nbytes = (
-                sum(each.rows for each in receipts),
-                sum(each.nbytes for each in receipts),
+                sum(receipt.rows for receipt in receipts),
+                sum(receipt.nbytes for receipt in receipts),
             )
-            claim = protocol.publish(found, held, at=at, rows=rows, nbytes=nbytes)
-            done[:] = [claim is not None]
+            claim = protocol.publish(current, own_claim, at=at, rows=rows, nbytes=nbytes)
+            published[:] = [claim is not None]
             if claim is None:
                 return None
             _check_unclaimed(lake, plan, run, state)
-            if held.follows is not None:
+            if own_claim.follows is not None:
                 before = 0 if state is None else state.overwrites
                 claim = replace(claim, generation=before + bool(plan.overwrite))
-            made = Change(
+            change_now = Change(
                 plan.job,
                 claim,
                 added,
@@ -187,23 +187,23 @@ class LakePublisher(Writer):
                 notes=plan.notes,
             )
             if state is not None:
-                made = self._on(lake, state, plan, made, replaced)
-            run.note_publishing([file.path for file in made.added])
-            return made
+                change_now = self._on(lake, state, plan, change_now, replaced)
+            run.note_publishing([file.path for file in change_now.added])
+            return change_now
 
-        def put(state: TableState | None, made: Change) -> bool:
+        def put(state: TableState | None, new_change: Change) -> bool:
             if state is None:
-                return lake.create(plan.rows.columns, plan.rows.partition_by, made)
-            return state.commit(made)
+                return lake.create(plan.rows.columns, plan.rows.partition_by, new_change)
+            return state.commit(new_change)
 
         self._evolve(lake, plan)
         try:
-            self.commit_loop(lake, change, None if plan.new else seen, put=put)
+            self.commit_loop(lake, change, None if plan.new else table, put=put)
         except (CommitError, OptionError, SchemaError):
             raise
         except (TargetError, OSError, pa.ArrowException) as error:
             self.settle(lake, plan, error)
-        return self._warn_published(lake, plan) if done == [False] else True
+        return self._warn_published(lake, plan) if published == [False] else True
 
     def _gathered(
         self, lake: LakeTable, plan: LakePlan, run: Run, added: list[NewFile]
@@ -218,22 +218,22 @@ class LakePublisher(Writer):
         schema = plan.rows.in_files
         if not groups or not schema.names or not run.is_live():
             return added  # of a run that has ended, the commit says why
-        made = FileSet(run, plan.rows, self.options, "few", lake.shown)
+        merged_files = FileSet(run, plan.rows, self.options, "few", lake.shown)
         try:
             for partition, files in groups.items():
                 for file in files:
                     for batch in _rows_of(lake, file, schema):
-                        made.write_into(partition, batch)
-                made.finish()
+                        merged_files.write_into(partition, batch)
+                merged_files.finish()
                 run.heartbeat()
             if not run.is_live():
-                made.drop()
+                merged_files.drop()
                 return added
         except BaseException:
-            made.drop()
+            merged_files.drop()
             raise
         alone = [file for file in added if file.partition not in groups]
-        return [*alone, *made.files]
+        return [*alone, *merged_files.files]
 
     def _evolve(self, lake: LakeTable, plan: LakePlan) -> None:
         """Add the new columns and widen others, in a separate commit that is fenced as the publish is."""
@@ -245,19 +245,19 @@ class LakePublisher(Writer):
             if state is None:
                 return None  # the table is created with them
             _check_unclaimed(lake, plan, self.run_of(lake, plan), state)
-            held, found = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
-            if found is not None and found.has_published(held.position):
+            own_claim, current = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
+            if current is not None and current.has_published(own_claim.position):
                 return None
-            protocol.check(found, held)
-            assert found is not None
+            protocol.check(current, own_claim)
+            assert current is not None
             assert state is not None
             state.check_writable(removes=False)
             missing[:] = [field for field in plan.new if _is_narrow(state.columns, field)]
-            return Change(plan.job, found, operation="change columns") if missing else None
+            return Change(plan.job, current, operation="change columns") if missing else None
 
-        def put(state: TableState | None, made: Change) -> bool:
+        def put(state: TableState | None, new_change: Change) -> bool:
             assert state is not None
-            return state.add_columns(missing, made)
+            return state.add_columns(missing, new_change)
 
         self.commit_loop(lake, change, put=put)
 
@@ -266,7 +266,7 @@ class LakePublisher(Writer):
         lake: LakeTable,
         state: TableState,
         plan: LakePlan,
-        made: Change,
+        made_change: Change,
         replaced: "_Replacement | None",
     ) -> Change:
         """The change for this state of the table."""
@@ -276,10 +276,12 @@ class LakePublisher(Writer):
         if replaced is not None:
             removed, stay = replaced.on(state)
             operation = "upsert" if plan.key else "replaceWhere"
-            return replace(made, removed=removed, added=[*made.added, *stay], operation=operation)
+            return replace(
+                made_change, removed=removed, added=[*made_change.added, *stay], operation=operation
+            )
         if plan.overwrite:
-            return replace(made, removed=state.files())
-        return made
+            return replace(made_change, removed=state.files())
+        return made_change
 
     def _replaced(
         self, lake: LakeTable, plan: LakePlan, added: Sequence[NewFile]
@@ -295,28 +297,30 @@ class LakePublisher(Writer):
 
     def _keys(self, lake: LakeTable, plan: LakePlan, added: Sequence[NewFile]) -> pa.Table:
         """The keys of all rows that were written."""
-        wanted = pa.schema([plan.rows.columns.field(name) for name in plan.key])
+        key_columns = pa.schema([plan.rows.columns.field(name) for name in plan.key])
         tables = []
         for file in added:
             inside = [name for name in plan.key if name in plan.rows.in_files.names]
-            with lake.store.place.fs.open_input_file(f"{lake.base}/{file.path}") as opened:
-                rows = pq.ParquetFile(opened).read(columns=inside or plan.rows.in_files.names[:1])
+            with lake.store.place.fs.open_input_file(f"{lake.base}/{file.path}") as stream:
+                rows = pq.ParquetFile(stream).read(columns=inside or plan.rows.in_files.names[:1])
             values = dict(file.partition)
             columns = [
-                rows[name].cast(wanted.field(name).type)
+                rows[name].cast(key_columns.field(name).type)
                 if name in inside
                 else pa.repeat(
-                    pa.scalar(values[name], pa.string()).cast(wanted.field(name).type),
+                    pa.scalar(values[name], pa.string()).cast(key_columns.field(name).type),
                     rows.num_rows,
                 )
                 for name in plan.key
             ]
-            tables.append(pa.table(columns, schema=wanted))
+            tables.append(pa.table(columns, schema=key_columns))
         if self.gone is not None:
             gone = self.gone.rename_columns(list(plan.key))
-            batches = [conform(part, wanted, plan.key, lake.shown) for part in gone.to_batches()]
-            tables.append(pa.Table.from_batches(batches, wanted))
-        return pa.concat_tables(tables) if tables else wanted.empty_table()
+            batches = [
+                conform(part, key_columns, plan.key, lake.shown) for part in gone.to_batches()
+            ]
+            tables.append(pa.Table.from_batches(batches, key_columns))
+        return pa.concat_tables(tables) if tables else key_columns.empty_table()
 
     def settle(self, lake: LakeTable, plan: LakePlan, error: Exception) -> None:
         """Find out whether a commit whose answer was an error was written; if not, make sure that it never will be.
@@ -331,18 +335,18 @@ class LakePublisher(Writer):
             if state is None:
                 published[:] = [False]
                 return None
-            held, found = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
-            published[:] = [found is not None and found.has_published(held.position)]
+            own_claim, current = held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
+            published[:] = [current is not None and current.has_published(own_claim.position)]
             if (
                 published == [False]
-                and found is not None
-                and found.owner
-                and found.epoch != held.epoch
+                and current is not None
+                and current.owner
+                and current.epoch != own_claim.epoch
             ):
-                protocol.check(found, held)
-            given = protocol.release(found, held)
+                protocol.check(current, own_claim)
+            released = protocol.release(current, own_claim)
             # A version after this one: a request that is still on its way is rejected.
-            return None if given is None else Change(plan.job, given, operation="release")
+            return None if released is None else Change(plan.job, released, operation="release")
 
         try:
             self.commit_loop(lake, change)
@@ -373,12 +377,12 @@ class LakePublisher(Writer):
         if not lost:
             return False
         state = lake.open()
-        held, found = held_now(
+        own_claim, current = held_now(
             plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
         )
-        if found is not None and found.has_published(held.position):
+        if current is not None and current.has_published(own_claim.position):
             return True
-        protocol.check(found, held)
+        protocol.check(current, own_claim)
         raise CommitError(
             f"{len(lost)} data files of job {plan.job}, such as {lost[0]}, "
             f"are missing or incomplete in {lake.shown}: the table was vacuumed without retention, "
@@ -394,10 +398,10 @@ class LakePublisher(Writer):
             plan.job,
         )
         state = lake.open()
-        held, found = held_now(
+        own_claim, current = held_now(
             plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
         )
-        return not protocol.is_of_another_run(found, held)
+        return not protocol.is_of_another_run(current, own_claim)
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         assert isinstance(plan, LakePlan)
@@ -413,13 +417,13 @@ class LakePublisher(Writer):
         def change(state: TableState | None) -> Change | None:
             if state is None:
                 return None
-            there = state.claim(plan.claim.identity, plan.job)
-            if there is None and not run.may_publish():
+            current = state.claim(plan.claim.identity, plan.job)
+            if current is None and not run.may_publish():
                 return None
             # Of a run that wrote no claim: a commit that is still on its way finds this version before it.
-            held, found = held_now(plan.claim, there)
-            given = protocol.release(found, held)
-            return None if given is None else Change(plan.job, given, operation="release")
+            own_claim, current_claim = held_now(plan.claim, current)
+            released = protocol.release(current_claim, own_claim)
+            return None if released is None else Change(plan.job, released, operation="release")
 
         self.commit_loop(lake, change)
         self.clear(lake, plan, aborted=True)
@@ -428,29 +432,31 @@ class LakePublisher(Writer):
         self, lake: LakeTable, plan: LakePlan, *, aborted: bool = False, published: bool = False
     ) -> None:
         """Remove what the write left, after it has ended one way or the other."""
-        own = plan if aborted else None
+        own_plan = plan if aborted else None
         if not (published and self._is_tidy(lake, plan)):
-            self._tidy(lake, plan.job, own=own, only=plan.claim.identity, last=plan.run)
+            self._tidy(lake, plan.job, own=own_plan, only=plan.claim.identity, last=plan.run)
 
     def _is_tidy(self, lake: LakeTable, plan: LakePlan) -> bool:
         """Whether a run that has published is the only one of its write, so that no look at the table was needed to
         remove its notes.
         """
         try:
-            found, published = all_runs(lake.store, lake.base, lake.data, lake.shown)
-            own = [each for each in found if each.held.identity.key == plan.claim.identity.key]
-            if [each.run.name for each in own] != [plan.run]:
+            runs, published = all_runs(lake.store, lake.base, lake.data, lake.shown)
+            runs_of_write = [
+                run for run in runs if run.held.identity.key == plan.claim.identity.key
+            ]
+            if [run.run.name for run in runs_of_write] != [plan.run]:
                 return False
-            self._remove_run(own[0].run, published)
+            self._remove_run(runs_of_write[0].run, published)
             remove_stray_notes(lake.store, lake.base)
         except (OSError, pa.ArrowException, TargetError):
             return False
         return True
 
-    def _tidy(self, lake: LakeTable, job: str, **what: Any) -> None:
+    def _tidy(self, lake: LakeTable, job: str, **scope: Any) -> None:
         """`_remove_ended`, which cannot fail a write that has ended."""
         try:
-            self._remove_ended(lake, **what)
+            self._remove_ended(lake, **scope)
         except (OSError, pa.ArrowException, TargetError) as error:
             _log.warning(
                 "job %s: what is staged in %s stays until the next job: %s", job, lake.shown, error
@@ -471,28 +477,32 @@ class LakePublisher(Writer):
         not publish since it is this one, and it was aborted. `seen`: the table, of a run that has not committed yet.
         """
         state = lake.open() if seen is None else seen
-        found, published = all_runs(lake.store, lake.base, lake.data, lake.shown)
+        runs, published = all_runs(lake.store, lake.base, lake.data, lake.shown)
         # This run last: it may have published files of another one of its job.
-        for each in sorted(found, key=lambda one: one.run.name == last):
-            held = each.held
-            if only is not None and held.identity.key != only.key:
+        for run in sorted(runs, key=lambda one: one.run.name == last):
+            run_claim = run.held
+            if only is not None and run_claim.identity.key != only.key:
                 continue
-            claim = None if state is None else state.claim(held.identity, held.owner)
-            given_back = claim is None or not (claim.owner or claim.has_published(held.position))
-            if own is not None and each.run.name == own.run and given_back:
-                each.run.remove(keep=self._visible(lake, each.publishing))
-            elif _has_ended(claim, held):
-                self._remove_run(each.run, published if _may_have_published(claim, held) else None)
-            elif only is None and each.run.is_dead(held):
+            claim = None if state is None else state.claim(run_claim.identity, run_claim.owner)
+            given_back = claim is None or not (
+                claim.owner or claim.has_published(run_claim.position)
+            )
+            if own is not None and run.run.name == own.run and given_back:
+                run.run.remove(keep=self._visible(lake, run.publishing))
+            elif _has_ended(claim, run_claim):
+                self._remove_run(
+                    run.run, published if _may_have_published(claim, run_claim) else None
+                )
+            elif only is None and run.run.is_dead(run_claim):
                 # First: the log may soon forget that the run's claim was taken away.
-                each.run.end()
-                if self._close(lake, each):
+                run.run.end()
+                if self._close(lake, run):
                     _log.info(
                         "%s: removing what run %s left, whose process has ended",
                         lake.shown,
-                        held.owner,
+                        run_claim.owner,
                     )
-                    each.run.remove(keep=self._visible(lake, each.run.publishing()))
+                    run.run.remove(keep=self._visible(lake, run.run.publishing()))
         remove_stray_notes(lake.store, lake.base)
 
     @staticmethod
@@ -515,27 +525,31 @@ class LakePublisher(Writer):
         if state is None:
             return ()
         try:
-            there = {file.path for file in state.files()}
+            paths_there = {file.path for file in state.files()}
         except UnsupportedError:  # another writer has deleted rows of them since
             return paths
-        return [path for path in paths if posixpath.join(lake.base, path) in there]
+        return [path for path in paths if posixpath.join(lake.base, path) in paths_there]
 
     def _close(self, lake: LakeTable, run: FoundRun) -> bool:
         """Take a dead run's claim away. False = the log says something else by now."""
-        held, closed = run.held, list[bool]()
+        run_claim, closed = run.held, list[bool]()
 
         def change(state: TableState | None) -> Change | None:
-            there = None if state is None else state.claim(held.identity, held.owner)
-            closed[:] = [state is None or (there is None and held.epoch > 0)]
+            claim_there = (
+                None if state is None else state.claim(run_claim.identity, run_claim.owner)
+            )
+            closed[:] = [state is None or (claim_there is None and run_claim.epoch > 0)]
             if closed == [True]:
                 return None
             # A run without a claim gets one that is taken away: if it wakes up, it finds this one.
-            holds, found = held_now(held, there)
-            if found is None or (found.owner, found.epoch) != (holds.owner, holds.epoch):
+            holds, current = held_now(run_claim, claim_there)
+            if current is None or (current.owner, current.epoch) != (holds.owner, holds.epoch):
                 return None
-            given = protocol.release(found, holds)
-            closed[:] = [given is not None]
-            return None if given is None else Change(held.owner, given, operation="release")
+            released = protocol.release(current, holds)
+            closed[:] = [released is not None]
+            return (
+                None if released is None else Change(run_claim.owner, released, operation="release")
+            )
 
         self.commit_loop(lake, change)
         return closed == [True]
@@ -557,20 +571,20 @@ class LakePublisher(Writer):
         deadline, pauses = clock.now() + self.options.commit_timeout, commit_pauses(*_PAUSES)
         state = table if table is not None else lake.open()
         while True:
-            made = change(state)
-            if made is None:
+            new_change = change(state)
+            if new_change is None:
                 return
             if put is not None:
-                done = put(state, made)
+                is_committed = put(state, new_change)
             else:
                 assert state is not None
-                done = state.commit(made)
-            if done:
+                is_committed = state.commit(new_change)
+            if is_committed:
                 return
             if clock.now() >= deadline:
                 raise CommitError(
                     f"other jobs committed to {lake.shown} first for {self.options.commit_timeout:g} s; "
-                    f"nothing of job {made.job} was added. Run it again, or raise option commitTimeout"
+                    f"nothing of job {new_change.job} was added. Run it again, or raise option commitTimeout"
                 )
             clock.sleep(next(pauses))
             state = lake.open()
@@ -620,8 +634,8 @@ def _rows_of(lake: LakeTable, file: NewFile, schema: pa.Schema) -> Iterator[pa.R
         CommitError: other rows than a task has written.
     """
     rows = 0
-    with lake.store.place.fs.open_input_file(f"{lake.base}/{file.path}") as opened:
-        for batch in pq.ParquetFile(opened).iter_batches(use_threads=False):
+    with lake.store.place.fs.open_input_file(f"{lake.base}/{file.path}") as stream:
+        for batch in pq.ParquetFile(stream).iter_batches(use_threads=False):
             rows += batch.num_rows
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     if rows != file.rows:
@@ -643,16 +657,16 @@ def lost_files(lake: LakeTable, added: Sequence[NewFile]) -> list[str]:
     ]
 
 
-def held_now(held: HeldClaim, found: Claim | None) -> tuple[HeldClaim, Claim | None]:
+def held_now(own_claim: HeldClaim, current: Claim | None) -> tuple[HeldClaim, Claim | None]:
     """(what the run holds, what the table says) of a write that took no claim: its table was not there when it began,
     or no other run can have its name.
 
     No other run of the write has come to the table: then this one has the claim, in the commit that publishes.
     """
-    if held.epoch == 0 and (found is None or _is_own(found, held)):
-        held = replace(held, epoch=1)
-        return held, found or Claim(held.identity, held.owner, 1)
-    return held, found
+    if own_claim.epoch == 0 and (current is None or _is_own(current, own_claim)):
+        own_claim = replace(own_claim, epoch=1)
+        return own_claim, current or Claim(own_claim.identity, own_claim.owner, 1)
+    return own_claim, current
 
 
 def _check_unclaimed(lake: LakeTable, plan: LakePlan, run: Run, state: TableState | None) -> None:
@@ -673,15 +687,19 @@ def _check_unclaimed(lake: LakeTable, plan: LakePlan, run: Run, state: TableStat
         protocol.check(None, plan.claim)
 
 
-def _is_own(found: Claim, held: HeldClaim) -> bool:
+def _is_own(current: Claim, own_claim: HeldClaim) -> bool:
     """Whether a run without a claim has written this one, with the columns that it adds."""
-    return held.epoch == 0 and held.identity.kind == "job" and found.owner == held.owner
+    return (
+        own_claim.epoch == 0
+        and own_claim.identity.kind == "job"
+        and current.owner == own_claim.owner
+    )
 
 
 def _is_narrow(columns: pa.Schema, field: pa.Field) -> bool:
     """Whether the table lacks the column, or has it with a type that does not hold all of its values."""
-    place = columns.get_field_index(field.name)
-    return place < 0 or not holds(columns.field(place).type, field.type)
+    index = columns.get_field_index(field.name)
+    return index < 0 or not holds(columns.field(index).type, field.type)
 
 
 def check_same(lake: LakeTable, state: TableState, plan: LakePlan) -> None:
@@ -692,11 +710,13 @@ def check_same(lake: LakeTable, state: TableState, plan: LakePlan) -> None:
     """
     for field in plan.rows.columns:
         index = state.columns.get_field_index(field.name)
-        there = None if index < 0 else state.columns.field(index)
+        existing = None if index < 0 else state.columns.field(index)
         same = (
-            there is not None and there.type.equals(field.type) and there.metadata == field.metadata
+            existing is not None
+            and existing.type.equals(field.type)
+            and existing.metadata == field.metadata
         )
-        if not same or (there is not None and not there.nullable and field.nullable):
+        if not same or (existing is not None and not existing.nullable and field.nullable):
             raise CommitError(
                 f"column {field.name!r} of {lake.shown} was changed by another job while this one was writing. Nothing "
                 f"of job {plan.job} was added; run it again"
@@ -704,25 +724,25 @@ def check_same(lake: LakeTable, state: TableState, plan: LakePlan) -> None:
     names = set(plan.rows.columns.names)
     lost = [field.name for field in state.columns if not field.nullable and field.name not in names]
     if lost or tuple(state.partition_columns) != plan.rows.partition_by:
-        what = (
+        event = (
             f"column {lost[0]!r} was added to" if lost else "the partition columns were changed of"
         )
         raise CommitError(
-            f"{what} {lake.shown} by another job while this one was writing. Nothing of job {plan.job} was added; run "
+            f"{event} {lake.shown} by another job while this one was writing. Nothing of job {plan.job} was added; run "
             "it again"
         )
 
 
-def _has_ended(claim: Claim | None, held: HeldClaim) -> bool:
+def _has_ended(claim: Claim | None, run_claim: HeldClaim) -> bool:
     """Whether the log rejects every later publish of the run."""
     if claim is None:
         return False
-    if claim.has_published(held.position) or not claim.owner:
+    if claim.has_published(run_claim.position) or not claim.owner:
         return True
-    return claim.epoch > held.epoch and not _is_own(claim, held)
+    return claim.epoch > run_claim.epoch and not _is_own(claim, run_claim)
 
 
-def _may_have_published(claim: Claim | None, held: HeldClaim) -> bool:
-    if claim is None or held.epoch == 0 or held.identity.kind == "stream":
+def _may_have_published(claim: Claim | None, run_claim: HeldClaim) -> bool:
+    if claim is None or run_claim.epoch == 0 or run_claim.identity.kind == "stream":
         return claim is not None
-    return claim.epoch == held.epoch and claim.has_published(held.position)
+    return claim.epoch == run_claim.epoch and claim.has_published(run_claim.position)

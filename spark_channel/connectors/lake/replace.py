@@ -86,12 +86,12 @@ class KeyMatch(RowMatcher):
         counted = keys.group_by(self._columns).aggregate([([], "count_all")])
         twice = counted.filter(pc.greater(counted["count_all"], 1))
         if twice.num_rows:
-            shown = {
+            key_text = {
                 name: twice[column][0].as_py()
                 for name, column in zip(names, self._columns, strict=True)
             }
             raise TargetError(
-                f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the key {shown}: "
+                f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the key {key_text}: "
                 "keep one row of each key, or name more 'keyColumns'"
             )
         self._keys = keys.combine_chunks()
@@ -106,16 +106,16 @@ class KeyMatch(RowMatcher):
 
     def may_go(self, ranges: Mapping[str, ValueRange]) -> bool:
         return self._keys.num_rows > 0 and all(
-            self._may_hold(name, found) for name, found in ranges.items()
+            self._may_hold(name, value_range) for name, value_range in ranges.items()
         )
 
-    def _may_hold(self, name: str, found: ValueRange) -> bool:
+    def _may_hold(self, name: str, value_range: ValueRange) -> bool:
         bounds = self._bounds[name]
-        if found.only_nulls():
+        if value_range.only_nulls():
             return False  # a key holds no NULL
-        if bounds is None or found.low is None or found.high is None:
+        if bounds is None or value_range.low is None or value_range.high is None:
             return True
-        return bool(found.low <= bounds[1] and bounds[0] <= found.high)
+        return bool(value_range.low <= bounds[1] and bounds[0] <= value_range.high)
 
     def goes(self, batch: pa.RecordBatch) -> pa.Array:
         if len(self._names) == 1:
@@ -127,9 +127,11 @@ class KeyMatch(RowMatcher):
             [_comparable(batch.column(name)) for name in self._names], names=self._columns
         )
         rows = rows.append_column(_ROW, pa.array(range(batch.num_rows), pa.int64()))
-        found = rows.join(self._keys, keys=self._columns, join_type="left semi", use_threads=False)
+        matching = rows.join(
+            self._keys, keys=self._columns, join_type="left semi", use_threads=False
+        )
         return pc.is_in(
-            pa.array(range(batch.num_rows), pa.int64()), value_set=found[_ROW].combine_chunks()
+            pa.array(range(batch.num_rows), pa.int64()), value_set=matching[_ROW].combine_chunks()
         )
 
 
@@ -146,8 +148,8 @@ def _comparable(values: Any) -> Any:
 def _bounds(values: Any) -> tuple[Any, Any] | None:
     """The smallest and the largest key, in the values of `literals.exact`; None = not known."""
     try:
-        found = pc.min_max(values).as_py()
-        return exact(found["min"], values.type), exact(found["max"], values.type)
+        extremes = pc.min_max(values).as_py()
+        return exact(extremes["min"], values.type), exact(extremes["max"], values.type)
     except (pa.ArrowException, ValueError, TypeError):
         return None
 
@@ -179,15 +181,15 @@ class Replaced:
             return False, ()
         if not any(pc.any(self.rows.goes(batch)).as_py() for batch in self.read(file)):
             return False, ()
-        made = self.write()
+        files = self.write()
         try:
             for batch in self._staying(file):
-                made.write(batch)
-            made.finish()
+                files.write(batch)
+            files.finish()
         except BaseException:
-            made.drop()
+            files.drop()
             raise
-        return True, tuple(made.files)
+        return True, tuple(files.files)
 
     def _staying(self, file: TableFile) -> Iterator[pa.RecordBatch]:
         for batch in self.read(file):
@@ -213,12 +215,12 @@ def file_rows(
     """
     texts = dict(file.partition)
     inside = pa.schema([field for field in columns if field.name not in partition_by])
-    wanted = ReadRequest(inside, inside, None, FetchSize(), None, file.path)
-    with fs.open_input_file(file.path) as opened:
-        for batch in _PARQUET.batches(opened, file.path, {}, wanted):
+    request = ReadRequest(inside, inside, None, FetchSize(), None, file.path)
+    with fs.open_input_file(file.path) as stream:
+        for batch in _PARQUET.batches(stream, file.path, {}, request):
             rows = _row_batch(batch, columns, partition_by, texts, file.path)
             if not as_stored:
-                filled = [with_blanks(*each) for each in zip(rows.columns, columns, strict=True)]
+                filled = [with_blanks(*pair) for pair in zip(rows.columns, columns, strict=True)]
                 rows = pa.RecordBatch.from_arrays(filled, schema=columns)
             yield rows
 
@@ -230,20 +232,20 @@ def _row_batch(
     texts: dict[str, str | None],
     path: str,
 ) -> pa.RecordBatch:
-    made = []
+    arrays = []
     for field in columns:
         number = batch.schema.get_field_index(field.name)
         if field.name in partition_by:
             value = partition_value(field.name, texts.get(field.name), field.type)
-            made.append(pa.repeat(value, batch.num_rows))
+            arrays.append(pa.repeat(value, batch.num_rows))
         elif number < 0:
-            made.append(pa.nulls(batch.num_rows, field.type))
+            arrays.append(pa.nulls(batch.num_rows, field.type))
         else:
             values = batch.column(number)
             try:
-                made.append(cast_exactly(values, field.type, declared=True))
+                arrays.append(cast_exactly(values, field.type, declared=True))
             except InexactError as error:
                 raise TargetError(
                     f"{path}: column {field.name!r} is {values.type} there and does not fit {field.type}: {error}"
                 ) from error
-    return pa.RecordBatch.from_arrays(made, schema=columns)
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)

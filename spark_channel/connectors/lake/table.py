@@ -266,8 +266,8 @@ def exact_columns(
     def exact(kind: pa.DataType, column: str) -> pa.DataType:
         if types.is_dictionary(kind):
             return exact(kind.value_type, column)
-        if (own := own_type(kind)) is not None:
-            return own
+        if (exact_kind := own_type(kind)) is not None:
+            return exact_kind
         if kind in _KEPT or (types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision):
             return kind
         if kind == pa.float16():
@@ -349,7 +349,7 @@ def _nested(wide: pa.DataType, narrow: pa.DataType) -> bool:
     return False
 
 
-def check_partition_column(field: pa.Field, shown: str) -> None:
+def check_partition_column(field: pa.Field, label: str) -> None:
     """
     Raises:
         SchemaError: its values have no text that every reader reads alike.
@@ -363,7 +363,7 @@ def check_partition_column(field: pa.Field, shown: str) -> None:
     ):
         return
     raise SchemaError(
-        f"partition column {field.name!r} of {shown} is {kind}; "
+        f"partition column {field.name!r} of {label} is {kind}; "
         "whole numbers, texts, dates and booleans can be partition columns here"
     )
 
@@ -394,7 +394,7 @@ Widen = Callable[[pa.Field, pa.DataType], pa.Field | None]
 
 
 def match(
-    schema: pa.Schema, columns: pa.Schema, shown: str, widen: Widen
+    schema: pa.Schema, columns: pa.Schema, label: str, widen: Widen
 ) -> tuple[dict[str, str], list[pa.Field], list[pa.Field]]:
     """(the rows' name of each of the table's columns that they have, the rows' columns that the table lacks, columns
     of the table as they must become to hold the rows).
@@ -402,32 +402,32 @@ def match(
     Raises:
         SchemaError: a type that its column cannot hold exactly, or a column that must not be NULL is missing.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     new: list[pa.Field] = []
     wider: list[pa.Field] = []
-    spelled = match_names(schema.names, columns.names, shown)
+    spelled = match_names(schema.names, columns.names, label)
     for field in schema:
         name = spelled.get(field.name)
         if name is None:
-            _check_new(field.name, schema, columns, shown)
+            _check_new(field.name, schema, columns, label)
             new.append(field)
             continue
-        there = columns.field(name)
-        if not holds(there.type, field.type):
-            wide = widen(there, field.type)
-            if wide is None or not (holds(wide.type, there.type) and holds(wide.type, field.type)):
+        column = columns.field(name)
+        if not holds(column.type, field.type):
+            wide = widen(column, field.type)
+            if wide is None or not (holds(wide.type, column.type) and holds(wide.type, field.type)):
                 raise SchemaError(
-                    f"column {field.name!r} is {field.type}, and {shown} has it as {there.type}, which does not hold "
+                    f"column {field.name!r} is {field.type}, and {label} has it as {column.type}, which does not hold "
                     "every value; cast it first"
                 )
             wider.append(wide)
-        found[name] = field.name
-    missing = [field.name for field in columns if field.name not in found and not field.nullable]
+        names[name] = field.name
+    missing = [field.name for field in columns if field.name not in names and not field.nullable]
     if missing:
         raise SchemaError(
-            f"{shown} needs a value in column {missing[0]!r}, which the rows lack; add the column"
+            f"{label} needs a value in column {missing[0]!r}, which the rows lack; add the column"
         )
-    return found, new, wider
+    return names, new, wider
 
 
 LENGTH_NOTE = "__CHAR_VARCHAR_TYPE_STRING"
@@ -443,8 +443,8 @@ def is_length(note: str) -> bool:
 def char_length(field: pa.Field) -> int | None:
     """The length of a CHAR; None: another type."""
     note = (field.metadata or {}).get(LENGTH_NOTE.encode(), b"").decode()
-    found = _LENGTH.fullmatch(note)
-    return None if found is None or found[1] != "char" else int(found[2])
+    length_match = _LENGTH.fullmatch(note)
+    return None if length_match is None or length_match[1] != "char" else int(length_match[2])
 
 
 def with_blanks(values: pa.Array, field: pa.Field) -> pa.Array:
@@ -467,58 +467,58 @@ def check_no_char(names: Iterable[str], columns: pa.Schema, option: str) -> None
             )
 
 
-def _of_length(values: pa.Array, field: pa.Field, shown: str) -> pa.Array:
+def _of_length(values: pa.Array, field: pa.Field, label: str) -> pa.Array:
     """The values of a CHAR(n), with blanks to its length as Spark writes them, or of a VARCHAR(n).
 
     Raises:
         TargetError: a longer value. Spark would cut blanks at its end.
     """
     note = (field.metadata or {}).get(LENGTH_NOTE.encode(), b"").decode()
-    found = _LENGTH.fullmatch(note)
-    if found is None:
+    note_match = _LENGTH.fullmatch(note)
+    if note_match is None:
         return values
-    kind, length = found[1], int(found[2])
+    kind, length = note_match[1], int(note_match[2])
     counts = pc.utf8_length(values)
     longer = pc.index(pc.greater(counts, length), True).as_py()
     if longer >= 0:
         text = values[longer].as_py()
         raise TargetError(
-            f"column {field.name!r} is {note} in {shown}, and a row has {counts[longer]} characters in it: "
+            f"column {field.name!r} is {note} in {label}, and a row has {counts[longer]} characters in it: "
             f"{text[:_SHOWN]!r}. Shorten the value, or change the column's type to STRING in Spark"
         )
     return pc.utf8_rpad(values, length, " ") if kind == "char" else values
 
 
-def _check_new(name: str, schema: pa.Schema, columns: pa.Schema, shown: str) -> None:
+def _check_new(name: str, schema: pa.Schema, columns: pa.Schema, label: str) -> None:
     """Tables do not distinguish names by case."""
     others = [other for other in (*columns.names, *schema.names) if other != name]
     for other in others:
         if other.lower() == name.lower():
             raise SchemaError(
-                f"columns {other!r} and {name!r} are both column {name.lower()!r} of {shown}; rename one"
+                f"columns {other!r} and {name!r} are both column {name.lower()!r} of {label}; rename one"
             )
 
 
 def conform(
-    batch: pa.RecordBatch, columns: pa.Schema, names: Sequence[str], shown: str
+    batch: pa.RecordBatch, columns: pa.Schema, names: Sequence[str], label: str
 ) -> pa.RecordBatch:
     """`batch`, whose columns `names` are those of `columns`, in the table's types.
 
     Raises:
         TargetError: a value that does not fit, or NULL where the table has none.
     """
-    made = []
+    arrays = []
     for field, name in zip(columns, names, strict=True):
         values = batch.column(batch.schema.get_field_index(name))
         if not field.nullable and values.null_count:
-            raise TargetError(f"column {name!r} holds NULL, and {shown} does not allow it")
-        if place := null_inside(values, field.type, name):
-            raise TargetError(f"column {place!r} holds NULL, and {shown} does not allow it")
+            raise TargetError(f"column {name!r} holds NULL, and {label} does not allow it")
+        if null_path := null_inside(values, field.type, name):
+            raise TargetError(f"column {null_path!r} holds NULL, and {label} does not allow it")
         try:
-            made.append(_of_length(cast_exactly(values, field.type), field, shown))
+            arrays.append(_of_length(cast_exactly(values, field.type), field, label))
         except InexactError as error:
             raise TargetError(
-                f"column {name!r} holds a value that does not fit {field.type} of {shown}: {error}; "
+                f"column {name!r} holds a value that does not fit {field.type} of {label}: {error}; "
                 "cast or truncate it first"
             ) from error
-    return pa.RecordBatch.from_arrays(made, schema=columns)
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)

@@ -84,7 +84,7 @@ class DataFileEncoder(RowGroupEncoder):
         A bound of None is not known. A column whose NULLs are not known is left out.
         """
         metadata = self._metadata[0]
-        found = {}
+        statistics = {}
         for column, number in enumerate(leaf_columns(self._schema)):
             field = self._schema.field(number)
             if pa.types.is_nested(field.type):
@@ -97,17 +97,17 @@ class DataFileEncoder(RowGroupEncoder):
                 continue
             nulls = sum(chunk.null_count for chunk in chunks)
             low, high = _bounds(field.type, chunks)
-            found[field.name] = [low, high, nulls]
-        return found
+            statistics[field.name] = [low, high, nulls]
+        return statistics
 
 
 def _bounds(kind: pa.DataType, chunks: Sequence[Any]) -> tuple[Any, Any]:
-    known = [chunk for chunk in chunks if chunk.has_min_max]
+    with_bounds = [chunk for chunk in chunks if chunk.has_min_max]
     if not (pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_string(kind)):
         return None, None
-    if not known or any(not chunk.has_min_max and chunk.num_values for chunk in chunks):
+    if not with_bounds or any(not chunk.has_min_max and chunk.num_values for chunk in chunks):
         return None, None
-    low, high = min(chunk.min for chunk in known), max(chunk.max for chunk in known)
+    low, high = min(chunk.min for chunk in with_bounds), max(chunk.max for chunk in with_bounds)
     if isinstance(low, str) and max(len(low), len(high)) > _LONGEST_TEXT:
         return None, None
     return (low.isoformat(), high.isoformat()) if isinstance(low, date) else (low, high)
@@ -147,13 +147,13 @@ class Run:
     def _beside(self, ending: str) -> str:
         return posixpath.join(self.base, LOG, _RUNS, f"{self.name}.{ending}")
 
-    def begin(self, held: HeldClaim, process: str) -> None:
-        identity = held.identity
+    def begin(self, claim: HeldClaim, process: str) -> None:
+        identity = claim.identity
         about = {
-            "job": held.owner,
+            "job": claim.owner,
             "identity": [identity.kind, identity.name, identity.version],
-            "epoch": held.epoch,
-            "position": held.position,
+            "epoch": claim.epoch,
+            "position": claim.position,
             "process": process,
             "started": utc_now().isoformat(timespec="seconds"),
         }
@@ -161,13 +161,13 @@ class Run:
 
     def _put(self, ending: str, data: bytes) -> None:
         """Another run may remove the folder as empty while this one makes it."""
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             try:
                 self.store.make(posixpath.dirname(self._beside(ending)))
                 self.store.put(self._beside(ending), data)
                 return
             except FileNotFoundError:
-                if not left:
+                if not tries_left:
                     raise
 
     def is_live(self) -> bool:
@@ -200,32 +200,32 @@ class Run:
         if raw is None:
             return None
         try:
-            found = json.loads(raw)
+            note = json.loads(raw)
         except (ValueError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+        return note if isinstance(note, dict) else None
 
     def held(self, target: str) -> HeldClaim | None:
         """The claim that the run began with; None = its note is gone or damaged."""
-        found = self.about()
+        note = self.about()
         try:
-            assert found is not None
-            identity = Identity(target, *found["identity"])
-            return HeldClaim(identity, str(found["job"]), int(found["epoch"]), found["position"])
+            assert note is not None
+            identity = Identity(target, *note["identity"])
+            return HeldClaim(identity, str(note["job"]), int(note["epoch"]), note["position"])
         except (AssertionError, KeyError, TypeError, ValueError):
             return None
 
-    def is_dead(self, held: HeldClaim) -> bool:
+    def is_dead(self, run_claim: HeldClaim) -> bool:
         """Whether the run's process is known to be gone; see `connectors.base.claims.is_alive`. Notes a doubt."""
-        found = self.about()
-        if found is None:
+        note = self.about()
+        if note is None:
             return False  # it has ended since it was found, and took its notes away
         claim = Claim(
-            held.identity,
-            held.owner,
-            held.epoch,
-            process=str(found.get("process", "")),
-            beat_at=self._time(self._beside("json")) or str(found.get("started", "")),
+            run_claim.identity,
+            run_claim.owner,
+            run_claim.epoch,
+            process=str(note.get("process", "")),
+            beat_at=self._time(self._beside("json")) or str(note.get("started", "")),
             doubted_at=self._time(self._beside("doubted")),
         )
         liveness = is_alive(claim, utc_now().isoformat(timespec="seconds"))
@@ -240,11 +240,11 @@ class Run:
     def remove(self, keep: Collection[str] = ()) -> None:
         """Remove the run's files but `keep` (relative to the table), then its notes."""
         self.end()
-        kept = {posixpath.join(self.base, path) for path in keep}
-        there = [info for info in self.store.entries(self.folder, recursive=True) if info.is_file]
-        if any(info.path in kept for info in there):
-            self.store.remove_many([info.path for info in there if info.path not in kept])
-        elif self.store.exists(self.folder) or there:
+        kept_paths = {posixpath.join(self.base, path) for path in keep}
+        files = [info for info in self.store.entries(self.folder, recursive=True) if info.is_file]
+        if any(info.path in kept_paths for info in files):
+            self.store.remove_many([info.path for info in files if info.path not in kept_paths])
+        elif self.store.exists(self.folder) or files:
             self.store.remove_tree(self.folder)
             self.store.remove_empty(posixpath.dirname(self.folder))
         # Whoever still finds the note "json" has read "publishing" before: see `all_runs`.
@@ -301,10 +301,12 @@ def all_runs(store: Store, base: str, data: str, target: str) -> tuple[list[Foun
     ]
     runs = [Run(store, base, data, name) for name in names]
     publishing = {run.name: tuple(run.publishing()) for run in runs}
-    found = [(run, run.held(target)) for run in runs]
+    runs_with_claims = [(run, run.held(target)) for run in runs]
     every = {path for paths in publishing.values() for path in paths}
     return [
-        FoundRun(run, held, publishing[run.name]) for run, held in found if held is not None
+        FoundRun(run, claim, publishing[run.name])
+        for run, claim in runs_with_claims
+        if claim is not None
     ], every
 
 
@@ -343,9 +345,9 @@ class FileSet:
     """Writes rows into new data files of a run."""
 
     def __init__(
-        self, run: Run, layout: Layout, options: LakeWriteOptions, prefix: str, shown: str
+        self, run: Run, layout: Layout, options: LakeWriteOptions, prefix: str, label: str
     ) -> None:
-        self._run, self._layout, self._options, self._shown = run, layout, options, shown
+        self._run, self._layout, self._options, self._shown = run, layout, options, label
         self._prefix = f"{prefix}-{uuid4().hex[:8]}"
         self._open: dict[Partition, _Open] = {}
         self.files: list[NewFile] = []
@@ -356,39 +358,46 @@ class FileSet:
         for partition, rows in _parts(batch, self._layout, self._shown):
             self.write_into(partition, rows)
         while (
-            sum(each.encoder.held_bytes for each in self._open.values()) > _MOST_HELD
+            sum(open_file.encoder.held_bytes for open_file in self._open.values()) > _MOST_HELD
             and len(self._open) > 1
         ):
-            self._finish(max(self._open, key=lambda each: self._open[each].encoder.held_bytes))
+            self._finish(
+                max(self._open, key=lambda partition: self._open[partition].encoder.held_bytes)
+            )
 
     def write_into(self, partition: Partition, rows: pa.RecordBatch) -> None:
         """Rows of one partition, in the columns of its files."""
-        found = self._open.get(partition) or self._begin(partition)
-        found.encoder.write(rows)
-        if found.stream.tell() + found.encoder.held_bytes >= self._options.max_bytes_per_file:
+        open_file = self._open.get(partition) or self._begin(partition)
+        open_file.encoder.write(rows)
+        if (
+            open_file.stream.tell() + open_file.encoder.held_bytes
+            >= self._options.max_bytes_per_file
+        ):
             self._finish(partition)
 
     def _begin(self, partition: Partition) -> _Open:
         if len(self._open) >= _MOST_OPEN:
-            self._finish(max(self._open, key=lambda each: self._open[each].encoder.held_bytes))
+            self._finish(max(self._open, key=lambda other: self._open[other].encoder.held_bytes))
         name = f"{self._prefix}-{len(self.begun):03d}.{self._options.compression}.parquet"
         path = posixpath.join(self._run.folder, name)
         self._run.store.make(self._run.folder)
         self.begun.append(path)
         stream = self._run.store.create(path)
-        found = _Open(stream, DataFileEncoder(stream, self._layout.in_files, self._options), path)
-        self._open[partition] = found
-        return found
+        open_file = _Open(
+            stream, DataFileEncoder(stream, self._layout.in_files, self._options), path
+        )
+        self._open[partition] = open_file
+        return open_file
 
     def _finish(self, partition: Partition) -> None:
-        found = self._open[partition]
-        found.encoder.finish()
-        self._run.store.seal(found.stream)
+        open_file = self._open[partition]
+        open_file.encoder.finish()
+        self._run.store.seal(open_file.stream)
         del self._open[partition]
-        size = self._run.store.info(found.path).size or 0
-        path = posixpath.relpath(found.path, self._run.base)
+        size = self._run.store.info(open_file.path).size or 0
+        path = posixpath.relpath(open_file.path, self._run.base)
         self.files.append(
-            NewFile(path, found.encoder.rows, size, partition, found.encoder.statistics)
+            NewFile(path, open_file.encoder.rows, size, partition, open_file.encoder.statistics)
         )
 
     def finish(self) -> None:
@@ -398,10 +407,10 @@ class FileSet:
             self._run.store.sync(self._run.folder)
 
     def drop(self) -> None:
-        for found in self._open.values():
-            found.encoder.abandon()
+        for open_file in self._open.values():
+            open_file.encoder.abandon()
             try:
-                found.stream.close()
+                open_file.stream.close()
             except (OSError, pa.ArrowException):
                 pass  # its rows are dropped either way
         self._open = {}
@@ -410,20 +419,20 @@ class FileSet:
 
 
 def _parts(
-    batch: pa.RecordBatch, layout: Layout, shown: str
+    batch: pa.RecordBatch, layout: Layout, label: str
 ) -> Iterator[tuple[Partition, pa.RecordBatch]]:
     """The rows of each partition."""
     names = layout.partition_by
     if not batch.num_rows:
         return
-    rest = batch.select(layout.in_files.names)
+    rows = batch.select(layout.in_files.names)
     if not names:
-        yield (), rest
+        yield (), rows
         return
     # By numbers: Arrow takes some names for paths.
     columns = [str(number) for number in range(len(names))]
     keys = pa.table(
-        [_as_text(batch.column(name), name, layout, shown) for name in names], names=columns
+        [_as_text(batch.column(name), name, layout, label) for name in names], names=columns
     )
     keys = keys.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
     groups = keys.group_by(columns, use_threads=False).aggregate([("row", "list")])
@@ -432,14 +441,14 @@ def _parts(
             (name, groups.column(column)[number].as_py())
             for name, column in zip(names, columns, strict=True)
         )
-        yield partition, rest.take(groups.column("row_list")[number].values)
+        yield partition, rows.take(groups.column("row_list")[number].values)
 
 
-def _as_text(values: pa.Array, name: str, layout: Layout, shown: str) -> pa.Array:
+def _as_text(values: pa.Array, name: str, layout: Layout, label: str) -> pa.Array:
     texts = values.cast(pa.string())
     if layout.empty_text_is_null and pc.any(pc.equal(texts, "")).as_py():
         raise TargetError(
-            f"partition column {name!r} holds the empty text, which {shown} could not distinguish from NULL; "
+            f"partition column {name!r} holds the empty text, which {label} could not distinguish from NULL; "
             "write NULL or another text"
         )
     return texts

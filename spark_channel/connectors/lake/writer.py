@@ -78,8 +78,8 @@ class LakeWriter(LakeMerger):
         if not files:
             return ""
         part = "rows in up to " if self.options.replace_where is not None else ""
-        what = f"{part}{counted(files, 'file')}"
-        return f"{what} of a table that spark-channel has not overwritten before"
+        content = f"{part}{counted(files, 'file')}"
+        return f"{content} of a table that spark-channel has not overwritten before"
 
     def stream_progress(self, stream: str) -> StreamProgress | None:
         lake = self.lake()
@@ -93,10 +93,10 @@ class LakeWriter(LakeMerger):
 
         def change(state: TableState | None) -> Change | None:
             identity = Identity(lake.shown, "stream", stream)
-            found = None if state is None else state.claim(identity, "")
-            if found is None:
+            claim = None if state is None else state.claim(identity, "")
+            if claim is None:
                 return None
-            return Change("reset", protocol.forget(found), operation="release")
+            return Change("reset", protocol.forget(claim), operation="release")
 
         with writing(lake.shown):
             if (table := lake.open()) is not None:
@@ -110,31 +110,31 @@ class LakeWriter(LakeMerger):
 
     def forget_claims(self, claims: Sequence[KeptClaim]) -> list[KeptClaim]:
         lake, job = self.lake(), f"forget-{uuid4().hex[:12]}"
-        done: list[KeptClaim] = []
+        forgotten: list[KeptClaim] = []
 
         def change(state: TableState | None) -> Change | None:
             if state is None:
                 return None
-            names = [ClaimName(each.kind, each.name, each.versions) for each in claims]
-            asked = {each.key: each for each in claims}
-            done[:] = []
-            for there in state.kept(lake.shown, names):
-                if there.is_held or there.key not in asked:
+            names = [ClaimName(claim.kind, claim.name, claim.versions) for claim in claims]
+            by_key = {claim.key: claim for claim in claims}
+            forgotten[:] = []
+            for existing in state.kept(lake.shown, names):
+                if existing.is_held or existing.key not in by_key:
                     continue
-                versions = overlap(there.versions, asked[there.key].versions)
-                if bool(versions) == bool(there.versions):
-                    done.append(replace(there, versions=versions))
-            if not done:
+                versions = overlap(existing.versions, by_key[existing.key].versions)
+                if bool(versions) == bool(existing.versions):
+                    forgotten.append(replace(existing, versions=versions))
+            if not forgotten:
                 return None
             identity = Identity(lake.shown, "job", job)
             at = utc_now().isoformat(timespec="seconds")
             claim = Claim(identity, job, state="published", published_at=at)
-            return Change(job, claim, operation="forget", forgotten=tuple(done))
+            return Change(job, claim, operation="forget", forgotten=tuple(forgotten))
 
         with writing(lake.shown):
             if (table := lake.open()) is not None:
                 self.commit_loop(lake, change, table)
-        return done
+        return forgotten
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
         self._check_mode(context)
@@ -187,28 +187,28 @@ class LakeWriter(LakeMerger):
             position = context.stream[1] if context.stream else None
             process = "" if context.stream is not None else own_process()
             # Another run of a job has another name, so that none needs to be kept out before the publish.
-            seen = table if identity.kind == "job" else None
-            if seen is not None and seen.claim(identity, context.job) is not None:
-                seen = None
-            if table is None or seen is not None:
-                held = HeldClaim(identity, context.job, 0, position, follows=context.follows)
+            unchanged = table if identity.kind == "job" else None
+            if unchanged is not None and unchanged.claim(identity, context.job) is not None:
+                unchanged = None
+            if table is None or unchanged is not None:
+                claim = HeldClaim(identity, context.job, 0, position, follows=context.follows)
             else:
-                taken = self._take(lake, table, context, identity, process)
-                if taken.held is None:
+                decision = self._take(lake, table, context, identity, process)
+                if decision.held is None:
                     # The driver that published may have died right after.
                     self._tidy(lake, context.job)
-                    return replace(plan, published_at=taken.published_at or "an unknown time")
-                held = taken.held
+                    return replace(plan, published_at=decision.published_at or "an unknown time")
+                claim = decision.held
             plan = replace(
                 plan,
-                held=held,
-                run=new_run_name(context.job, held.epoch),
+                held=claim,
+                run=new_run_name(context.job, claim.epoch),
                 place=self.place(lake),
-                table="" if seen is None else seen.identity,
+                table="" if unchanged is None else unchanged.identity,
             )
             try:
-                self.run_of(lake, plan).begin(held, process)
-                self._remove_ended(lake, seen=seen)
+                self.run_of(lake, plan).begin(claim, process)
+                self._remove_ended(lake, seen=unchanged)
             except BaseException:
                 self._give_back(lake, plan)
                 raise
@@ -226,7 +226,10 @@ class LakeWriter(LakeMerger):
             columns = lake.planned_columns(defined, ())
             partition_by = find_names(options.partition_by or (), columns, "partitionBy")
             columns = lake.planned_columns(defined, partition_by)
-            names = {field.name: given.name for field, given in zip(columns, schema, strict=True)}
+            names = {
+                field.name: field_given.name
+                for field, field_given in zip(columns, schema, strict=True)
+            }
         else:
             removes = context.overwrite or options.write_mode == "upsert"
             table.check_writable(removes=removes)
@@ -294,12 +297,14 @@ class LakeWriter(LakeMerger):
                 takes="columns",
             )
         schema = with_not_null(schema, definition)
-        names, comments, left = notes_of(definition, schema, is_full=not keys_only)
+        names, comments, left_out = notes_of(definition, schema, is_full=not keys_only)
         comment = None if keys_only else definition.comment
         notes = TableNotes(names, comment, tuple(comments.items()))
-        if left:
-            _log.warning("%s is made without %s: the format has none", lake.shown, "; ".join(left))
-        self.left_out = tuple(left)
+        if left_out:
+            _log.warning(
+                "%s is made without %s: the format has none", lake.shown, "; ".join(left_out)
+            )
+        self.left_out = tuple(left_out)
         return schema, notes
 
     def _matched(
@@ -309,14 +314,14 @@ class LakeWriter(LakeMerger):
         mode = self.options.on_schema_change
 
         def widen(column: pa.Field, kind: pa.DataType) -> pa.Field | None:
-            found = (
+            matched = (
                 table.wider(column, kind) if column.name not in table.partition_columns else None
             )
-            if mode == "evolve" and found is not None:
-                return found
+            if mode == "evolve" and matched is not None:
+                return matched
             advice = (
                 "onSchemaChange=evolve widens the column"
-                if found is not None
+                if matched is not None
                 else table.retyped(column, kind)
             )
             advices.append(advice)
@@ -326,7 +331,9 @@ class LakeWriter(LakeMerger):
         try:
             names, new, wider = match(schema, table.columns, lake.shown, widen)
         except SchemaError as error:
-            raise SchemaError(f"{error}{''.join(f', or: {each}' for each in advices)}") from None
+            raise SchemaError(
+                f"{error}{''.join(f', or: {advice}' for advice in advices)}"
+            ) from None
         if not names and mode == "ignore":
             raise SchemaError(
                 f"{lake.shown} has none of the rows' columns, which are {', '.join(schema.names)}: name another table, "
@@ -345,20 +352,20 @@ class LakeWriter(LakeMerger):
             )
         return table.planned_new([field.with_nullable(True) for field in new]) if new else []
 
-    def _check_partitions(self, table: TableState, shown: str) -> tuple[str, ...]:
-        asked = self.options.partition_by
-        there = table.partition_columns
-        if asked is not None and [name.lower() for name in asked] != [
-            name.lower() for name in there
+    def _check_partitions(self, table: TableState, label: str) -> tuple[str, ...]:
+        columns_asked = self.options.partition_by
+        columns = table.partition_columns
+        if columns_asked is not None and [name.lower() for name in columns_asked] != [
+            name.lower() for name in columns
         ]:
             raise OptionError(
-                f"option 'partitionBy' got {', '.join(asked)!r}, and {shown} is partitioned "
-                f"by {', '.join(there) or 'nothing'}; omit the option, which is for new tables",
+                f"option 'partitionBy' got {', '.join(columns_asked)!r}, and {label} is partitioned "
+                f"by {', '.join(columns) or 'nothing'}; omit the option, which is for new tables",
                 option="partitionBy",
-                got=", ".join(asked),
-                takes=", ".join(there),
+                got=", ".join(columns_asked),
+                takes=", ".join(columns),
             )
-        return there
+        return columns
 
     def _within(self, columns: pa.Schema) -> Condition | None:
         if self.options.replace_where is None:
@@ -366,7 +373,7 @@ class LakeWriter(LakeMerger):
         from spark_channel.connectors.files.where import parse_where
 
         try:
-            found = parse_where(self.options.replace_where, columns)
+            condition = parse_where(self.options.replace_where, columns)
         except OptionError as error:
             raise OptionError(
                 str(error).replace("'where'", "'replaceWhere'"),
@@ -374,8 +381,8 @@ class LakeWriter(LakeMerger):
                 got=error.got,
                 takes=error.takes,
             ) from None
-        check_no_char(found.columns, columns, "replaceWhere")
-        return found
+        check_no_char(condition.columns, columns, "replaceWhere")
+        return condition
 
     def _take(
         self,
@@ -386,18 +393,18 @@ class LakeWriter(LakeMerger):
         process: str,
     ) -> protocol.ClaimDecision:
         position = context.stream[1] if context.stream else None
-        taken: list[protocol.ClaimDecision] = []
+        decisions: list[protocol.ClaimDecision] = []
 
         def change(state: TableState | None) -> Change | None:
             if state is None:
                 raise TargetError(
                     f"{lake.shown} was dropped while a write to it began; run it again"
                 )
-            found = state.claim(identity, context.job)
+            current = state.claim(identity, context.job)
             now = utc_now().isoformat(timespec="seconds")
-            taken[:] = [
+            decisions[:] = [
                 protocol.take(
-                    found,
+                    current,
                     identity,
                     context.job,
                     position=position,
@@ -406,32 +413,32 @@ class LakeWriter(LakeMerger):
                     now=now,
                 )
             ]
-            claim = taken[0].claim
+            claim = decisions[0].claim
             return None if claim is None else Change(context.job, claim, operation="claim")
 
         self.commit_loop(lake, change, table)
-        if taken[0].overtaken is not None:
+        if decisions[0].overtaken is not None:
             _log.warning(
                 "job %s takes the claim on %s over from run %s",
                 context.job,
                 lake.shown,
-                taken[0].overtaken.owner,
+                decisions[0].overtaken.owner,
             )
-        return taken[0]
+        return decisions[0]
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         assert isinstance(plan, LakePlan)
-        run, shown = None, ""
+        run, label = None, ""
         if plan.published_at is None:
             lake = self.lake(plan.place)
-            run, shown = self.run_of(lake, plan), lake.shown
+            run, label = self.run_of(lake, plan), lake.shown
         return LakeTask(
             run,
             plan.rows,
             self.options,
             task,
             attempt,
-            shown=shown,
+            shown=label,
             key=plan.key,
             within=plan.within,
         )

@@ -86,8 +86,8 @@ def stored_at(options: MongoAddress, failure: type[ChannelError]) -> Stored:
             names.add(f"set {hello['setName']} of {sorted(map(str, hello.get('hosts', ())))}")
         elif hello.get("topologyVersion"):
             names.add(f"process {hello['topologyVersion'].get('processId')}")
-        there = documents.database.list_collections(filter={"name": documents.name})
-        is_view = any(each.get("type") == "view" for each in there)
+        collections = documents.database.list_collections(filter={"name": documents.name})
+        is_view = any(collection.get("type") == "view" for collection in collections)
     parts = frozenset({(options.database_name, options.collection)})
     return Stored("mongodb", frozenset(names), parts, complete=not is_view)
 
@@ -97,8 +97,8 @@ def explained(options: MongoAddress, failure: type[ChannelError]) -> Iterator[No
     try:
         yield
     except OperationFailure as error:
-        why = _DENIED.get(error.code or 0)
-        hint = f"; {why}: check 'user', 'password' and 'authSource'" if why else ""
+        reason = _DENIED.get(error.code or 0)
+        hint = f"; {reason}: check 'user', 'password' and 'authSource'" if reason else ""
         raise failure(
             f"{options.address}: {options.hide(str(error.details or error))[:500]}{hint}"
         ) from options.hidden(error)
@@ -152,7 +152,7 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return plain(value)
     if isinstance(value, list):
-        return [each if type(each) in _AS_IT_IS else _plain(each) for each in value]
+        return [item if type(item) in _AS_IT_IS else _plain(item) for item in value]
     if isinstance(value, ObjectId):
         return str(value)
     if isinstance(value, Int64):
@@ -198,7 +198,7 @@ class Encoder:
         return [name for name, *_ in self._columns]
 
     def document(self, row: dict[str, Any]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         for name, path, declared, wide in self._columns:
             value = row[name]
             if value is not None:
@@ -212,13 +212,13 @@ class Encoder:
                     ) from None
                 if wide and declared is None:
                     value = Int64(value)
-            inside = made
+            inside = document
             for part in path[:-1]:
                 inside = inside.setdefault(part, {})
                 if not isinstance(inside, dict):
                     raise ValueError(f"column {name!r}: {part!r} is a value, not a document")
             inside[path[-1]] = value
-        return made
+        return document
 
     def _bson(self, value: object) -> Any:
         if isinstance(value, (datetime, date)):
@@ -228,8 +228,8 @@ class Encoder:
         if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
             raise ValueError(f"{value} does not fit 64 bits")
         if isinstance(value, dict):
-            return {name: self._bson(each) for name, each in value.items()}
-        return [self._bson(each) for each in value] if isinstance(value, list) else value
+            return {name: self._bson(item) for name, item in value.items()}
+        return [self._bson(item) for item in value] if isinstance(value, list) else value
 
     def _instant(self, value: datetime | date) -> datetime:
         if not isinstance(value, datetime):
@@ -246,18 +246,18 @@ class Encoder:
         )
 
     def _declared(self, value: object, declared: str) -> Any:
-        kind, _, rest = declared.partition(":")
+        kind, _, details = declared.partition(":")
         if kind == "array":
-            return self._array(value, rest)
+            return self._array(value, details)
         if value == "" and kind not in ("string", "binary"):
             return None
         return getattr(self, f"_as_{kind.lower()}")(value)
 
-    def _array(self, value: object, rest: str) -> list[Any]:
-        """`rest` is the separator, a colon, and the type of the items."""
+    def _array(self, value: object, details: str) -> list[Any]:
+        """`details` is the separator, a colon, and the type of the items."""
         if isinstance(value, list):
-            return [self._bson(each) for each in value]
-        separator, _, item = rest.rpartition(":") if rest.count(":") else (rest, "", "")
+            return [self._bson(item) for item in value]
+        separator, _, item = details.rpartition(":") if details.count(":") else (details, "", "")
         texts = self._as_string(value).split(separator or ",") if value != "" else []
         return [self._declared(text, item) if item else text for text in texts]
 
@@ -270,10 +270,10 @@ class Encoder:
             ) from None
 
     def _as_int(self, value: object) -> int:
-        found = int(self._as_long(value))
-        if not -(2**31) <= found < 2**31:
-            raise ValueError(f"{found} does not fit 32 bits")
-        return found
+        number = int(self._as_long(value))
+        if not -(2**31) <= number < 2**31:
+            raise ValueError(f"{number} does not fit 32 bits")
+        return number
 
     def _as_long(self, value: object) -> Int64:
         number = _number(value)

@@ -49,15 +49,15 @@ def _url(value: object) -> str:
     text = str(value)
     if not _URL.fullmatch(text):
         raise ValueError(_TAKES)
-    hosts, _, rest = re.sub(r"[?#]", "/?", text.partition("://")[2]).partition("/")
-    if "@" in rest.partition("?")[0] or ("@" in rest and "@" not in hosts):
+    hosts, _, path = re.sub(r"[?#]", "/?", text.partition("://")[2]).partition("/")
+    if "@" in path.partition("?")[0] or ("@" in path and "@" not in hosts):
         # The part before the "/" would be taken for the host, and shown.
         raise ValueError(f"{_TAKES}; in a login / ? # @ : are written %2F %3F %23 %40 %3A")
     if "#" in text.partition("?")[0]:
         raise ValueError(f"{_TAKES}; in the name of a database # is written %23")
     _check_parameters(_FILE.sub("", text).partition("?")[2])
     return _FILE.sub(
-        lambda found: found[1] + quote(absolute_path(unquote_plus(found[2]), uri=False)), text
+        lambda match: match[1] + quote(absolute_path(unquote_plus(match[2]), uri=False)), text
     )
 
 
@@ -106,8 +106,8 @@ def _query(value: object) -> str:
 
 def query_document(text: str) -> dict[str, Any]:
     """The query document that extended JSON describes."""
-    found: dict[str, Any] = json.loads(text, object_hook=_special)
-    return found
+    document: dict[str, Any] = json.loads(text, object_hook=_special)
+    return document
 
 
 def _special(document: dict[str, Any]) -> object:
@@ -120,19 +120,19 @@ def _special(document: dict[str, Any]) -> object:
 
 def _is_regular(document: dict[str, Any]) -> bool:
     options = document.get("$options", "")
-    known = isinstance(options, str) and set(options) <= set("imsx")
-    return known and document.keys() <= {"$regex", "$options"}
+    has_options = isinstance(options, str) and set(options) <= set("imsx")
+    return has_options and document.keys() <= {"$regex", "$options"}
 
 
 def _field_types(value: object) -> dict[str, str]:
-    found = texts_by_name(value)
-    for name, kind in found.items():
+    types = texts_by_name(value)
+    for name, kind in types.items():
         word = kind.partition(":")[0]
         if word not in FIELD_TYPES:
             raise ValueError(
                 f"types for columns, each one of {', '.join(FIELD_TYPES)}; {name!r} has {kind!r}"
             )
-    return found
+    return types
 
 
 Query = Annotated[str, BeforeValidator(_query)]

@@ -50,13 +50,13 @@ class MongoReader(RecordReader):
     def _sampled(self) -> pa.Schema:
         with connected(self.options, SourceError) as documents:
             some = documents.find(self._filter()).limit(self.options.sample_rows)
-            found = inferred_schema(map(plain, islice(some, self.options.sample_rows)))
-        if not found.names:
+            schema = inferred_schema(map(plain, islice(some, self.options.sample_rows)))
+        if not schema.names:
             raise SourceError(
                 f"{self.options.address} has no documents that match, so its columns are not known: "
                 "name them with option 'schema', such as _id STRING, name STRING"
             )
-        return found
+        return schema
 
     def stored(self) -> Stored:
         return stored_at(self.options, SourceError)
@@ -74,7 +74,7 @@ class MongoReader(RecordReader):
             size = _document_bytes(documents)
             bounds = _bounds(documents, rows, advice) if advice > 1 and rows > 1 else []
         edges = [None, *bounds, None]
-        each = max(1, rows // (len(edges) - 1))
+        split_rows = max(1, rows // (len(edges) - 1))
         return [
             Split(
                 {
@@ -83,8 +83,8 @@ class MongoReader(RecordReader):
                     "to": _packed(end),
                     "document_bytes": size,
                 },
-                each,
-                each * size if size else None,
+                split_rows,
+                split_rows * size if size else None,
             )
             for start, end in pairwise(edges)
         ]
@@ -100,25 +100,25 @@ class MongoReader(RecordReader):
 
             def read(split: Split) -> Iterator[pa.RecordBatch]:
                 size = self._batch_rows(split)
-                for found in self._pages(documents, split, size):
-                    yield columns.batch([plain(each) for each in found])
+                for page in self._pages(documents, split, size):
+                    yield columns.batch([plain(document) for document in page])
 
             yield read
 
     def _batch_rows(self, split: Split) -> int:
-        each = split.params.get("document_bytes") or 1_000
-        rows = [_ROWS, max(1, _BYTES // each)]
+        document_bytes = split.params.get("document_bytes") or 1_000
+        rows = [_ROWS, max(1, _BYTES // document_bytes)]
         if self.fetch_size.rows is not None:
             rows.append(self.fetch_size.rows)
         if self.fetch_size.nbytes is not None:
-            rows.append(max(1, self.fetch_size.nbytes // each))
+            rows.append(max(1, self.fetch_size.nbytes // document_bytes))
         return max(1, min(rows))
 
     def _pages(
         self, documents: Documents, split: Split, size: int
     ) -> Iterator[list[dict[str, Any]]]:
         """Lists of at most `size` documents. After a lost connection or cursor it continues after the last one."""
-        place = _Place(_unpacked(split.params.get("from")), _unpacked(split.params.get("to")))
+        position = _Place(_unpacked(split.params.get("from")), _unpacked(split.params.get("to")))
         ordered = bool(split.params["ordered"])
         retry = Retry(
             self.options.retry_timeout, what=f"reading {self.options.address}", clock=SYSTEM_CLOCK
@@ -130,8 +130,8 @@ class MongoReader(RecordReader):
                 def page() -> list[dict[str, Any]] | None:
                     nonlocal cursor
                     if cursor is None:
-                        cursor = self._cursor(documents, place, size, ordered)
-                        place.opened()
+                        cursor = self._cursor(documents, position, size, ordered)
+                        position.opened()
                     try:
                         data = next(cursor, None)
                     except PyMongoError:
@@ -141,28 +141,30 @@ class MongoReader(RecordReader):
                     return None if data is None else bson.decode_all(data, documents.codec_options)
 
                 # Without an order nothing says which documents were returned already.
-                found = retry.call(page, is_passing) if ordered or cursor is None else page()
-                if found is None:
+                page_found = retry.call(page, is_passing) if ordered or cursor is None else page()
+                if page_found is None:
                     return
-                left = [document for document in found if not place.is_done(document)]
-                for start in range(0, len(left), size):
-                    some = left[start : start + size]
-                    place.after(some[-1])
+                remaining = [document for document in page_found if not position.is_done(document)]
+                for start in range(0, len(remaining), size):
+                    some = remaining[start : start + size]
+                    position.after(some[-1])
                     yield some
         finally:
             if cursor is not None:
                 cursor.close()
 
-    def _cursor(self, documents: Documents, place: "_Place", size: int, ordered: bool) -> Any:
+    def _cursor(self, documents: Documents, position: "_Place", size: int, ordered: bool) -> Any:
         """Gives the bytes of each answer: at most `size` documents, and what one message of the server holds."""
-        found: Any = documents.find_raw_batches(self._filter(), self._projection(), batch_size=size)
+        batches: Any = documents.find_raw_batches(
+            self._filter(), self._projection(), batch_size=size
+        )
         if not ordered:
-            return found
+            return batches
         # Bounds of the index, and no condition: a condition compares values of one type with each other alone.
-        found = found.hint([(_ID, 1)]).sort(_ID, 1)
-        if place.start is not None:
-            found = found.min([(_ID, place.start[0])])
-        return found if place.end is None else found.max([(_ID, place.end[0])])
+        batches = batches.hint([(_ID, 1)]).sort(_ID, 1)
+        if position.start is not None:
+            batches = batches.min([(_ID, position.start[0])])
+        return batches if position.end is None else batches.max([(_ID, position.end[0])])
 
     def _filter(self) -> dict[str, Any]:
         return query_document(self.options.filter)
@@ -209,8 +211,11 @@ def _unpacked(text: str | None) -> tuple[Any] | None:
 
 def _has_ids(documents: Documents) -> bool:
     """Whether it is a collection with the `_id` index, and no view and no time series."""
-    found = documents.database.list_collections(filter={"name": documents.name})
-    return all(each.get("type", "collection") == "collection" for each in islice(found, 1))
+    collections = documents.database.list_collections(filter={"name": documents.name})
+    return all(
+        collection.get("type", "collection") == "collection"
+        for collection in islice(collections, 1)
+    )
 
 
 def _reads_ranges(documents: Documents) -> bool:
@@ -236,10 +241,10 @@ def _bounds(documents: Documents, rows: int, advice: int) -> list[tuple[Any] | N
     """`_id`s between splits of about equal rows, from a sample that the server sorts by its own order of types."""
     size = min(rows, advice * _SAMPLES_PER_SPLIT, _MOST_SAMPLES)
     pipeline = [{"$sample": {"size": size}}, {"$project": {_ID: 1}}, {"$sort": {_ID: 1}}]
-    found = [(document[_ID],) for document in islice(documents.aggregate(pipeline), size)]
-    picked = [found[len(found) * n // advice] for n in range(1, advice)] if found else []
-    made: list[tuple[Any] | None] = []
-    for each in picked:
-        if not made or _packed(made[-1]) != _packed(each):
-            made.append(each)
-    return made
+    ids = [(document[_ID],) for document in islice(documents.aggregate(pipeline), size)]
+    picked = [ids[len(ids) * n // advice] for n in range(1, advice)] if ids else []
+    bounds: list[tuple[Any] | None] = []
+    for bound in picked:
+        if not bounds or _packed(bounds[-1]) != _packed(bound):
+            bounds.append(bound)
+    return bounds

@@ -28,7 +28,10 @@ _TEXT = re.compile(
     r"""(?P<quote>["'])(?P<inside>(?:(?!(?P=quote))[^\\]|\\.)*)(?P=quote)""", re.DOTALL
 )
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
-_ESCAPED = {**dict(zip("bfnrt", "\b\f\n\r\t", strict=True)), **{each: each for each in "\"'\\/"}}
+_ESCAPED = {
+    **dict(zip("bfnrt", "\b\f\n\r\t", strict=True)),
+    **{character: character for character in "\"'\\/"},
+}
 _WORD = re.compile(r"(?:[^\W\d]|\$)(?:\w|\$)*")
 _NUMBER = re.compile(r"(?:-Infinity|-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?)(?![\w.$])")
 _DECIMAL = re.compile(r"[-+]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|Infinity|NaN)")
@@ -72,8 +75,8 @@ def parse_query(text: str, day_zone: str = "UTC") -> dict[str, Any]:
     document = parser.value(0)
     if parser.place < len(text):
         raise parser.fault("the query document has ended before this")
-    found: dict[str, Any] = document
-    return found
+    query: dict[str, Any] = document
+    return query
 
 
 class _Parser:
@@ -84,10 +87,10 @@ class _Parser:
         self.place = 0
         self.day_zone = day_zone
 
-    def fault(self, what: str, place: int | None = None) -> ValueError:
-        at = self.place if place is None else place
+    def fault(self, problem: str, position: int | None = None) -> ValueError:
+        at = self.place if position is None else position
         line = self.text.count("\n", 0, at) + 1
-        return ValueError(f"line {line}, column {at - self.text.rfind(chr(10), 0, at)}: {what}")
+        return ValueError(f"line {line}, column {at - self.text.rfind(chr(10), 0, at)}: {problem}")
 
     def looks_at(self, sign: str) -> bool:
         return self.text.startswith(sign, self.place)
@@ -131,9 +134,9 @@ class _Parser:
 
     def _document(self, level: int) -> dict[str, Any]:
         self.expect("{")
-        found: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         while not self.looks_at("}"):
-            if found:
+            if document:
                 self.expect(",")
                 if self.looks_at("}"):
                     break
@@ -144,21 +147,21 @@ class _Parser:
             else:
                 raise self.fault(f"a key is expected, not {self.shown()}")
             self.expect(":")
-            found[key] = self.value(level + 1)
+            document[key] = self.value(level + 1)
         self.expect("}")
-        return found
+        return document
 
     def _list(self, first: str, last: str, level: int) -> list[Any]:
         self.expect(first)
-        found: list[Any] = []
+        items: list[Any] = []
         while not self.looks_at(last):
-            if found:
+            if items:
                 self.expect(",")
                 if self.looks_at(last):
                     break
-            found.append(self.value(level + 1))
+            items.append(self.value(level + 1))
         self.expect(last)
-        return found
+        return items
 
     def _text(self) -> str:
         start = self.place
@@ -174,9 +177,9 @@ class _Parser:
                 raise self.fault(f"{escape.group()} is not an escape of JSON", where)
             return chr(int(code, 16)) if code else _ESCAPED[sign]
 
-        found = _ESCAPE.sub(unescaped, inside)
+        unescaped_text = _ESCAPE.sub(unescaped, inside)
         try:
-            return found.encode("utf-16", "surrogatepass").decode("utf-16")
+            return unescaped_text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
             raise self.fault("half of a surrogate pair in a text", start) from None
 
@@ -188,14 +191,14 @@ class _Parser:
             if math.isinf(float(text)):
                 raise self.fault(f"{text} is too large for a double", match.start())
             return float(text)
-        return _whole(text, 64, lambda what: self.fault(what, match.start()))
+        return _whole(text, 64, lambda problem: self.fault(problem, match.start()))
 
     def _regex(self) -> dict[str, Any]:
         start = self.place
         match = self.take(_REGEX)
         if match is None:
             raise self.fault("a regular expression that begins here has no end")
-        return _regular(match[1], match[2], lambda what: self.fault(what, start))
+        return _regular(match[1], match[2], lambda problem: self.fault(problem, start))
 
     def _word(self, level: int) -> object:
         start = self.place
@@ -211,8 +214,8 @@ class _Parser:
         if name in _CONSTANTS and not new and not self.looks_at("("):
             return _CONSTANTS[name]
 
-        def fault(what: str) -> ValueError:
-            return self.fault(what, start)
+        def fault(problem: str) -> ValueError:
+            return self.fault(problem, start)
 
         make = _CONSTRUCTORS.get(name)
         if make is None:
@@ -233,12 +236,12 @@ class _Call:
     fault: Callable[[str], ValueError]
     day_zone: tzinfo
 
-    def takes(self, what: str) -> ValueError:
-        return self.fault(f"{self.name} takes {what}")
+    def takes(self, values: str) -> ValueError:
+        return self.fault(f"{self.name} takes {values}")
 
-    def one(self, kinds: type | tuple[type, ...], what: str) -> Any:
+    def one(self, kinds: type | tuple[type, ...], description: str) -> Any:
         if len(self.given) != 1 or not _is_a(self.given[0], kinds):
-            raise self.takes(what)
+            raise self.takes(description)
         return self.given[0]
 
 
@@ -272,13 +275,13 @@ def _object_id(call: _Call) -> dict[str, Any]:
 
 
 def _long(call: _Call) -> dict[str, Any]:
-    given = call.one((str, int), "one whole number, or one as a text")
-    return {"$numberLong": str(_whole(str(given), 64, call.fault))}
+    number = call.one((str, int), "one whole number, or one as a text")
+    return {"$numberLong": str(_whole(str(number), 64, call.fault))}
 
 
 def _int(call: _Call) -> dict[str, Any]:
-    given = call.one((str, int), "one whole number, or one as a text")
-    return {"$numberInt": str(_whole(str(given), 32, call.fault))}
+    number = call.one((str, int), "one whole number, or one as a text")
+    return {"$numberInt": str(_whole(str(number), 32, call.fault))}
 
 
 def _decimal(call: _Call) -> dict[str, Any]:
@@ -289,12 +292,14 @@ def _decimal(call: _Call) -> dict[str, Any]:
 
 
 def _timestamp(call: _Call) -> dict[str, Any]:
-    given = call.given
-    if len(given) == 1 and isinstance(given[0], dict) and set(given[0]) == {"t", "i"}:
-        given = [given[0]["t"], given[0]["i"]]
-    if len(given) != 2 or not all(_is_a(each, int) and 0 <= each < 2**32 for each in given):
+    arguments = call.given
+    if len(arguments) == 1 and isinstance(arguments[0], dict) and set(arguments[0]) == {"t", "i"}:
+        arguments = [arguments[0]["t"], arguments[0]["i"]]
+    if len(arguments) != 2 or not all(
+        _is_a(argument, int) and 0 <= argument < 2**32 for argument in arguments
+    ):
         raise call.takes("two whole numbers of 32 bits: seconds, and a count")
-    return {"$timestamp": {"t": given[0], "i": given[1]}}
+    return {"$timestamp": {"t": arguments[0], "i": arguments[1]}}
 
 
 def _binary(call: _Call) -> dict[str, Any]:
@@ -306,17 +311,17 @@ def _hexadecimal(call: _Call) -> dict[str, Any]:
 
 
 def _bytes(call: _Call, form: str, decoded: Callable[[str], bytes]) -> dict[str, Any]:
-    given = call.given
+    arguments = call.given
     takes = f"a subtype from 0 to 255, and a text in {form}"
-    if len(given) != 2 or not _is_a(given[0], int) or not isinstance(given[1], str):
+    if len(arguments) != 2 or not _is_a(arguments[0], int) or not isinstance(arguments[1], str):
         raise call.takes(takes)
-    if not 0 <= given[0] <= 255:
+    if not 0 <= arguments[0] <= 255:
         raise call.takes(takes)
     try:
-        content = decoded(given[1])
+        content = decoded(arguments[1])
     except ValueError:
         raise call.takes(takes) from None
-    return _stored(content, given[0])
+    return _stored(content, arguments[0])
 
 
 def _stored(content: bytes, subtype: int) -> dict[str, Any]:
@@ -332,7 +337,9 @@ def _uuid(call: _Call) -> dict[str, Any]:
 
 
 def _regexp(call: _Call) -> dict[str, Any]:
-    if len(call.given) not in (1, 2) or not all(isinstance(each, str) for each in call.given):
+    if len(call.given) not in (1, 2) or not all(
+        isinstance(argument, str) for argument in call.given
+    ):
         raise call.takes("a pattern as a text, and options as another")
     return _regular(call.given[0], "".join(call.given[1:]), call.fault)
 
@@ -354,21 +361,25 @@ def _iso_date(call: _Call) -> dict[str, Any]:
 
 def _new_date(call: _Call) -> dict[str, Any]:
     """As in Java's driver: numbers are UTC, and the months begin with 0."""
-    given = call.given
-    if not given:
+    arguments = call.given
+    if not arguments:
         return _date(int(time.time() * 1000))
-    if len(given) == 1 and isinstance(given[0], str):
-        return _instant(call, given[0])
-    if not all(_is_a(each, int) for each in given) or len(given) == 2 or len(given) > 7:
+    if len(arguments) == 1 and isinstance(arguments[0], str):
+        return _instant(call, arguments[0])
+    if (
+        not all(_is_a(argument, int) for argument in arguments)
+        or len(arguments) == 2
+        or len(arguments) > 7
+    ):
         raise call.takes("a text, milliseconds, or year, month from 0, day, hours, minutes, ...")
-    if len(given) == 1:
-        if not _FIRST_MILLI <= given[0] <= _LAST_MILLI:
+    if len(arguments) == 1:
+        if not _FIRST_MILLI <= arguments[0] <= _LAST_MILLI:
             raise call.takes("milliseconds of the years from 1 to 9999")
-        return _date(given[0])
-    year, month, day, *rest = given
+        return _date(arguments[0])
+    year, month, day, *time_parts = arguments
     if not 100 <= year <= 9999:
         raise call.takes(f"a year from 100 to 9999, not {year}")
-    hours, minutes, seconds, millis = (*rest, 0, 0, 0, 0)[:4]
+    hours, minutes, seconds, millis = (*time_parts, 0, 0, 0, 0)[:4]
     try:
         # As in Java and JavaScript, month 12 is the next January, and day 0 the last of the month before.
         first = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
@@ -383,33 +394,33 @@ def _instant(call: _Call, text: str) -> dict[str, Any]:
     if iso is not None and iso[4] is not None and iso[8] is None and call.name == "Date":
         raise call.takes(f"a time with Z or an offset, not {text!r}, which depends on a zone")
     try:
-        found = _java_date(text) if iso is None else _iso_time(iso, call)
+        moment = _java_date(text) if iso is None else _iso_time(iso, call)
     except (ValueError, OverflowError):
-        found = None
-    if found is None:
+        moment = None
+    if moment is None:
         raise call.takes(
             f"a time such as 2024-01-31T00:00:00Z or 2024-01-31T00:00:00.000+08:00, not {text!r}"
         )
-    return _millis(found)
+    return _millis(moment)
 
 
-def _iso_time(found: re.Match[str], call: _Call) -> datetime:
-    numbers = [int(each or 0) for each in found.groups()[:7]]
+def _iso_time(match: re.Match[str], call: _Call) -> datetime:
+    numbers = [int(digits or 0) for digits in match.groups()[:7]]
     year, month, day, hour, minute, second, millis = numbers
-    zone = _offset(found[8])
-    if found[4] is None and call.name == "ISODate":
+    zone = _offset(match[8])
+    if match[4] is None and call.name == "ISODate":
         zone = call.day_zone
     return datetime(year, month, day, hour, minute, second, 1000 * millis, zone)
 
 
 def _java_date(text: str) -> datetime | None:
-    found = _JAVA.fullmatch(text)
-    if found is None:
+    match = _JAVA.fullmatch(text)
+    if match is None:
         return None
-    year, month, day = int(found[4]), _MONTHS.index(found[2]) + 1, int(found[3])
-    zone = _offset(found[8])
-    made = datetime(year, month, day, int(found[5]), int(found[6]), int(found[7]), tzinfo=zone)
-    return made if _WEEKDAYS[made.weekday()] == found[1] else None
+    year, month, day = int(match[4]), _MONTHS.index(match[2]) + 1, int(match[3])
+    zone = _offset(match[8])
+    moment = datetime(year, month, day, int(match[5]), int(match[6]), int(match[7]), tzinfo=zone)
+    return moment if _WEEKDAYS[moment.weekday()] == match[1] else None
 
 
 def _offset(zone: str | None) -> tzinfo:

@@ -106,7 +106,7 @@ class _Bulk:
 
     def send(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
         rejected: list[Rejected] = []
-        made: dict[Any, tuple[int, Any]] = {}
+        requests: dict[Any, tuple[int, Any]] = {}
         for number, row in enumerate(batch.to_pylist()):
             try:
                 key, request = self._request(self._encoder.document(row), number)
@@ -114,10 +114,10 @@ class _Bulk:
                 rejected.append((number, str(error)))
                 continue
             # Of rows with one key the last one counts, whatever order the server takes.
-            made.pop(key, None)
-            made[key] = (number, request)
-        if made:
-            rejected += self._sent(list(made.values()))
+            requests.pop(key, None)
+            requests[key] = (number, request)
+        if requests:
+            rejected += self._sent(list(requests.values()))
         return sorted(rejected)
 
     def _request(self, document: dict[str, Any], number: int) -> tuple[Any, Any]:
@@ -144,21 +144,21 @@ class _Bulk:
             return self._asked(requests)
 
     def _asked(self, requests: list[tuple[int, Any]]) -> list[Rejected]:
-        what = [request for _, request in requests]
+        operations = [request for _, request in requests]
         try:
             if self._options.write_mode == "insert":
-                self._documents.insert_many(what, ordered=False)
+                self._documents.insert_many(operations, ordered=False)
             else:
-                self._documents.bulk_write(what, ordered=False)
+                self._documents.bulk_write(operations, ordered=False)
         except BulkWriteError as error:
             if error.details.get("writeConcernErrors"):
                 raise
             return [
                 (
-                    requests[each["index"]][0],
-                    f"{str(each.get('errmsg', 'refused'))[:400]} (code {each.get('code')})",
+                    requests[failure["index"]][0],
+                    f"{str(failure.get('errmsg', 'refused'))[:400]} (code {failure.get('code')})",
                 )
-                for each in error.details["writeErrors"]
+                for failure in error.details["writeErrors"]
             ]
         return []
 

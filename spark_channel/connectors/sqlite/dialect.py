@@ -121,10 +121,10 @@ class SqliteDialect(Dialect):
                 option="partitionColumn",
                 got=column.name,
             )
-        found = super().bound(value, column)
+        text = super().bound(value, column)
         kind = declared_type(column.declared)
         is_instant = kind is not None and pa.types.is_timestamp(kind) and kind.tz is not None
-        return f"{found}Z" if is_instant and isinstance(value, datetime) else found
+        return f"{text}Z" if is_instant and isinstance(value, datetime) else text
 
     def find_table(self, session: Session, text: str) -> SqliteTable | None:
         for schema, name in name_readings(text, "sqlite", "main"):
@@ -142,9 +142,9 @@ class SqliteDialect(Dialect):
         return _state(session, table.schema, table.name) == table.state
 
     def change_of(self, was: Table, now: Table) -> str:
-        found = super().change_of(was, now)
-        is_other = found.endswith("made again")
-        return f"{found}, or VACUUM moved its rows to other numbers" if is_other else found
+        change = super().change_of(was, now)
+        is_other = change.endswith("made again")
+        return f"{change}, or VACUUM moved its rows to other numbers" if is_other else change
 
     def only_named(self, names: Sequence[tuple[str, str]]) -> str:
         return f"AND name IN ({', '.join(_text(name) for _, name in names)})"
@@ -176,17 +176,21 @@ class SqliteDialect(Dialect):
             return kinds
         sample = ", ".join(f"{columns[number][1]} AS c{number}" for number in unknown)
         flags = ", ".join(
-            f"max(typeof(c{number}) = '{each}')" for number in unknown for each in _CLASSES
+            f"max(typeof(c{number}) = '{storage_class}')"
+            for number in unknown
+            for storage_class in _CLASSES
         )
         query = f"SELECT {flags} FROM (SELECT {sample} {origin} LIMIT {_SAMPLE_ROWS})"  # noqa: S608 - quoted
-        (seen,) = session.rows(query)
-        for place, number in enumerate(unknown):
-            there = {
-                each
-                for each, flag in zip(_CLASSES, seen[4 * place : 4 * place + 4], strict=True)
+        (class_flags,) = session.rows(query)
+        for index, number in enumerate(unknown):
+            classes = {
+                storage_class
+                for storage_class, flag in zip(
+                    _CLASSES, class_flags[4 * index : 4 * index + 4], strict=True
+                )
                 if flag
             }
-            kinds[number] = _kind_of_values(columns[number][0].name, there)
+            kinds[number] = _kind_of_values(columns[number][0].name, classes)
         return kinds
 
     def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
@@ -284,11 +288,12 @@ class SqliteDialect(Dialect):
 
 def _shortest(text: str) -> str:
     """The expression for the shortest text that gives the real `text` back."""
-    shown = {digits: f"printf('%!.{digits}g', {text})" for digits in (15, 16, 17)}
+    formats = {digits: f"printf('%!.{digits}g', {text})" for digits in (15, 16, 17)}
     tried = "".join(
-        f"WHEN CAST({shown[digits]} AS REAL) = {text} THEN {shown[digits]} " for digits in (15, 16)
+        f"WHEN CAST({formats[digits]} AS REAL) = {text} THEN {formats[digits]} "
+        for digits in (15, 16)
     )
-    return f"CASE {tried}ELSE {shown[17]} END"
+    return f"CASE {tried}ELSE {formats[17]} END"
 
 
 def misfit_condition(text: str, column: ReadColumn) -> str:
@@ -312,11 +317,11 @@ def _described(
 ) -> SqliteTable:
     columns = _columns(session, schema, name)
     hidden = {column.name.lower() for column in columns}
-    rowid = next((each for each in _ROWIDS if each not in hidden), None)
+    rowid = next((rowid_name for rowid_name in _ROWIDS if rowid_name not in hidden), None)
     primary = tuple(
         name
         for _, name in sorted(
-            (each.key_position, each.name) for each in columns if each.key_position
+            (column.key_position, column.name) for column in columns if column.key_position
         )
     )
     return SqliteTable(
@@ -366,7 +371,7 @@ def _columns(session: Session, schema: str, name: str) -> tuple[SqliteColumn, ..
 def _unique(
     session: Session, schema: str, table: str, primary: tuple[str, ...]
 ) -> tuple[tuple[str, ...], ...]:
-    found: list[tuple[str, ...]] = [primary] if primary else []
+    unique: list[tuple[str, ...]] = [primary] if primary else []
     rows = session.rows(
         f'SELECT name FROM pragma_index_list({_text(table)}, {_text(schema)}) WHERE "unique" AND NOT partial'  # noqa: S608 - texts are quoted
     )
@@ -375,8 +380,8 @@ def _unique(
             f"SELECT name FROM pragma_index_info({_text(index)}, {_text(schema)})"  # noqa: S608 - texts are quoted
         )
         if all(name is not None for (name,) in columns):
-            found.append(tuple(str(name) for (name,) in columns))
-    return tuple(found)
+            unique.append(tuple(str(name) for (name,) in columns))
+    return tuple(unique)
 
 
 def _kind_of_values(name: str, classes: set[str]) -> pa.DataType:
@@ -453,17 +458,17 @@ class SqliteWriteDialect(SqliteDialect, WriteDialect):
         return super().is_filled(table, column) or column.name == table.rowid_alias()
 
     def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
-        wanted = declared_type(column.declared)
+        column_type = declared_type(column.declared)
         natural = (
             ""
             if pa.types.is_null(field.type)
             else self.created_type(field.name, field.type, key=False)
         )
-        if wanted is not None and natural:
-            given = declared_type(natural)
-            assert given is not None
-            if not fits(given, wanted):
-                raise misfit(field, column, wanted, natural=natural, shown=f" ({wanted})")
+        if column_type is not None and natural:
+            natural_type = declared_type(natural)
+            assert natural_type is not None
+            if not fits(natural_type, column_type):
+                raise misfit(field, column, column_type, natural=natural, shown=f" ({column_type})")
         return WriteColumn(field.name, column, field.type)
 
     def check_values(self, values: pa.Array, column: WriteColumn) -> None:
@@ -491,8 +496,8 @@ class SqliteWriteDialect(SqliteDialect, WriteDialect):
 
     def keyed(self, table: str, columns: Sequence[str], name: str) -> str:
         """A table that is there gets no primary key."""
-        listed = ", ".join(map(self.quoted, columns))
-        return f"CREATE UNIQUE INDEX {self.quoted(f'{name}_key')} ON {self.quoted(name)} ({listed})"
+        column_list = ", ".join(map(self.quoted, columns))
+        return f"CREATE UNIQUE INDEX {self.quoted(f'{name}_key')} ON {self.quoted(name)} ({column_list})"
 
     def nullable(self, table: str, column: Column) -> str:
         return self.retyped(table, column, column.declared)
@@ -505,10 +510,12 @@ class SqliteWriteDialect(SqliteDialect, WriteDialect):
         if text is None:
             return ""
         if not _TABLE_OPTIONS.fullmatch(text) or "STRICT" in text.upper():
-            why = "SQLite has no other"
+            reason = "SQLite has no other"
             if "STRICT" in text.upper():
-                why = "STRICT tables know none of the types that keep decimals, dates and booleans"
-            raise wrong_table_options(text, "WITHOUT ROWID", f": {why}")
+                reason = (
+                    "STRICT tables know none of the types that keep decimals, dates and booleans"
+                )
+            raise wrong_table_options(text, "WITHOUT ROWID", f": {reason}")
         if not options.key_columns:
             raise OptionError(
                 "option 'createTableOptions' WITHOUT ROWID needs a primary key: name it with 'keyColumns'",

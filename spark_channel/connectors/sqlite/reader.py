@@ -85,7 +85,7 @@ class SqliteReader(SqlReader):
         pacer: ReadPacer | None,
     ) -> Iterator[pa.RecordBatch]:
         assert isinstance(session, SqliteSession)
-        return session.stream(sql, self.batch_size(split), [raw_type(each) for each in columns])
+        return session.stream(sql, self.batch_size(split), [raw_type(column) for column in columns])
 
     def misfit(
         self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int
@@ -94,8 +94,11 @@ class SqliteReader(SqlReader):
         assert error.index is not None
         where = f": row {before + error.index + 1} of the split"
         if isinstance(source.table, SqliteTable) and source.table.rowid is not None:
-            column, held = source.column(error.column.name), self.dialect.literal(error.value, None)
-            same = f"{f'CAST({column} AS BLOB)' if isinstance(error.value, bytes) else column} = {held}"
+            column, literal = (
+                source.column(error.column.name),
+                self.dialect.literal(error.value, None),
+            )
+            same = f"{f'CAST({column} AS BLOB)' if isinstance(error.value, bytes) else column} = {literal}"
             query = source.sql(
                 [source.column(source.table.rowid)], [*split_conditions(source, split), same]
             )
@@ -108,17 +111,17 @@ class SqliteReader(SqlReader):
     ) -> ChannelError:
         """Return the error of a stopped statement: it names the value with a wrong storage class, if there is one."""
         number = source.table.rowid if isinstance(source.table, SqliteTable) else None
-        place = "row_number() OVER ()" if number is None else source.column(number)
+        row_text = "row_number() OVER ()" if number is None else source.column(number)
         for column in source.columns:
-            found = _odd_value(session, source, column, place, split_conditions(source, split))
-            if found is not None:
-                where, what = found
-                said = f": {'row' if number is None else 'the row with rowid'} {where}"
+            odd = _odd_value(session, source, column, row_text, split_conditions(source, split))
+            if odd is not None:
+                where, value_text = odd
+                where_text = f": {'row' if number is None else 'the row with rowid'} {where}"
                 return self.refused(
                     session,
                     source,
-                    MisfitError(column, f"{what}, which is not {column.kind}"),
-                    said,
+                    MisfitError(column, f"{value_text}, which is not {column.kind}"),
+                    where_text,
                 )
         return error
 
@@ -130,17 +133,17 @@ class SqliteReader(SqlReader):
 
 
 def _odd_value(
-    session: Session, source: ReadSource, column: ReadColumn, place: str, conditions: list[str]
+    session: Session, source: ReadSource, column: ReadColumn, row_text: str, conditions: list[str]
 ) -> tuple[object, str] | None:
     """(place, value) of one whose storage class does not fit."""
-    rows = source.sql([f"{place} AS place", f"{source.column(column.name)} AS v"], conditions)
-    shown = f"substr(quote(v), 1, {SHOWN})"
-    query = f"SELECT place, {shown}, typeof(v) FROM ({rows}) WHERE {misfit_condition('v', column)} LIMIT 1"  # noqa: S608 - names are quoted
+    rows = source.sql([f"{row_text} AS place", f"{source.column(column.name)} AS v"], conditions)
+    value_sql = f"substr(quote(v), 1, {SHOWN})"
+    query = f"SELECT place, {value_sql}, typeof(v) FROM ({rows}) WHERE {misfit_condition('v', column)} LIMIT 1"  # noqa: S608 - names are quoted
     try:
-        found = session.rows(query)
+        odd_rows = session.rows(query)
     except SourceError:
         return None
-    return (found[0][0], f"{found[0][1]} ({found[0][2]})") if found else None
+    return (odd_rows[0][0], f"{odd_rows[0][1]} ({odd_rows[0][2]})") if odd_rows else None
 
 
 def _is_declared(source: ReadSource) -> bool:

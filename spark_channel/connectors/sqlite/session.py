@@ -85,11 +85,11 @@ class SqliteSession(BoundSession):
         with self.explained(), closing(self._open.cursor()) as cursor:
             most = self._open.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
             many = max(1, min(_ROWS_INSERTED, most // width))
-            step, rest = many * width, len(values) % (many * width)
-            whole = (values[at : at + step] for at in range(0, len(values) - rest, step))
+            step, remainder = many * width, len(values) % (many * width)
+            whole = (values[at : at + step] for at in range(0, len(values) - remainder, step))
             cursor.executemany(sql + row * (many - 1), whole)
-            if rest:
-                cursor.execute(sql + row * (rest // width - 1), values[-rest:])
+            if remainder:
+                cursor.execute(sql + row * (remainder // width - 1), values[-remainder:])
 
     def stream(
         self, sql: str, size: BatchSize, kinds: Sequence[pa.DataType] = ()
@@ -149,10 +149,12 @@ class SqliteSession(BoundSession):
             )
         elif "failed to open" in text or "unable to open" in text:
             hint = "the file or its directory cannot be opened by this user"
-        made = self._failure(f"{self.path}: {hint}{'. ' if hint else ''}SQLite says: {text}")
-        is_missing = any(each in text for each in ("no such table", "readonly", "unable to open"))
+        failure = self._failure(f"{self.path}: {hint}{'. ' if hint else ''}SQLite says: {text}")
+        is_missing = any(
+            message in text for message in ("no such table", "readonly", "unable to open")
+        )
         is_full = "disk is full" in text or "No space left" in text
-        return final(of_input(made, is_of_input=is_missing), is_final=is_full)
+        return final(of_input(failure, is_of_input=is_missing), is_final=is_full)
 
 
 def _batch(
@@ -216,9 +218,9 @@ def statements_of(texts: Iterable[str], option: str) -> list[str]:
         OptionError: a statement that would leave the transaction in which they run.
     """
     return [
-        _allowed(each, option, frozenset(), IN_TRANSACTION)
+        _allowed(statement, option, frozenset(), IN_TRANSACTION)
         for text in texts
-        for each in _split(text)
+        for statement in _split(text)
     ]
 
 
@@ -229,14 +231,18 @@ def session_statements(texts: Iterable[str]) -> list[str]:
         OptionError: a statement that begins or ends a transaction.
     """
     option = "sessionInitStatement"
-    return [_allowed(each, option, _OUTSIDE, IN_SESSION) for text in texts for each in _split(text)]
+    return [
+        _allowed(statement, option, _OUTSIDE, IN_SESSION)
+        for text in texts
+        for statement in _split(text)
+    ]
 
 
-def _allowed(statement: str, option: str, but: frozenset[str], why: str) -> str:
+def _allowed(statement: str, option: str, but: frozenset[str], reason: str) -> str:
     match = _TRANSACTION.match(statement)
     if match and match.group(1).upper() not in but:
         raise OptionError(
-            f"option {option!r} holds {match.group(1).upper()}: {why}",
+            f"option {option!r} holds {match.group(1).upper()}: {reason}",
             option=option,
             got=statement.strip(),
         )
@@ -245,11 +251,11 @@ def _allowed(statement: str, option: str, but: frozenset[str], why: str) -> str:
 
 def _split(text: str) -> Iterator[str]:
     begin = 0
-    for place, letter in enumerate(text):
+    for index, letter in enumerate(text):
         # complete_statement knows quotes, comments and triggers; it opens no file.
-        if letter == ";" and sqlite3.complete_statement(text[begin : place + 1]):
-            if not _EMPTY.fullmatch(text, begin, place + 1):
-                yield text[begin : place + 1]
-            begin = place + 1
+        if letter == ";" and sqlite3.complete_statement(text[begin : index + 1]):
+            if not _EMPTY.fullmatch(text, begin, index + 1):
+                yield text[begin : index + 1]
+            begin = index + 1
     if not _EMPTY.fullmatch(text, begin):
         yield text[begin:]

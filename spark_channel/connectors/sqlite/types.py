@@ -171,11 +171,11 @@ def _cast(array: pa.Array, about: ReadColumn) -> pa.Array:
             if pa.types.is_string(array.type)
             else array[index].as_py()
         )
-        shown = (
+        value_shown = (
             value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
         )
-        what = f"{shown[:SHOWN]!r}, which is not {about.kind}"
-        raise MisfitError(about, what, index=index, value=value) from None
+        problem = f"{value_shown[:SHOWN]!r}, which is not {about.kind}"
+        raise MisfitError(about, problem, index=index, value=value) from None
 
 
 def _converter(about: ReadColumn) -> Callable[[pa.Array], pa.Array]:
@@ -224,8 +224,8 @@ def _decimal_of_reals(array: pa.Array, kind: pa.DataType) -> pa.Array:
     unit = float(10**kind.scale)
     whole = pc.cast(pc.round(pc.multiply(array, unit)), pa.int64())
     if not pc.all(pc.equal(pc.divide(pc.cast(whole, pa.float64()), unit), array)).as_py():
-        shown = [None if value is None else repr(value) for value in array.to_pylist()]
-        return _decimal_of_texts(pa.array(shown, pa.string()), kind)
+        texts = [None if value is None else repr(value) for value in array.to_pylist()]
+        return _decimal_of_texts(pa.array(texts, pa.string()), kind)
     if pc.any(pc.greater_equal(pc.abs(whole), 10**kind.precision)).as_py():
         raise pa.ArrowInvalid(f"more than {kind.precision} digits")
     return pc.cast(whole, pa.decimal128(19, 0)).view(kind)
@@ -317,16 +317,16 @@ def _encode(array: pa.Array, column: WriteColumn) -> pa.Array:
 
 def _real(array: pa.Array, column: WriteColumn) -> pa.Array:
     real = pc.cast(array, pa.float64())
-    why = "SQLite stores NaN as NULL; replace it or leave the row out"
-    refuse_where(pc.is_nan(real), real, column, why)
+    reason = "SQLite stores NaN as NULL; replace it or leave the row out"
+    refuse_where(pc.is_nan(real), real, column, reason)
     return real
 
 
 def _decimal(array: pa.Array, column: WriteColumn) -> pa.Array:
-    wanted = declared_type(column.declared)
-    if wanted is not None and pa.types.is_integer(wanted):
+    column_type = declared_type(column.declared)
+    if column_type is not None and pa.types.is_integer(column_type):
         return pc.cast(array, pa.int64())
-    precise = wanted if wanted is not None and pa.types.is_decimal(wanted) else None
+    precise = column_type if column_type is not None and pa.types.is_decimal(column_type) else None
     array = pc.cast(array, precise or pa.decimal128(array.type.precision, array.type.scale))
     if affinity(column.declared) not in ("TEXT", "BLOB") and array.type.precision <= EXACT_DIGITS:
         # The nearest real to each decimal, as both operands are exact; SQLite makes the same of its text.
@@ -360,6 +360,6 @@ def _moment(array: pa.Array, column: WriteColumn) -> pa.Array:
 
 def _text(array: pa.Array, column: WriteColumn) -> pa.Array:
     if affinity(column.declared) not in ("TEXT", "BLOB"):
-        why = f"SQLite would turn it into a number in a column declared {column.declared}; declare it TEXT"
-        refuse_where(pc.match_substring_regex(array, _NUMBER), array, column, why)
+        reason = f"SQLite would turn it into a number in a column declared {column.declared}; declare it TEXT"
+        refuse_where(pc.match_substring_regex(array, _NUMBER), array, column, reason)
     return array

@@ -46,10 +46,10 @@ _STAGE = "temp.spark_channel_stage"
 
 def insert_one(session: SqliteSession, target: TargetTable, stage: str | None) -> str:
     """INSERT of one row of parameters into `stage`, as SQL, or into the table itself."""
-    listed = ", ".join(map(SqliteWriteDialect().quoted, target.staged_names))
+    column_list = ", ".join(map(SqliteWriteDialect().quoted, target.staged_names))
     marks = ", ".join("?" * len(target.staged_names))
     insert = insert_words(session.rows, target.name) if stage is None else "INSERT"
-    return f"{insert} INTO {stage or target.sql} ({listed}) VALUES ({marks})"
+    return f"{insert} INTO {stage or target.sql} ({column_list}) VALUES ({marks})"
 
 
 def insert_files(
@@ -303,13 +303,13 @@ class SqliteWriter(FileWriter[SqliteSession]):
     def tried(
         self,
         session: SqliteSession | None,
-        place: WriteTarget,
+        target: WriteTarget,
         definition: TableDefinition,
         rows: pa.Schema,
     ) -> NewTable | str:
-        taken = () if session is None else self.dialect.index_names(session, place.schema)
-        name_of = free_names({place.name, *taken}, None, folds=True)
-        return tried(definition, rows, place.name, name_of)
+        index_names = () if session is None else self.dialect.index_names(session, target.schema)
+        name_of = free_names({target.name, *index_names}, None, folds=True)
+        return tried(definition, rows, target.name, name_of)
 
     def definition_of(self, session: SqliteSession, table: Table) -> TableDefinition:
         assert isinstance(table, SqliteTable)
@@ -335,7 +335,7 @@ class SqliteWriter(FileWriter[SqliteSession]):
     def is_conflict(self, error: BaseException) -> bool:
         return False  # a transaction begins with the file's one write lock
 
-    def claim_dialect(self, session: SqliteSession, place: WriteTarget) -> ClaimDialect:
+    def claim_dialect(self, session: SqliteSession, target: WriteTarget) -> ClaimDialect:
         def listed(kind: str, column: str, name: str) -> bool:
             query = f"SELECT 1 FROM main.sqlite_master WHERE type = '{kind}' AND {column} = ?"  # noqa: S608 - constants
             return bool(session.rows(query, (name,)))
