@@ -17,6 +17,7 @@ from spark_channel.errors import (
     DirtyRowsError,
 )
 from spark_channel.progress import Phase, TransferReport
+from spark_channel.progress.report import many
 from spark_channel.progress.speed import svg
 from spark_channel.signals import TERMINATED
 
@@ -269,18 +270,19 @@ _BAD_INPUT = 2
 
 
 def show_report(file: Path, picture: Path | None) -> None:
-    """Print the summary of each report in `file`; draw the last one into `picture` (SVG) when one is named."""
+    """Print what `file` says of each job or table; draw its last transfer into `picture` (SVG) when one is named."""
     try:
-        reports = list(_reports(file.read_text(encoding="utf-8")))
+        told = list(_told(file.read_text(encoding="utf-8")))
     except OSError as error:
         _refuse(f"{file} cannot be read: {error.strerror}")
     except ValueError as error:
-        _refuse(f"{file} holds no report: {error}")
-    for line in (line for report in reports for line in str(report).split("\n")):
+        _refuse(f"{file} holds no report of copy, run, replicate or a transfer: {error}")
+    for line in (line for text, _ in told for line in text.split("\n")):
         say(line)
     if picture is None:
         return
-    drawn = svg(reports[-1])
+    reports = [report for _, report in told if report is not None]
+    drawn = svg(reports[-1]) if reports else ""
     if not drawn:
         _refuse(
             "no picture can be drawn: no row was moved, or matplotlib is missing (extra `notebook`)"
@@ -289,22 +291,35 @@ def show_report(file: Path, picture: Path | None) -> None:
     say(f"the picture is in {picture}")
 
 
-def _reports(text: str) -> Iterator[TransferReport]:
-    """The reports in what `TransferReport.to_json` or `--report` wrote.
+def _told(text: str) -> Iterator[tuple[str, TransferReport | None]]:
+    """The lines of each job or table in what `TransferReport.to_json` or `--report` wrote, and its transfer, if any.
 
     Raises:
         ValueError: it holds none.
     """
     found = json.loads(text)
     if not isinstance(found, dict) or not ("jobs" in found or "tables" in found):
-        yield TransferReport.from_json(text)
+        report = TransferReport.from_json(text)
+        yield str(report), report
         return
-    jobs = [each for job in found.get("jobs", []) for each in job["transfers"]]
-    tables = [each["transfer"] for each in found.get("tables", []) if each["transfer"]]
-    if not jobs and not tables:
-        raise ValueError("no rows were copied by a transfer")
-    for each in (*jobs, *tables):
-        yield TransferReport.from_json(json.dumps(each))
+    for job in found.get("jobs", []):
+        reports = [TransferReport.from_json(json.dumps(each)) for each in job["transfers"]]
+        if len(found["jobs"]) > 1:
+            yield f"{job['file']}: {job['state']}", None
+        yield from ((str(report), report) for report in reports)
+        if job["state"] != "done" and not any(each.phase == Phase.FAILED for each in reports):
+            yield (
+                f"{job['file']}: {job['state']}, exit code {job['exit_code']}: {job['error']}",
+                None,
+            )
+    for table in found.get("tables", []):
+        if "stream" not in table:
+            raise ValueError("it is of verify, which prints its own")
+        why = f": {table['why']}" if table["why"] else ""
+        yield f"{table['stream']}: {table['state']}, {many(table['rows'], 'row')}{why}", None
+        if table["transfer"]:
+            report = TransferReport.from_json(json.dumps(table["transfer"]))
+            yield str(report), report
 
 
 def _refuse(why: str) -> NoReturn:

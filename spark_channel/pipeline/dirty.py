@@ -2,9 +2,10 @@
 
 import base64
 import json
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Self
 
@@ -26,6 +27,7 @@ from spark_channel.final_errors import HeardError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 from spark_channel.progress import DirtyLimit
+from spark_channel.progress.report import told_reasons
 
 if TYPE_CHECKING:
     from spark_channel.progress import Counters
@@ -38,6 +40,7 @@ __all__ = [
     "TaskDirtyRows",
     "dirty_limit_of",
     "dirty_row_totals",
+    "merged_reasons",
     "prepare_write",
     "row_text",
     "tell_refused",
@@ -57,6 +60,12 @@ DIRTY_SCHEMA = pa.schema(
 """Columns of the files in `dirtyRowsPath`; `row` is a JSON object."""
 
 _SAMPLES = 10
+_OF_A_KIND = 3
+"""Samples with reasons of one kind."""
+_KINDS = 100
+"""Kinds of reasons that a task counts; rows refused for yet another are only in the sum."""
+_LINE_END = re.compile(r"\\n|\n")
+_VALUE = re.compile(r"""((?:: |entry |value |holds |got )(['"])).*?\2""")
 _LONGEST_SAMPLE = 2_000
 _KEPT_BACK = 1_000
 _TOLD = 10
@@ -153,6 +162,7 @@ class TaskDirtyRows:
     rows: int = 0
     samples: tuple[DirtyRow, ...] = ()
     receipt: Receipt | None = None
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
     def into(self, receipt: Receipt) -> Receipt:
         """The task's own receipt, with these figures."""
@@ -160,6 +170,7 @@ class TaskDirtyRows:
             receipt,
             dirty_rows=receipt.dirty_rows + self.rows,
             dirty_samples=(*receipt.dirty_samples, *self.samples)[:_SAMPLES],
+            dirty_reasons=self.reasons,
         )
 
 
@@ -186,6 +197,9 @@ class DirtyLog:
         self._kept: list[tuple[str, str]] = []
         self._rows = 0
         self._samples: list[DirtyRow] = []
+        self._reasons: dict[str, str] = {}
+        """The first reason of each kind."""
+        self._of_kind: dict[str, int] = {}
 
     @property
     def tolerant(self) -> bool:
@@ -209,18 +223,29 @@ class DirtyLog:
         self._rows += count
         if self._counters is not None:
             self._counters.dirty(count)
-        if self._store is not None or len(self._samples) < _SAMPLES:
-            for text in row_texts(rows):
-                if len(self._samples) < _SAMPLES:
+        wanted = min(self._count_kind(count, reason), _SAMPLES - len(self._samples))
+        if self._store is not None or wanted > 0:
+            for number, text in enumerate(row_texts(rows)):
+                if number < wanted:
                     self._samples.append(DirtyRow(text[:_LONGEST_SAMPLE], reason[:_LONGEST_SAMPLE]))
+                elif self._store is None:
+                    break
                 if self._store is None:
-                    if len(self._samples) == _SAMPLES:
-                        break
                     continue
                 self._kept.append((text, reason))
                 if len(self._kept) >= _KEPT_BACK:
                     self._write_out()
         self.budget.spend(count, reason)
+
+    def _count_kind(self, rows: int, reason: str) -> int:
+        """Count `rows` by the kind of their reason. Returns of how many more rows of this kind samples are wanted."""
+        said = first_words(reason)
+        kind = kind_of(said)
+        before = self._of_kind.get(kind, 0)
+        if before or len(self._of_kind) < _KINDS:
+            self._reasons.setdefault(kind, said[:_LONGEST_SAMPLE])
+            self._of_kind[kind] = before + rows
+        return max(0, _OF_A_KIND - before)
 
     def finish(self) -> TaskDirtyRows:
         """All refused rows, durable."""
@@ -228,7 +253,8 @@ class DirtyLog:
         receipt = None
         if self._writer is not None:
             receipt, self._writer = self._writer.close(), None
-        return TaskDirtyRows(self._rows, tuple(self._samples), receipt)
+        reasons = {self._reasons[kind]: rows for kind, rows in self._of_kind.items()}
+        return TaskDirtyRows(self._rows, tuple(self._samples), receipt, reasons)
 
     def rollback(self) -> None:
         """Drop the rows, since the attempt failed: another attempt refuses the same rows again."""
@@ -253,6 +279,30 @@ class DirtyLog:
         ]
         self._writer.write(pa.RecordBatch.from_arrays(columns, schema=DIRTY_SCHEMA))
         self._kept.clear()
+
+
+def first_words(reason: str) -> str:
+    """The first line of what a target says, without the target's name."""
+    line = _LINE_END.split(reason, maxsplit=1)[0]
+    return line.partition(" says: ")[2] or line
+
+
+def kind_of(said: str) -> str:
+    """What the target says, without the row's values: rows that are refused for one cause have one kind."""
+    return re.sub(r"\d+", "0", _VALUE.sub(r"\1\2", said))
+
+
+def merged_reasons(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The refused rows of all parts by reason, the most frequent kind first, each by the first reason of its kind."""
+    firsts: dict[str, str] = {}
+    rows: dict[str, int] = {}
+    for part in parts:
+        for said, count in part.items():
+            kind = kind_of(said)
+            firsts.setdefault(kind, said)
+            rows[kind] = rows.get(kind, 0) + count
+    ordered = sorted(rows, key=lambda kind: -rows[kind])
+    return {firsts[kind]: rows[kind] for kind in ordered[:_KINDS]}
 
 
 def row_texts(rows: pa.RecordBatch) -> Iterator[str]:
@@ -322,7 +372,13 @@ def too_many(options: WriteOptions, dirty: int, receipts: Sequence[Receipt]) -> 
     return dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True)
 
 
-def tell_refused(job: str, samples: Iterable[DirtyRow], rows: int, place: str) -> None:
+def tell_refused(
+    job: str,
+    samples: Iterable[DirtyRow],
+    rows: int,
+    place: str,
+    reasons: Mapping[str, int] | None = None,
+) -> None:
     """Driver: log the first refused rows, each with its reason, and how many there are; nothing without any."""
     if not rows:
         return
@@ -332,8 +388,9 @@ def tell_refused(job: str, samples: Iterable[DirtyRow], rows: int, place: str) -
     where = (
         f"they are in {place}" if place else "option dirtyRowsPath (--dirty-rows-path) keeps them"
     )
-    more = f", of which the first {len(shown)} are shown above" if rows > len(shown) else ""
-    _log.warning("job %s: %d rows were refused%s; %s", job, rows, more, where)
+    more = f", of which {len(shown)} are shown above" if rows > len(shown) else ""
+    why = f": {told_reasons(reasons, rows)}" if more and reasons else ""
+    _log.warning("job %s: %d rows were refused%s; %s%s", job, rows, more, where, why)
 
 
 def dirty_row_totals(plan: WritePlan, target: str, receipts: Sequence[Receipt]) -> str:

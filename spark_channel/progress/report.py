@@ -35,6 +35,7 @@ __all__ = [
     "shares",
     "short",
     "summary_lines",
+    "told_reasons",
     "waits_of",
 ]
 
@@ -48,6 +49,7 @@ _WHERE_ANY = (
     "lag",
     "path",
     "left_out",
+    "dirty_reasons",
 )
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
@@ -69,6 +71,7 @@ class TransferReport:
         path: how the rows got from one system to another of its kind, and why not faster; empty where there is one way.
         where: where the rows are; `rerun`: how to run the job again.
         dirty_rows_path: where the `rows_dirty` refused rows are kept.
+        dirty_reasons: how many were refused by each kind of reason, by the first of its kind; the most frequent first.
         rows_dropped: rows that transformers dropped, by transformer.
         started_at: the start, ISO 8601 in UTC.
         targets: of a transfer to several targets, a report for each; `rows` and `bytes` are those of the target with
@@ -120,6 +123,7 @@ class TransferReport:
     lag: Mapping[str, int | float] = field(default_factory=dict)
     path: str = ""
     left_out: tuple[str, ...] = ()
+    dirty_reasons: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def moving_seconds(self) -> float:
@@ -253,6 +257,7 @@ def combined_report(job: str, targets: Sequence[TransferReport]) -> TransferRepo
         target=", ".join(each.target for each in targets),
         where=", ".join(each.where for each in arrived if each.where),
         rows_dirty=sum(each.rows_dirty for each in targets),
+        dirty_reasons=added(each.dirty_reasons for each in targets),
         seconds=max(each.seconds for each in targets),
         targets=tuple(targets),
         traces=tuple(_with_all(trace, targets) for trace in least.traces),
@@ -300,6 +305,8 @@ _VERBS = {
 WORTH_WAITING = 0.02
 """The share of a job's time from which on a wait counts: a limit's first grant takes some milliseconds."""
 _WORTH_A_LINE = 0.02
+_TOLD_REASONS = 5
+_LONGEST_REASON = 160
 _ENOUGH_USED = 0.8
 """Above it only a verbose summary says what was not used of the limit."""
 """The share of a limit below which it counts as used."""
@@ -373,15 +380,17 @@ def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
     waits = waits_of(report.waits_by_side, report.moving_seconds or report.seconds)
     if waits and verbose:
         details.append(waits)
-    kept = (
-        f", kept in {report.dirty_rows_path}"
-        if report.dirty_rows_path and report.rows_dirty
-        else ""
-    )
-    if verbose or report.rows_dirty:
-        details.append(f"dirty {grouped(report.rows_dirty)}{kept}")
+    if verbose and not report.rows_dirty:
+        details.append("dirty 0")
     if details:
         lines.append("; ".join(details))
+    if report.rows_dirty:
+        kept = f", kept in {report.dirty_rows_path}" if report.dirty_rows_path else ""
+        why = told_reasons(report.dirty_reasons, report.rows_dirty)
+        be = "was" if report.rows_dirty == 1 else "were"
+        lines.append(
+            f"{many(report.rows_dirty, 'row')} {be} refused{kept}{f': {why}' if why else ''}"
+        )
     if (unused := _unused(report)) and (verbose or _share(report) < _ENOUGH_USED):
         lines.append(unused)
     if report.retries and report.rows_moved > report.rows:
@@ -541,6 +550,20 @@ def _percents(shares: list[float]) -> list[int]:
 
 def grouped(value: int) -> str:
     return f"{value:,}".replace(",", " ")
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
+
+
+def told_reasons(reasons: Mapping[str, int], rows: int) -> str:
+    """Why `rows` were refused: the most frequent reasons, each with its number of rows."""
+    first = list(reasons.items())[:_TOLD_REASONS]
+    parts = [f"{_cut(reason)} ({many(count, 'row')})" for reason, count in first]
+    left = rows - sum(count for _, count in first)
+    if parts and left > 0:
+        parts.append(f"other reasons ({many(left, 'row')})")
+    return "; ".join(parts)
 
 
 def many(count: int, noun: str) -> str:

@@ -19,9 +19,10 @@ from spark_channel.errors import ChannelError, DirtyRowsError, OptionError, Targ
 from spark_channel.final_errors import first_original
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TaskDirtyRows
-from spark_channel.pipeline.dirty import dirty_row_totals, prepare_write, too_many
+from spark_channel.pipeline.dirty import dirty_row_totals, merged_reasons, prepare_write, too_many
 from spark_channel.plain_text import log_of
 from spark_channel.progress import JobColumn, JobSpec, Phase
+from spark_channel.progress.report import told_reasons
 from spark_channel.spark.already_published import AlreadyPublishedWriter
 from spark_channel.spark.driver import (
     JobReporter,
@@ -283,7 +284,12 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
                 if self._dirty_store is not None
                 else ""
             )
-            _log.warning("%d rows were refused by %s%s", dirty, self._spec.target, kept)
+            reasons = merged_reasons(
+                message.dirty.reasons if message.receipt is None else message.receipt.dirty_reasons
+                for message in own
+            )
+            why = f": {told_reasons(reasons, dirty)}" if reasons else ""
+            _log.warning("%d rows were refused by %s%s%s", dirty, self._spec.target, kept, why)
 
     @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -12,7 +12,7 @@ from spark_channel.connectors.base.contract import is_row_refusal
 from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError
 from spark_channel.limits import StaticShare
 from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
-from spark_channel.pipeline.dirty import dirty_row_totals, tell_refused, too_many
+from spark_channel.pipeline.dirty import dirty_row_totals, merged_reasons, tell_refused, too_many
 from spark_channel.plain_text import log_of
 from spark_channel.progress import JobColumn, JobSpec, Phase, TransferReport
 from spark_channel.progress.report import grouped
@@ -57,6 +57,7 @@ class Transfer:
         self._left: int | None = 0
         """Rows that stay in the target of a run that failed; None = as the tasks have counted."""
         self._dirty = 0
+        self._dirty_reasons: dict[str, int] = {}
         self._path = ""
 
     def run(self) -> TransferReport:
@@ -313,7 +314,12 @@ class Transfer:
                 task.dirty.samples if task.receipt is None else task.receipt.dirty_samples
             )
         )
-        tell_refused(self.job, samples, dirty, self._options.dirty_rows_path or "")
+        self._dirty_reasons = merged_reasons(
+            task.dirty.reasons if task.receipt is None else task.receipt.dirty_reasons
+            for task in tasks
+        )
+        place = self._options.dirty_rows_path or ""
+        tell_refused(self.job, samples, dirty, place, self._dirty_reasons)
         stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped), "")
         why = stopped or too_many(self._options, dirty, receipts)
         if self.dirty_store is not None:
@@ -408,7 +414,8 @@ class Transfer:
         report = report or self._plain_report(spec, rows, nbytes, dirty)
         place = self._options.dirty_rows_path or ""
         made = replace(report, rows=rows, bytes=nbytes, rows_dirty=dirty, dirty_rows_path=place)
-        return replace(made, left_out=left_out_of(self._opened.writers))
+        left_out = left_out_of(self._opened.writers)
+        return replace(made, left_out=left_out, dirty_reasons=self._dirty_reasons)
 
     def failed_report(self, spec: JobSpec, error: BaseException) -> TransferReport:
         """After `fail`, of a target that was left behind."""

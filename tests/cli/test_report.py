@@ -1,5 +1,6 @@
 """`spark-channel report FILE`."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from typer.testing import CliRunner
 
 from spark_channel.cli.app import complete
 from spark_channel.progress import Sample, TransferReport
+from spark_channel.serialization import to_plain
 from tests.cli.typed import typed
 
 REPORT = TransferReport(
@@ -47,9 +49,42 @@ def test_the_report_of_a_command_is_shown_and_drawn(tmp_path: Path) -> None:
     assert picture.read_text().startswith("<svg")
 
 
+def test_the_report_of_a_failed_command_shows_the_failed_job(tmp_path: Path) -> None:
+    file = str(tmp_path / "r.json")
+    done = typed("copy", f"{tmp_path}/nothing.csv", f"parquet:{tmp_path}/b", "--report", file)
+    assert done.exit_code == 2
+    shown = typed("report", file)
+    assert shown.exit_code == 0, shown.output
+    assert "failed, exit code 2: " in shown.output
+    assert f"{tmp_path}/nothing.csv does not exist" in shown.output
+
+
+def test_the_report_of_several_jobs_and_of_tables_names_each(tmp_path: Path) -> None:
+    job = {"state": "done", "exit_code": 0, "error": "", "transfers": [to_plain(REPORT)]}
+    jobs = [
+        {"file": "a.json", **job},
+        {"file": "b.json", **job, "state": "not run", "transfers": []},
+    ]
+    (tmp_path / "r.json").write_text(json.dumps({"jobs": jobs}))
+    shown = typed("report", str(tmp_path / "r.json")).output
+    assert "a.json: done\ncopied 300 rows" in shown
+    assert "b.json: not run" in shown
+    done = {"stream": "s.a", "state": "done", "rows": 300, "why": "", "transfer": to_plain(REPORT)}
+    parked = {"stream": "s.b", "state": "parked", "rows": 0, "why": "no right", "transfer": None}
+    (tmp_path / "r.json").write_text(json.dumps({"tables": [done, parked]}))
+    shown = typed("report", str(tmp_path / "r.json")).output
+    assert "s.a: done, 300 rows\ncopied 300 rows" in shown
+    assert "s.b: parked, 0 rows: no right" in shown
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(None, "cannot be read: No such file"), ("[]", "no report"), ('{"x": 1}', "no report")],
+    [
+        (None, "cannot be read: No such file"),
+        ("[]", "no report"),
+        ('{"x": 1}', "no report"),
+        ('{"tables": [{"name": "t", "outcome": "equal"}]}', "it is of verify"),
+    ],
 )
 def test_what_is_no_report_is_bad_input(tmp_path: Path, content: str | None, says: str) -> None:
     if content is not None:

@@ -20,7 +20,7 @@ from spark_channel.pipeline import (
     TaskOutcome,
     dirty_limit_of,
 )
-from spark_channel.pipeline.dirty import DIRTY_SCHEMA, row_text
+from spark_channel.pipeline.dirty import DIRTY_SCHEMA, merged_reasons, row_text
 from spark_channel.progress import Counters, DirtyLimit, JobProgress, JobSpec, Phase, Snapshot
 from tests.pipeline.fakes import batch
 
@@ -112,7 +112,7 @@ def test_rows_are_kept_with_reason_task_and_target(tmp_path: Path) -> None:
     assert json.loads(table["row"][1499].as_py()) == {"n": 1499}
     assert set(table["task"].to_pylist()) == {3}
     assert set(table["target"].to_pylist()) == {"sqlite x.db#t"}
-    assert len(part.samples) == 10
+    assert (len(part.samples), part.reasons) == (3, {"why 0": 1500})
 
 
 def test_every_value_has_a_text() -> None:
@@ -148,3 +148,37 @@ def test_what_a_task_refused_is_in_its_receipt() -> None:
     assert TaskOutcome(3, receipt).dirty.into(receipt) == receipt
     both = TaskDirtyRows(5, ()).into(receipt)
     assert (both.rows, both.dirty_rows) == (10, 7)
+
+
+def test_reasons_are_counted_by_kind_and_samples_show_each_kind() -> None:
+    log = DirtyLog(DirtyBudget(DirtyLimit(None)), 0, 0)
+    for number in range(500):
+        one = batch(number, 1)
+        log.refuse(
+            one, f"db:1/shop: Other says: duplicate key\\nDETAIL:  Key (id)=({number}) exists"
+        )
+        log.refuse(one, f"Duplicate entry 'a-{number}b' for key 'PRIMARY'")
+    log.refuse(batch(7, 1), "column 'n': 'seven' cannot be stored")
+    part = log.finish()
+    assert part.reasons == {
+        "duplicate key": 500,
+        "Duplicate entry 'a-0b' for key 'PRIMARY'": 500,
+        "column 'n': 'seven' cannot be stored": 1,
+    }
+    assert len(part.samples) == 7
+    more = {"Duplicate entry 'z-9' for key 'PRIMARY'": 1, "Duplicate entry 'z' for key 'name'": 3}
+    assert merged_reasons([part.reasons, more]) == {
+        "Duplicate entry 'a-0b' for key 'PRIMARY'": 501,
+        "duplicate key": 500,
+        "Duplicate entry 'z' for key 'name'": 3,
+        "column 'n': 'seven' cannot be stored": 1,
+    }
+
+
+def test_kinds_of_reasons_are_bounded() -> None:
+    log = DirtyLog(DirtyBudget(DirtyLimit(None)), 0, 0)
+    for number in range(1000):
+        log.refuse(batch(0, 1), "x" * number)
+    part = log.finish()
+    assert part.rows == 1000
+    assert len(part.reasons) == 100

@@ -55,6 +55,14 @@ def test_one_bad_row_costs_two_calls_a_level() -> None:
     assert target.calls <= 2 * math.log2(1024) + 1
 
 
+@pytest.mark.parametrize("every", [1, 2, 3, 10, 100])
+def test_many_bad_rows_cost_less_than_the_halves_of_each_batch(every: int) -> None:
+    rows, most = 1000, {1: 1010, 2: 1510, 3: 1350, 10: 710, 100: 140}
+    target = Target(set(range(0, rows, every)))
+    assert len(sifted(target, batch(0, rows))) == rows // every + (rows % every > 0)
+    assert target.calls <= most[every]
+
+
 def test_a_batch_without_bad_rows_is_written_as_it_is() -> None:
     target = Target(set())
     assert sifted(target, batch(0, 50)) == []

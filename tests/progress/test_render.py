@@ -281,6 +281,20 @@ def test_the_summary() -> None:
     ]
 
 
+def test_the_summary_says_how_many_rows_were_refused_why_and_where_they_are() -> None:
+    reasons = {"NOT NULL constraint failed: t.total": 20_000, "x" * 300: 5_000}
+    refused = replace(
+        REPORT, rows_dirty=30_000, dirty_rows_path="/kept/refused", dirty_reasons=reasons
+    )
+    assert summary_lines(refused, verbose=False)[-1] == (
+        "30 000 rows were refused, kept in /kept/refused: NOT NULL constraint failed: t.total (20 000 rows); "
+        f"{'x' * 160}... (5 000 rows); other reasons (5 000 rows)"
+    )
+    assert TransferReport.from_json(refused.to_json()) == refused
+    one = replace(REPORT, rows_dirty=1, retries=0)
+    assert summary_lines(one, verbose=False)[-1] == "1 row was refused"
+
+
 def test_a_limit_that_never_slowed_the_job_is_no_wait() -> None:
     """A throttle counts no other waits, so that a first grant of a few milliseconds was all of them."""
     passed = replace(REPORT, kind="throttle", waits={"limit:grant": 0.03})

@@ -10,15 +10,15 @@ from spark_channel.pipeline.dirty import tell_refused
 
 def test_the_first_ten_are_told_with_row_and_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    tell_refused(
-        "j", (DirtyRow(f'{{"id": {number}}}', f"reason {number}") for number in range(20)), 25, ""
-    )
+    rows = (DirtyRow(f'{{"id": {number}}}', f"reason {number}") for number in range(20))
+    tell_refused("j", rows, 25, "", {"too long": 15, "no key": 8})
     messages = [record.getMessage() for record in caplog.records]
     assert messages[0] == 'job j: refused row {"id": 0}: reason 0'
     assert messages[9] == 'job j: refused row {"id": 9}: reason 9'
     (last,) = messages[10:]
-    assert last.startswith(
-        "job j: 25 rows were refused, of which the first 10 are shown above; option dirtyRowsPath"
+    assert last == (
+        "job j: 25 rows were refused, of which 10 are shown above; option dirtyRowsPath (--dirty-rows-path) "
+        "keeps them: too long (15 rows); no key (8 rows); other reasons (2 rows)"
     )
 
 

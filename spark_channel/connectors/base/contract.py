@@ -416,7 +416,7 @@ class DirtyRow:
 class Receipt:
     """The rows that one attempt of a task staged or committed. Plain data, which is sent to the driver.
 
-    `details` belongs to the connector (file names, row ranges).
+    `details` belongs to the connector (file names, row ranges); `dirty_reasons` counts refused rows by kind of reason.
     """
 
     task: int
@@ -426,6 +426,7 @@ class Receipt:
     details: Mapping[str, Any] = field(default_factory=dict)
     dirty_rows: int = 0
     dirty_samples: tuple[DirtyRow, ...] = ()
+    dirty_reasons: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -777,27 +778,34 @@ def bisect_refused(
     write: Callable[[pa.RecordBatch], None],
     refused: Callable[[pa.RecordBatch, str], None],
 ) -> None:
-    """Write `batch`; when it is refused, its halves, down to the rows that are refused alone.
+    """Write `batch`; when it is refused, smaller and smaller pieces of it, down to the rows that are refused alone.
 
     `write` takes all of what it is given, or raises `BatchRefusedError` and has taken none of it. `refused`
     gets each row that cannot be written, as a batch of one row, with the reason. Rows are written and
     refused in their order: of two rows with one key the first one stays. One bad row among n costs about
-    2 log2(n) calls, and writes no good row twice.
+    2 log2(n) calls, and writes no good row twice. Where many rows are bad, the next piece begins with one row and
+    doubles: n bad rows cost about n calls.
 
     Raises:
         BatchRefusedError: of a batch without rows, which has nothing to refuse. Whatever else `write`
             and `refused` raise.
     """
-    pieces = [batch]
-    while pieces:
-        piece = pieces.pop()
+    start, size, bad_before = 0, batch.num_rows, 0
+    while True:
+        piece = batch.slice(start, size)
+        size = piece.num_rows
         try:
             write(piece)
         except BatchRefusedError as error:
-            if piece.num_rows == 0:
+            if size == 0:
                 raise
-            if piece.num_rows == 1:
+            if size == 1:
                 refused(piece, str(error))
-                continue
-            middle = piece.num_rows // 2
-            pieces += [piece.slice(middle), piece.slice(0, middle)]
+                start = bad_before = start + 1
+            else:
+                bad_before, size = start + size, size // 2
+        else:
+            start += size
+            size = max(1, (bad_before - start) // 2) if start < bad_before else 2 * size
+        if start >= batch.num_rows:
+            return
