@@ -5,7 +5,7 @@ No module here is called `copy`: spark-submit puts this folder before the standa
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -488,8 +488,9 @@ def _verify_file(file: Path, options: VerifyOptions, more: Mapping[str, Any]) ->
                 exclude=tuple(name for name in asked.exclude if name.lower() in pair.columns),
                 json=tuple(name for name in asked.json if name.lower() in pair.columns),
             )
+            compare = partial(carry_out, pair.spec, more, settings)
             try:
-                report = carry_out(pair.spec, more, settings, options.repairs)
+                report = _as_far_as_possible(compare, options.repairs)
             except ChannelError as error:
                 found.append(VerifiedTable(pair.name, None, str(error)))
                 progress.table_compared(0)
@@ -498,6 +499,22 @@ def _verify_file(file: Path, options: VerifyOptions, more: Mapping[str, Any]) ->
                 found.append(VerifiedTable(pair.name, report))
                 progress.table_compared(report.source_rows + report.target_rows)
     return TablesReport(tuple(found))
+
+
+def _as_far_as_possible(
+    compare: Callable[[RepairSettings | None], VerifyReport], repairs: RepairSettings | None
+) -> VerifyReport:
+    """Compare, and repair; a table that cannot be repaired is compared alone, and its report says why."""
+    try:
+        return compare(repairs)
+    except ChannelError as error:
+        if repairs is None or not error.is_of_input:
+            raise
+        why = str(error)
+    report = compare(None)
+    if report.outcome != "equal":
+        report.notes = (*report.notes, f"nothing was repaired: {why}")
+    return report
 
 
 def column_list(option: str, text: str | None) -> tuple[str, ...] | None:

@@ -72,6 +72,8 @@ class JobStatus:
     where: str = ""
     started_at: datetime | None = None
     execution: str = ""
+    moves_rows: bool = True
+    """False while an index is built, or `verify` pauses: then `note` says what is done."""
 
 
 @dataclass(slots=True)
@@ -233,7 +235,8 @@ class JobProgress:
         """Go to `phase`, now or `at` an earlier time; a final one stops the job's clock, and stays.
 
         `where` says where the rows are, `rows` how many were published when the caller knows it
-        better than the counters (from receipts), `error` why it failed, `building` which index is built.
+        better than the counters (from receipts), `error` why it failed, `building` which index is built, or why no
+        row moves.
         """
         with self._lock:
             if self._phase.final:
@@ -383,6 +386,7 @@ class JobProgress:
                 error=self._error or (self._table.error if self._phase is Phase.FAILED else ""),
                 where=self._where,
                 started_at=self.started_at,
+                moves_rows=not self._building,
                 execution=self._execution,
             )
 

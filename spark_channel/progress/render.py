@@ -51,7 +51,8 @@ def progress_line(status: JobStatus) -> str:
     head = []
     if status.phase is not Phase.RUNNING:
         head.append(str(status.phase))
-    amount = f"{short(status.rows)} rows {_speed(status)}"
+    speed = f" {_speed(status)}" if status.moves_rows else ""
+    amount = f"{short(status.rows)} rows{speed}"
     all_read = (
         status.phase is Phase.RUNNING and status.spec.kind == "read" and status.percent == 100.0
     )

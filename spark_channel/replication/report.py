@@ -187,10 +187,9 @@ class TablesProgress:
         if of_rows and all_rows and seconds > 0:
             left = f", ETA {clock_time((expected or 0) / all_rows * seconds - seconds)}"
         done = f"{ended}{of} tables" if tables else many(ended, "table")
-        return (
-            f"{done} done, {len(running)} running: {short(all_rows)} rows{of_rows}, "
-            f"{short(speed)} rows/s{left}"
-        )
+        still = not any(each.moves_rows for each in running)
+        pace = running[0].note if still else f"{short(speed)} rows/s{left}"
+        return f"{done} done, {len(running)} running: {short(all_rows)} rows{of_rows}, {pace}"
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._run, name="spark-channel-tables", daemon=True)

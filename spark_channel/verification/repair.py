@@ -15,6 +15,7 @@ from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.registry import find_connector
 from spark_channel.connectors.base.stored import Stored
 from spark_channel.errors import ChannelError, SchemaError, UnsupportedError
+from spark_channel.final_errors import of_input
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import Endpoint, Split, deal, merge_tasks
 from spark_channel.progress.report import plain_end
@@ -184,7 +185,9 @@ def refuse_impossible(verification: Verification, *, delete: bool) -> None:
     shown = plain_end(target.label)
     if not verification.columns.key:
         raise UnsupportedError(
-            f"{shown} cannot be repaired: no key says which row is which. Name its columns with 'key'"
+            f"{shown} cannot be repaired: no key says which row is which. Name columns that identify each row with "
+            "'key' (for a table of a replication file: with primary_key in its stream); the target needs a unique "
+            "index on them"
         )
     for place in verification.columns.key:
         form = verification.columns.forms[place]
@@ -227,9 +230,8 @@ def _rehearse(verification: Verification, *, delete: bool) -> None:
         writer.rehearse(WriteContext("rehearsal"), written)
     except ChannelError as error:
         shown = plain_end(verification.sides[1].label)
-        raise type(error)(
-            f"{shown} cannot be repaired, and no row was compared: {error}"
-        ) from error
+        refused = type(error)(f"{shown} cannot be repaired: {error}")
+        raise of_input(refused, is_of_input=error.is_of_input) from error
 
 
 def _columns_of(verification: Verification, *, delete: bool) -> pa.Schema:

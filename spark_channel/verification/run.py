@@ -17,7 +17,7 @@ from spark_channel.planning import Endpoint, Split, Task, TaskGroup, TransferSpe
 from spark_channel.planning.tasks import assign_fairly
 from spark_channel.planning.transfer import wanted_channels
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.progress.report import plain_end
+from spark_channel.progress.report import many, plain_end
 from spark_channel.service import ServiceAddress
 from spark_channel.service.launch import JobReporter, reason_of
 from spark_channel.transfers.channels import channel_bound
@@ -263,7 +263,8 @@ class Verification:
             found = self._candidates(finer, chosen, source, target)
             if not len(found):
                 return
-            if len(self.report.positions) == 2:  # neither side can change
+            live = any(side.reader.has_other_writers for side in self.sides)
+            if not live or len(self.report.positions) == 2:  # neither side can change
                 self._settle(found, self._last_look(found))
                 return
         with self._opened_again():
@@ -537,7 +538,10 @@ class Verification:
             len(before),
             seconds,
         )
+        said = f"pause of {seconds:g} s before another look at {many(len(before), 'differing key')}"
+        self._reporter.enter(Phase.RUNNING, building=said)
         self._clock.sleep(seconds)
+        self._reporter.enter(Phase.RUNNING)
         self.report.pauses += seconds
 
     def _settle(self, before: Differences, now: Differences, *, live: bool = False) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.progress import JobSpec, JobStatus, Phase, Sample, TransferReport
+from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Sample, TransferReport
 from spark_channel.progress.render import before_lines, progress_line
 from spark_channel.progress.report import clock_time, short, summary_lines
 from spark_channel.progress.speed import LimitChange
@@ -271,6 +271,15 @@ def test_three_lines_before() -> None:
     assert before_lines("j", both)[2] == "limit 20k rows/s for shared limit orders-db"
     unheard = JobSpec("write", target="t", limit_scope="shared limit orders-db")
     assert before_lines("j", unheard)[2] == "limit: shared limit orders-db"
+
+
+def test_a_line_has_no_speed_while_no_row_moves() -> None:
+    said = "pause of 4 s before another look at 1 differing key"
+    progress = JobProgress("j", JobSpec("verify", source="s", target="t"))
+    progress.enter(Phase.RUNNING, building=said)
+    assert progress_line(progress.status()) == f"0 rows - {said}"
+    progress.enter(Phase.RUNNING)
+    assert progress_line(progress.status()) == "0 rows 0/s"
 
 
 def test_the_summary() -> None:

@@ -182,13 +182,12 @@ def test_a_target_without_the_key_is_refused_before_a_row_is_read(
     keyless = "CREATE TABLE t (id INTEGER, a TEXT, b TEXT)"
     target = sqlite(tmp_path / "b.db", [(1, "z", None)], keyless)
     monkeypatch.setattr(run_module.Verification, "_run", read)
-    said = (
-        rf"{re.escape(str(tmp_path))}/b\.db t cannot be repaired, and no row was compared: .*unique"
-    )
-    with pytest.raises(TargetError, match=said):
+    said = rf"{re.escape(str(tmp_path))}/b\.db t cannot be repaired: .*CREATE UNIQUE INDEX t_id ON main.t \(id\)"
+    with pytest.raises(TargetError, match=said) as refused:
         spark_channel.verify(
             None, source, target, key=["id"], repair=True, delete=delete, dry_run=dry_run
         )
+    assert refused.value.is_of_input
 
 
 def test_pauses_between_looks_are_named(tmp_path: Path) -> None:
@@ -197,6 +196,17 @@ def test_pauses_between_looks_are_named(tmp_path: Path) -> None:
     report = spark_channel.verify(None, source, target, confirm=1)
     assert report.pauses == 1
     assert "looked at 2 times, with pauses of 1 s" in str(report)
+
+
+def test_tables_of_duckdb_are_looked_at_again_without_a_pause(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    for name, value in (("a", "x"), ("b", "z")):
+        with duckdb.connect(str(tmp_path / f"{name}.duckdb")) as db:
+            db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT)")
+            db.execute("INSERT INTO t VALUES (1, ?), (2, 'y')", [value])
+    sides = [{"path": str(tmp_path / f"{name}.duckdb"), "dbtable": "t"} for name in "ab"]
+    report = spark_channel.verify(None, *sides)
+    assert (report.different, report.equal, report.looks, report.pauses) == (1, 1, 2, 0)
 
 
 @pytest.mark.parametrize("delete", [False, True])

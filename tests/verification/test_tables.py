@@ -103,6 +103,23 @@ def test_one_table_that_cannot_be_compared_does_not_end_the_others(
     assert typed("verify", str(file), "--select", "orders").exit_code == 0
 
 
+def test_a_table_that_cannot_be_repaired_is_compared_and_says_why(
+    file: Path, tmp_path: Path
+) -> None:
+    arguments = ("verify", str(file), "--confirm", "0", "--repair", "--select", "things")
+    assert typed(*arguments).exit_code == 0
+    change(tmp_path / "shop.db", "INSERT INTO things VALUES (1)")
+    done = typed(*arguments)
+    assert done.exit_code == 3, done.output
+    said = " ".join(done.stdout.split())
+    assert "nothing was repaired: " in said
+    assert (
+        "Name columns that identify each row with '--key' (for a table of a replication file"
+        in said
+    )
+    assert "1 tables: 1 different" in said
+
+
 def test_a_masked_table_is_repaired_with_masked_values(file: Path, tmp_path: Path) -> None:
     change(
         tmp_path / "marts.db",

@@ -125,7 +125,7 @@ def test_rows_without_a_key_are_compared_with_their_number(tmp_path: Path) -> No
         ("extra", None),
     }
     assert "no key is known" in report.notes[0]
-    with pytest.raises(UnsupportedError, match="Name its columns with 'key'"):
+    with pytest.raises(UnsupportedError, match="Name columns that identify each row with 'key'"):
         spark_channel.verify(None, *sides, confirm=0, repair=True)
 
 

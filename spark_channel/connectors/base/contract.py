@@ -184,6 +184,8 @@ class Reader(SplitReader):
     """The system of its native rows; "" = it has none."""
     no_native: str = ""
     """After `native_rows` returned None: why, for people."""
+    has_other_writers: ClassVar[bool] = True
+    """Whether another process may write what this one has open."""
     stored_is_asked: bool = True
     """Set by the host: `stored` is called later, so that `split` may look for it."""
 

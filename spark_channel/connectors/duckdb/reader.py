@@ -101,6 +101,7 @@ class DuckdbReader(SqlReader):
 
     Options: ClassVar[type[ReadOptions]] = DuckdbReadOptions
     Splitter = DuckdbSplitter
+    has_other_writers = False  # a process that reads the file keeps those that write it out
     options: DuckdbReadOptions
 
     def __init__(self, options: DuckdbReadOptions) -> None:

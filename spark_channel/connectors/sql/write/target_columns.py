@@ -1,5 +1,6 @@
 """DataFrame columns matched to the target table; merge key."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from spark_channel.connectors.sql.statements import SameName
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.publish import holds_unique
 from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.final_errors import of_input
 from spark_channel.lazy import compute as pc
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "old_target",
     "wider_columns",
 ]
+
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 # The key of a merge: `keyColumns`, or else the table's primary key.
@@ -404,9 +408,20 @@ def _old_key(
     )
     key = tuple(targets[name] for name in found)
     if key and made_as is None and not holds_unique(dialect, table, key):
-        why = "" if table.primary else f" It {table.no_key}."
-        raise TargetError(
-            f"table {table.label!r} does not hold ({', '.join(key)}) unique, so writeMode {options.write_mode} "
-            f"cannot match rows by them: create a unique index on these columns.{why}"
+        why = "" if table.primary else f"It {table.no_key}. "
+        raise of_input(
+            TargetError(
+                f"table {table.label!r} does not hold ({', '.join(key)}) unique, so writeMode {options.write_mode} "
+                f"cannot match rows by them. {why}Create a unique index: {_unique_index(dialect, table, key)}"
+            )
         )
     return key
+
+
+def _unique_index(dialect: WriteDialect, table: Table, key: Sequence[str]) -> str:
+    def shown(name: str) -> str:
+        return name if _PLAIN_NAME.fullmatch(name) else dialect.quoted(name)
+
+    on = ".".join(map(shown, filter(None, (table.schema, table.name))))
+    index = shown("_".join((table.name, *key)))
+    return f"CREATE UNIQUE INDEX {index} ON {on} ({', '.join(map(shown, key))})"
