@@ -1,6 +1,5 @@
 """The results of a command's jobs as tables and JSON, and the exit codes."""
 
-import errno
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from spark_channel.errors import (
     ChannelError,
     DirtyRowsError,
 )
+from spark_channel.final_errors import is_of_rights
 from spark_channel.progress import Phase, TransferReport
 from spark_channel.progress.report import many
 from spark_channel.progress.speed import svg
@@ -48,7 +48,7 @@ def exit_code(error: BaseException) -> int:
     # A commit that fails says what the target contains, and why it failed.
     if any(isinstance(each, ChannelError) and each.is_of_input for each in causes[:2]):
         return BAD_INPUT
-    if any(map(_is_of_rights, causes)):
+    if any(map(is_of_rights, causes)):
         return BAD_INPUT
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
@@ -57,26 +57,12 @@ def exit_code(error: BaseException) -> int:
     return FAILED
 
 
-_NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
-_MYSQL_NO_RIGHT = {1044, 1045, 1142, 1143, 1227}
-_PG_NO_RIGHT = "42501"
-
-
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """The error, and what it was raised from."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
         cause = cause.__cause__
-
-
-def _is_of_rights(error: BaseException) -> bool:
-    """Whether an error of a driver, or of the system, says that a right is missing, or that a folder is a file."""
-    if isinstance(error, OSError):
-        return error.errno in _NO_RIGHT
-    if type(error).__module__.startswith("pymysql."):
-        return bool(error.args) and error.args[0] in _MYSQL_NO_RIGHT
-    return getattr(error, "sqlstate", None) == _PG_NO_RIGHT
 
 
 _VERSION = 1

@@ -29,7 +29,7 @@ from spark_channel.connectors.sql.catalog import (
     Table,
 )
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.rights import MissingRights, Right
+from spark_channel.connectors.sql.rights import MissingRights, Right, advice
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.errors import SchemaError, SourceError, TargetError
@@ -219,6 +219,10 @@ class MysqlDialect(Dialect):
             if not _is_held_otherwise(session, right)
         }
         return MissingRights(found.role, kept)
+
+    def lacking_on_hidden(self, session: Session, text: str) -> str:
+        rights = [Right(*place, "SELECT") for place in name_places(session, text)[-1:]]
+        return advice(self.lacking(session, rights), rights, "source")
 
     def find_table(self, session: Session, text: str) -> MysqlTable | None:
         for database, name in name_places(session, text):

@@ -152,6 +152,10 @@ class Dialect(ABC):
         """What the session's login lacks of `rights`, by one query; nothing that the database does not say surely."""
         return MissingRights("", {})
 
+    def lacking_on_hidden(self, session: Session, text: str) -> str:
+        """What to run for the login to see the table that `text` names; "" where that is not known."""
+        return ""
+
     @abstractmethod
     def table_names(self, session: Session) -> list[str]:
         """Some names of tables and views that there are, for messages."""

@@ -337,16 +337,16 @@ def custom_kinds(
 
 
 def missing_table(
-    dbtable: str, names: Sequence[str], place: object, *, may_hide: bool = False
+    dbtable: str, names: Sequence[str], place: object, *, may_hide: bool = False, lacks: str = ""
 ) -> SourceError:
     """The error for a table that does not exist, with the names of some that do, without those of this project.
 
-    `may_hide`: the table may be there, where the login has no right on it.
+    `may_hide`: the table may be there, where the login has no right on it; `lacks`: how it gets one.
     """
     more = ", ..." if len(names) > _SHOWN else ""
     theirs = [name for name in names if not name.rpartition(".")[2].startswith("spark_channel_")]
     there = ", ".join(theirs[:_SHOWN]) + more if theirs else "none"
-    hidden = ", or this user may not see it" if may_hide else ""
+    hidden = f", or this user may not see it{f' ({lacks})' if lacks else ''}" if may_hide else ""
     return of_input(
         SourceError(f"table {dbtable!r} does not exist in {place}{hidden}; its tables: {there}")
     )

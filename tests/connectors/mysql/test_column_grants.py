@@ -63,6 +63,18 @@ def test_rights_on_every_column_are_a_right_on_the_table(shop: Shop, etl: dict[s
 def test_a_table_that_the_login_may_not_see_may_be_there(shop: Shop, etl: dict[str, Any]) -> None:
     shop.sql("CREATE TABLE hidden (id int)")
     reader, _ = load_reader({**etl, "dbtable": "hidden"})
-    said = r"table 'hidden' does not exist in .*, or this user may not see it; its tables: t$"
+    run = rf"run GRANT SELECT ON `{shop.database}`\.`hidden` TO `etl`@`127\.0\.0\.1`"
+    said = rf"table 'hidden' does not exist in .*, or this user may not see it \(.*{run}\); its tables: t$"
     with pytest.raises(SourceError, match=said):
         reader.schema()
+
+
+def test_a_login_without_the_database_is_told_what_to_grant(
+    shop: Shop, etl: dict[str, Any]
+) -> None:
+    shop.sql(f"REVOKE SELECT (id, v) ON {shop.database}.t FROM etl@'127.0.0.1'")
+    reader, _ = load_reader(etl)
+    said = rf"run GRANT SELECT ON `{shop.database}`\.`t` TO 'etl'@'127\.0\.0\.1'"
+    with pytest.raises(SourceError, match=said) as refused:
+        reader.schema()
+    assert refused.value.is_of_input

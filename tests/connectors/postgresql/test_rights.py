@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import spark_channel
-from spark_channel.errors import TargetError
+from spark_channel.errors import SourceError, TargetError
 from tests.connectors.postgresql.conftest import Pg
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "v": ["a", "b"]})
@@ -57,3 +57,22 @@ def test_a_missing_right_is_said_before_a_row_is_read(pg: Pg, role: str) -> None
     pg.psql(f"CREATE TABLE t (id bigint, v text); GRANT SELECT ON t TO {role}")
     with pytest.raises(TargetError, match=rf"run GRANT INSERT ON {pg.schema}\.t TO {role}"):
         pg.writer(user=role, password="x").prepare(pg.context(), ROWS.schema)
+
+
+@pytest.mark.parametrize("has_usage", [False, True])
+def test_a_read_names_the_grants_that_it_lacks(pg: Pg, role: str, has_usage: bool) -> None:
+    pg.psql("CREATE TABLE t (id bigint PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    usage = rf"GRANT USAGE ON SCHEMA {pg.schema} TO {role}; "
+    if not has_usage:
+        pg.psql(f"REVOKE ALL ON SCHEMA {pg.schema} FROM {role}")
+    lacks = rf"run {'' if has_usage else usage}GRANT SELECT ON {pg.schema}\.t TO {role}$"
+    source = pg.options(dbtable=f"{pg.schema}.t", user=role, password="x")
+    with pytest.raises(SourceError, match=lacks) as refused:
+        spark_channel.transfer(None, source, pg.options(dbtable="copied"))
+    assert refused.value.is_of_input
+    reader = pg.reader(f"{pg.schema}.t")
+    assert reader.schema().names == ["id", "v"]
+    (split,) = reader.split(1)
+    denied = pg.reader(f"{pg.schema}.t", user=role, password="x")
+    with pytest.raises(SourceError, match=lacks), denied.reading() as read:
+        list(read(split))

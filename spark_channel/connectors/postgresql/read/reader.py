@@ -443,7 +443,7 @@ class PostgresReader(SqlReader):
         reached = partial(self._reached, partial(connect, "read"))
         # A new connection costs the server 10 to 50 ms of CPU.
         with SessionHolder(reached) as kept, SessionHolder(self.connected) as line:
-            yield partial(self._read, kept, line)
+            yield partial(self.naming_rights, partial(self._read, kept, line))
 
     def _reached(self, connect: Callable[[], PgSession]) -> PgSession:
         """A session, of a server that may be away for a while: a job is running."""

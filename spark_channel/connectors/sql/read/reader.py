@@ -33,10 +33,12 @@ from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.read.keyset import SessionHolder, ShortStatements, keyset_of
+from spark_channel.connectors.sql.read.rights import naming_rights
 from spark_channel.connectors.sql.read.source import ReadSource, column_types, read_source
 from spark_channel.connectors.sql.read.splits import Splitter as BaseSplitter
 from spark_channel.connectors.sql.read.splits import split_conditions
 from spark_channel.connectors.sql.session import BatchSize, Session
+from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.connectors.sql.stored import stored_in, stored_query, stored_table
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
@@ -89,8 +91,11 @@ class SqlReader(Reader):
         """
 
     def schema(self) -> pa.Schema:
-        with self.connect("plan") as session:
-            self._source = self.planned(session)
+        try:
+            with self.connect("plan") as session:
+                self._source = self.planned(session)
+        except SourceError as error:
+            raise naming_rights(self, error) from error.__cause__
         return noted(self._source.schema, self._source.text_lengths)
 
     def column_types(self) -> Mapping[str, pa.DataType]:
@@ -225,7 +230,7 @@ class SqlReader(Reader):
         except ChannelError as error:
             changed = None if self._source is None else self.changed(self._source)
             if changed is None:
-                raise
+                raise naming_rights(self, error) from error.__cause__
             raise changed from error.__cause__
 
     def _fine_splits(self, session: Session, advice: int) -> list[Split]:
@@ -278,7 +283,7 @@ class SqlReader(Reader):
     @contextmanager
     def reading(self) -> Iterator[Read]:
         with SessionHolder(self.connected) as line:
-            yield partial(self._read_by, line)
+            yield partial(self.naming_rights, partial(self._read_by, line))
 
     @contextmanager
     def connected(self) -> Iterator[Session]:
@@ -287,6 +292,21 @@ class SqlReader(Reader):
             with connecting():
                 session = held.enter_context(self.connect("read"))
             yield session
+
+    def asked_table(self) -> tuple[str, str] | None:
+        """Schema and name of the table that is read; None = it is a query."""
+        if self._source is not None and self._source.table is not None:
+            return self._source.table.schema, self._source.table.name
+        text = self.options.dbtable
+        readings = [] if text is None else list(name_readings(text, self.dialect.sql, ""))
+        return readings[-1] if readings else None
+
+    def naming_rights(self, read: Read, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows that `read` returns of `split`; an error of a missing right has the statement that grants it."""
+        try:
+            yield from read(split)
+        except SourceError as error:
+            raise naming_rights(self, error) from error.__cause__
 
     def _read_by(self, line: SessionHolder, split: Split) -> Iterator[pa.RecordBatch]:
         found = self.short(split, line)

@@ -1,14 +1,22 @@
 """Rights that a read needs and its login lacks, as the statements that grant them."""
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from spark_channel.connectors.sql.rights import Right, advice
+from spark_channel.connectors.sql.rights import MissingRights, Right, advice
+from spark_channel.errors import ChannelError, SourceError
+from spark_channel.final_errors import is_of_rights, of_input
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.read.reader import SqlReader
 
-__all__ = ["lacking_to_read"]
+__all__ = ["lacking_to_read", "naming_rights"]
+
+_NO_DATABASE = re.compile(
+    r"Access denied for user (?P<user>'.*?'@'.*?') to database '(?P<name>.*?)'"
+)
+"""MySQL and MariaDB end a session that may not use its database before it can ask for its rights."""
 
 
 def lacking_to_read(
@@ -30,3 +38,28 @@ def lacking_to_read(
         found = reader.dialect.lacking(session, every)
     said = {table: advice(found, rights, "source") for table, rights in asked.items()}
     return {table: advice for table, advice in said.items() if advice}
+
+
+def naming_rights(reader: "SqlReader", error: ChannelError) -> ChannelError:
+    """The error; of a login that lacks a right, with the statement that grants it."""
+    if _NO_DATABASE.search(str(error)) is None and not is_of_rights(error.__cause__ or error):
+        return error
+    table = reader.asked_table()
+    try:
+        said = _statement(reader, str(error), table) if table is not None else ""
+    except ChannelError:  # it answers no more: the first error counts
+        said = ""
+    if not said:
+        return error
+    named = of_input(SourceError(f"{error}; {said}"))
+    named.__cause__ = error.__cause__
+    return named
+
+
+def _statement(reader: "SqlReader", text: str, table: tuple[str, str]) -> str:
+    schema, name = table
+    if refused := _NO_DATABASE.search(text):
+        place = f"`{schema or refused['name']}`.`{name}`"
+        right = Right(schema, name, "SELECT")
+        return advice(MissingRights(refused["user"], {right: place}), [right], "source")
+    return lacking_to_read(reader, [table]).get(table, "") if schema else ""

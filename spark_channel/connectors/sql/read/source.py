@@ -226,7 +226,9 @@ def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSo
             session, dialect, statements.inside(options.dbtable, dialect.sql), found.name
         )
     names = dialect.table_names(session)
-    raise missing_table(options.dbtable, names, session.place, may_hide=dialect.hides_tables)
+    lacks = dialect.lacking_on_hidden(session, options.dbtable)
+    hides = dialect.hides_tables
+    raise missing_table(options.dbtable, names, session.place, may_hide=hides, lacks=lacks)
 
 
 def _of_table(dialect: Dialect, table: Table) -> ReadSource:
