@@ -239,11 +239,11 @@ class DirtyLog:
 
     def _count_kind(self, rows: int, reason: str) -> int:
         """Count `rows` by the kind of their reason. Returns of how many more rows of this kind samples are wanted."""
-        said = first_words(reason)
-        kind = kind_of(said)
+        words = first_words(reason)
+        kind = kind_of(words)
         before = self._of_kind.get(kind, 0)
         if before or len(self._of_kind) < _KINDS:
-            self._reasons.setdefault(kind, said[:_LONGEST_SAMPLE])
+            self._reasons.setdefault(kind, words[:_LONGEST_SAMPLE])
             self._of_kind[kind] = before + rows
         return max(0, _OF_A_KIND - before)
 
@@ -287,9 +287,9 @@ def first_words(reason: str) -> str:
     return line.partition(" says: ")[2] or line
 
 
-def kind_of(said: str) -> str:
+def kind_of(words: str) -> str:
     """What the target says, without the row's values: rows that are refused for one cause have one kind."""
-    return re.sub(r"\d+", "0", _VALUE.sub(r"\1\2", said))
+    return re.sub(r"\d+", "0", _VALUE.sub(r"\1\2", words))
 
 
 def merged_reasons(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -297,9 +297,9 @@ def merged_reasons(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     firsts: dict[str, str] = {}
     rows: dict[str, int] = {}
     for part in parts:
-        for said, count in part.items():
-            kind = kind_of(said)
-            firsts.setdefault(kind, said)
+        for words, count in part.items():
+            kind = kind_of(words)
+            firsts.setdefault(kind, words)
             rows[kind] = rows.get(kind, 0) + count
     ordered = sorted(rows, key=lambda kind: -rows[kind])
     return {firsts[kind]: rows[kind] for kind in ordered[:_KINDS]}

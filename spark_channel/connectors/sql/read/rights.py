@@ -46,14 +46,14 @@ def naming_rights(reader: "SqlReader", error: ChannelError) -> ChannelError:
         return error
     table = reader.asked_table()
     try:
-        said = _statement(reader, str(error), table) if table is not None else ""
+        grants = _statement(reader, str(error), table) if table is not None else ""
     except ChannelError:  # it answers no more: the first error counts
-        said = ""
-    if not said:
+        grants = ""
+    if not grants:
         return error
-    named = of_input(SourceError(f"{error}; {said}"))
-    named.__cause__ = error.__cause__
-    return named
+    error_with_grants = of_input(SourceError(f"{error}; {grants}"))
+    error_with_grants.__cause__ = error.__cause__
+    return error_with_grants
 
 
 def _statement(reader: "SqlReader", text: str, table: tuple[str, str]) -> str:
