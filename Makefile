@@ -21,7 +21,7 @@ help:
 	@echo 'make test-all     the other tests, which need ten more servers'
 	@echo 'make test-oldest  tests with Spark on the lowest version of each library that pyproject.toml allows'
 	@echo 'make test-lowest  the quick tests of connectors on these versions; CI runs those near a library'
-	@echo 'make test-versions  quick tests on other Pythons, ends of jobs on other Javas, and other releases of Spark'
+	@echo 'make test-versions  quick tests on other Pythons, all on 3.12, ends of jobs on other Javas, and other releases of Spark'
 	@echo 'make test-newest  quick tests with the newest of all, pre-releases too; prints what breaks'
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
