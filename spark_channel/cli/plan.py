@@ -221,6 +221,7 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console", *, here:
     steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
     console.print(one_line(f"mode {spec.save_mode}, transformers: {steps or 'none'}"), markup=False)
     lacks = [f"the new table lacks {part}" for one in every for part in one.left_out]
+    lacks += [f"another name than in the source: {part}" for one in every for part in one.renamed]
     builds = [f"after its rows, under no limit: {part}" for one in every for part in one.builds]
     for line in (*(one.path for one in every if one.path), *replaced, *lacks, *builds):
         console.print(one_line(line), markup=False)

@@ -292,6 +292,7 @@ def _plan_lines(plan: TablePlan) -> list[str]:
     said += [("target", each) for each in plan.alters]
     said += [("the target lacks", each) for each in plan.lacks]
     said += [("the new table lacks", each) for each in plan.left_out]
+    said += [("another name than in the source", each) for each in plan.renamed]
     rows = "" if plan.rows is None else f" of {short(plan.rows)} rows"
     said += [("after its rows, under no limit", f"{each}{rows}") for each in plan.builds]
     if plan.staging:

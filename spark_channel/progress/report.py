@@ -50,6 +50,7 @@ _WHERE_ANY = (
     "path",
     "left_out",
     "dirty_reasons",
+    "renamed",
 )
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
@@ -81,6 +82,7 @@ class TransferReport:
         behind: of a stream's batch: how far it was behind its source when it was planned, what its source keeps for it,
             and how much of the existing rows was read beside the changes.
         left_out: what the table that the job made lacks of its source's definition, and why.
+        renamed: what of that table has another name than in its source, and which.
         lag: the same as numbers: `rows`, `bytes` and `seconds` behind, `wal_kept_bytes`, `base_rows_read`, `base_rows`,
             `base_chunks_read`, `base_chunks`, and `seconds_ago`, the measurement's age. Unknown numbers are missing.
     """
@@ -124,6 +126,7 @@ class TransferReport:
     path: str = ""
     left_out: tuple[str, ...] = ()
     dirty_reasons: Mapping[str, int] = field(default_factory=dict)
+    renamed: tuple[str, ...] = ()
 
     @property
     def moving_seconds(self) -> float:
@@ -397,6 +400,8 @@ def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
         lines.append(f"{grouped(report.rows_moved)} rows moved, retries and speculation included")
     if report.left_out:
         lines.append(f"the new table lacks {'; '.join(report.left_out)}")
+    if report.renamed:
+        lines.append(f"other names than in the source: {'; '.join(report.renamed)}")
     if report.path and verbose:
         lines.append(report.path)
     if report.aim and verbose:

@@ -7,6 +7,7 @@ one could not add.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from spark_channel.connectors.base.definition import ForeignKeyDefinition, TableDefinition
@@ -17,7 +18,7 @@ from spark_channel.errors import ChannelError, TargetError
 from spark_channel.plain_text import log_of
 from spark_channel.replication.report import TableOutcome
 from spark_channel.replication.table_run import of_table, reader_of, writer_of
-from spark_channel.replication.tables import TableCopy
+from spark_channel.replication.tables import TableCopy, lacks_of
 
 __all__ = ["ForeignKeys"]
 
@@ -81,6 +82,25 @@ class ForeignKeys:
         others = [each for each in left if not each.startswith("foreign key ")]
         refused = (each for each in self._planned(copy) if each.why)
         return (*others, *(f"{each.key.label}: {each.why}" for each in refused))
+
+    def lacks(self, copy: TableCopy) -> tuple[str, ...]:
+        """What the target of the copy, which is there, lacks of its source's definition, for people.
+
+        Raises:
+            ChannelError: an end cannot be read.
+        """
+        found = lacks_of(copy, reader_of(copy), writer_of(copy), partial(self._referenced, copy))
+        return tuple(each.text for each in found)
+
+    def _referenced(self, copy: TableCopy, key: ForeignKeyDefinition) -> str:
+        """The copy of the table to which a key of the source refers, as SQL; "" = the target takes no such key."""
+        for each in self._planned(copy):
+            if each.key == key and each.to is not None and not each.why:
+                to = each.to
+                writer: SqlWriter[Any] = writer_of(to)  # type: ignore[assignment]
+                place = writer.run(TargetError, "look", partial(_place_in_target, to))
+                return writer.dialect.place(*place)
+        return ""
 
     def _read_sources(self) -> None:
         """Read the definitions of all tables that differ in their names alone, together, if they have foreign keys."""

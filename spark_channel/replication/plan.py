@@ -42,7 +42,6 @@ from spark_channel.replication.tables import (
     connector_of,
     ends_fault,
     find_tables,
-    lacks_of,
     target_schema,
 )
 from spark_channel.replication.tunnels import (
@@ -71,9 +70,9 @@ class TablePlan:
     `connections`: most at a time, at each end. `source_lock`, `target_lock`: of its tables. `staging`: bytes that the
     target has twice until they are published. `statement` is the first one of the read, and `server_plan` what the
     server says that it would do for it. `lacks`: what the target, which no run changes, lacks of the definition that
-    `schema` asks for, as statements. `left_out`: what the table that the run makes lacks of it, and `builds` the
-    indexes and constraints that it gets after its rows, which no limit slows down. `waits`: seconds before its copy
-    begins, for rows that may be committed late.
+    `schema` asks for, as statements. `left_out`: what the table that the run makes lacks of it, `renamed` its parts
+    with other names than the source's, and `builds` the indexes and constraints that it gets after its rows, which no
+    limit slows down. `waits`: seconds before its copy begins, for rows that may be committed late.
     """
 
     stream: str
@@ -95,6 +94,7 @@ class TablePlan:
     waits: float = 0.0
     lacks: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    renamed: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
 
 
@@ -325,10 +325,9 @@ def _plan(
         nbytes=nbytes,
         rows_between=_estimated(source, rows),
         alters=_altered(copy.object, adds, there),
-        lacks=()
-        if there is None
-        else tuple(each.text for each in lacks_of(copy, reader_of(copy), writer_of(copy))),
+        lacks=() if there is None else keys.lacks(copy),
         left_out=keys.left_out(copy, opened.left_out),
+        renamed=opened.renamed,
         builds=opened.builds,
         source_lock=source_lock,
         target_lock=target_lock,

@@ -9,8 +9,9 @@ from spark_channel.connectors.base.feed import TableLag
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.replication.config import Replication
-from spark_channel.replication.table_run import continue_numbers, reader_of, writer_of
-from spark_channel.replication.tables import TableCopy, find_tables, lacks_of
+from spark_channel.replication.foreign_keys import ForeignKeys
+from spark_channel.replication.table_run import continue_numbers_of, writer_of
+from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.replication.tunnels import (
     AGAIN,
     begin_again,
@@ -76,7 +77,8 @@ def status_of(replication: Replication, select: Sequence[str] = ()) -> list[Tabl
     followed = any(each.mode == "full_then_changes" and not each.fault for each in copies)
     tunnel = _Followed(replication) if followed else None
     with keeping_sessions():
-        return [_status(each, tunnel) for each in copies]
+        keys = ForeignKeys(copies)
+        return [_status(each, tunnel, keys) for each in copies]
 
 
 class _Followed:
@@ -160,7 +162,7 @@ class _Followed:
         return writer_of(copy).stream_progress(changes_of_channel(self._id, channel))
 
 
-def _status(copy: TableCopy, followed: _Followed | None) -> TableStatus:
+def _status(copy: TableCopy, followed: _Followed | None, keys: ForeignKeys) -> TableStatus:
     shown = TableStatus(copy.stream, copy.object, copy.mode, "unknown", why=copy.fault)
     if copy.fault:
         return shown
@@ -181,9 +183,7 @@ def _status(copy: TableCopy, followed: _Followed | None) -> TableStatus:
     if note is not None:
         shown = replace(shown, columns=note.text, columns_at=note.at)
     with suppress(ChannelError):  # what the target has to say of its rows is known already
-        shown = replace(
-            shown, lacks=tuple(each.text for each in lacks_of(copy, reader_of(copy), writer))
-        )
+        shown = replace(shown, lacks=keys.lacks(copy))
     if known.position is None:
         return replace(shown, state="reset", published_at=known.published_at)
     return replace(
@@ -232,6 +232,10 @@ def end_tables(replication: Replication, select: Sequence[str] = ()) -> Ended:
     state, record = tunnel.store.state(tunnel.name), tunnel.store.get(tunnel.name)
     channels = [each.id for each in state.channels.values() if not each.is_base]
     is_whole = not select or known <= ended.keys()
+    for copy in (
+        ended.values()
+    ):  # while the tunnel is there, so that `end` can be repeated where an end does not answer
+        continue_numbers_of(copy)
     if is_whole:
         tunnel.delete()
     else:
@@ -242,7 +246,6 @@ def end_tables(replication: Replication, select: Sequence[str] = ()) -> Ended:
         writer = writer_of(copy)
         for channel in channels:
             writer.end_stream(changes_of_channel(record.id, f"{channel}/{name}"))
-    continue_numbers(ended.values())
     return Ended(streams, others, slot_of(record) if is_whole else "", is_whole)
 
 

@@ -46,6 +46,7 @@ __all__ = [
     "RunSettings",
     "TableRun",
     "continue_numbers",
+    "continue_numbers_of",
     "is_of_values",
     "of_table",
     "reader_of",
@@ -107,13 +108,22 @@ def reader_of(copy: TableCopy) -> Reader:
     return made
 
 
+def continue_numbers_of(copy: TableCopy) -> None:
+    """As `continue_numbers`, of one table.
+
+    Raises:
+        ChannelError: an end does not answer.
+    """
+    writer = writer_of(copy)
+    if isinstance(writer, SqlWriter):
+        writer.continue_numbers(reader_of(copy).definition)
+
+
 def continue_numbers(copies: Iterable[TableCopy]) -> None:
     """Let identity and serial columns of the targets count on: an application may add rows there from now on."""
     for copy in copies:
         try:
-            writer = writer_of(copy)
-            if isinstance(writer, SqlWriter):
-                writer.continue_numbers(reader_of(copy).definition)
+            continue_numbers_of(copy)
         except ChannelError as error:
             _log.warning(
                 "%s: its numbers in the target may not go on behind its rows: %s",
@@ -270,6 +280,8 @@ class TableRun:
         outcome.rows, outcome.nbytes = report.rows, report.bytes
         if report.left_out:
             outcome.add_why(f"without {'; '.join(report.left_out)}")
+        if report.renamed:
+            outcome.add_why(f"other names than in the source: {'; '.join(report.renamed)}")
 
     def _check_file(self, known: StreamProgress | None) -> None:
         """Report that another file writes to the object: its columns, masks and rows may be others."""

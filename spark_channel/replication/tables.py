@@ -13,6 +13,7 @@ import pyarrow as pa
 from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.contract import SourceTable
+from spark_channel.connectors.base.definition import ForeignKeyDefinition
 from spark_channel.connectors.base.stored import Overlap, most_overlap, overlap
 from spark_channel.connectors.sql.definition import DEFINING, Lack, lacking
 from spark_channel.connectors.sql.read.reader import SqlReader
@@ -227,8 +228,15 @@ def _target_reader(copy: TableCopy) -> Reader:
     return made
 
 
-def lacks_of(copy: TableCopy, reader: Reader, writer: Writer) -> tuple[Lack, ...]:
+def lacks_of(
+    copy: TableCopy,
+    reader: Reader,
+    writer: Writer,
+    referenced: Callable[[ForeignKeyDefinition], str] = lambda _key: "",
+) -> tuple[Lack, ...]:
     """What the target, which is there, lacks of as much of its source's definition as `schema` asks for.
+
+    `referenced`: see `lacking`.
 
     Raises:
         ChannelError: an end cannot be read.
@@ -249,7 +257,16 @@ def lacks_of(copy: TableCopy, reader: Reader, writer: Writer) -> tuple[Lack, ...
             names.append(found)
         return names[0](name)
 
-    return tuple(lacking(writer.dialect, source, target, is_full=level == "full", name_of=name_of))
+    return tuple(
+        lacking(
+            writer.dialect,
+            source,
+            target,
+            is_full=level == "full",
+            name_of=name_of,
+            referenced=referenced,
+        )
+    )
 
 
 def is_stricter(copy: TableCopy, reader: Reader) -> bool:
@@ -559,11 +576,13 @@ def _schema_fault(replication: Replication, options: StreamOptions) -> str:
             f"schema {level} makes the source's primary key, and without primary_key mode incremental adds a changed "
             "row beside the row that it was: set primary_key"
         )
-    if options.mode == "full_then_changes" and (level == "full" or options.deletes == "scd2"):
+    if options.mode == "full_then_changes" and level == "full":
         return (
-            "schema keys goes with mode full_then_changes and deletes hard or soft, since the table is made before "
-            "its rows come, and scd2 keeps several rows of a key"
+            "schema full does not go with mode full_then_changes: many changes are applied as one, in an order in "
+            "which unique indexes and foreign keys may refuse rows that the source took. Set schema to keys"
         )
+    if options.mode == "full_then_changes" and options.deletes == "scd2":
+        return f"schema {level} makes the source's key, and deletes scd2 keeps several rows of one: remove schema"
     return ""
 
 

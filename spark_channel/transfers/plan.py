@@ -76,6 +76,7 @@ __all__ = [
     "path_of",
     "refuse_existing",
     "rehearse",
+    "renamed_of",
     "server_of",
     "tell_experiments",
 ]
@@ -164,6 +165,11 @@ class OpenedTransfer:
     """Of a transfer that was rehearsed: see `Writer.left_out`."""
 
     @property
+    def renamed(self) -> tuple[str, ...]:
+        """Of a transfer that was rehearsed: see `Writer.renamed`."""
+        return renamed_of(self.writers)
+
+    @property
     def builds(self) -> tuple[str, ...]:
         """Of a transfer that was rehearsed: see `Writer.builds`."""
         return tuple(dict.fromkeys(part for writer in self.writers for part in writer.builds))
@@ -245,6 +251,11 @@ class OpenedTransfer:
 def left_out_of(writers: Sequence[Writer]) -> tuple[str, ...]:
     """What new tables lack of their source's definition: those of a job are of one definition."""
     return tuple(dict.fromkeys(part for writer in writers for part in writer.left_out))
+
+
+def renamed_of(writers: Sequence[Writer]) -> tuple[str, ...]:
+    """The names in new tables that are not the source's."""
+    return tuple(dict.fromkeys(part for writer in writers for part in writer.renamed))
 
 
 def path_of(native: NativeRows | None, why: str, plan: WritePlan | None) -> str:

@@ -24,6 +24,7 @@ from spark_channel.transfers.plan import (
     left_out_of,
     path_of,
     refuse_existing,
+    renamed_of,
 )
 from spark_channel.transfers.resume import job_of, plan_text, transaction_of
 from spark_channel.transfers.task import Engine, GroupRunner
@@ -414,8 +415,13 @@ class Transfer:
         report = report or self._plain_report(spec, rows, nbytes, dirty)
         place = self._options.dirty_rows_path or ""
         made = replace(report, rows=rows, bytes=nbytes, rows_dirty=dirty, dirty_rows_path=place)
-        left_out = left_out_of(self._opened.writers)
-        return replace(made, left_out=left_out, dirty_reasons=self._dirty_reasons)
+        writers = self._opened.writers
+        return replace(
+            made,
+            left_out=left_out_of(writers),
+            renamed=renamed_of(writers),
+            dirty_reasons=self._dirty_reasons,
+        )
 
     def failed_report(self, spec: JobSpec, error: BaseException) -> TransferReport:
         """After `fail`, of a target that was left behind."""

@@ -194,4 +194,10 @@ def _recorded(
     jobs.report(table.job, table.job, [counters.snapshot()], leaving=True)
     jobs.enter(table.job, Phase.DONE, rows=table.rows)
     made = jobs.find(table.job).report()
-    return replace(made, rows=table.rows, bytes=table.nbytes, left_out=table.left_out)
+    return replace(
+        made,
+        rows=table.rows,
+        bytes=table.nbytes,
+        left_out=table.left_out,
+        renamed=table.renamed,
+    )

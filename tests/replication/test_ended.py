@@ -192,3 +192,22 @@ def test_numbers_go_on_behind_the_rows_when_a_table_is_drained_and_when_it_is_en
     assert done.exit_code == 0, done.output
     followed.sql("INSERT INTO fol_dw.t_a (s) VALUES ('ended')")
     assert followed.rows("a", "id, s")[-1] == (61, "ended")
+
+
+def test_an_end_whose_target_does_not_answer_can_be_repeated(
+    followed: Followed, tmp_path: Path
+) -> None:
+    """The tunnel and the slot stay until the numbers of the targets count on behind their rows."""
+    if "publication" not in followed.source:
+        pytest.skip("the target is a file")
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x')")
+    followed.run()
+    there = followed.target
+    followed.target = {**there, "password": "another"}
+    refused = typed("replicate", "end", file_of(followed, tmp_path))
+    assert refused.exit_code != 0, refused.output
+    assert slots(followed) == "1"
+    followed.target = there
+    done = typed("replicate", "end", file_of(followed, tmp_path))
+    assert "fol.a, fol.b: following is ended" in done.output, done.output
+    assert slots(followed) == "0"

@@ -547,6 +547,8 @@ class Writer(ABC):
     """Whether each task makes separate files, so that few rows by many tasks are many small files."""
     left_out: tuple[str, ...] = ()
     """Driver, after `prepare` or `rehearse`. What the new table lacks of its source's definition, for people."""
+    renamed: tuple[str, ...] = ()
+    """Driver, likewise. The parts of the new table that have other names than the source's, and these names."""
     builds: tuple[str, ...] = ()
     """Driver, likewise. The indexes and constraints of the new table, which no limit slows down."""
     on_build: Callable[[str], None] | None = None

@@ -81,6 +81,11 @@ class ConstraintDefinition:
     comment: str | None = None
 
     @property
+    def has_name(self) -> bool:
+        """Whether a user named it: a check without a name has its condition for one."""
+        return self.text not in (self.name, f"CHECK {self.name}")
+
+    @property
     def label(self) -> str:
         """The constraint, for people."""
         return f"{self.kind} {self.name}"
@@ -110,7 +115,8 @@ class ForeignKeyDefinition:
 class TableDefinition:
     """A table as `system` (sqlglot's name of its dialect) declares it.
 
-    `others` names what no copy carries, such as triggers. `statement` is its CREATE TABLE, of a system that keeps such.
+    `others` names what no copy carries, such as triggers, and `own` what only its system has, which its `statement`
+    carries: that is its CREATE TABLE, of a system that keeps such.
     """
 
     system: str
@@ -122,6 +128,7 @@ class TableDefinition:
     comment: str | None = None
     others: tuple[str, ...] = ()
     statement: str = ""
+    own: tuple[str, ...] = ()
 
     def column(self, name: str) -> ColumnDefinition | None:
         """The column of this name."""
@@ -159,6 +166,7 @@ class TableDefinition:
                 yield f"collation of {column.name}"
             if column.comment is not None:
                 yield f"comment of {column.name}"
+        yield from self.own
 
 
 class Defines(Protocol):

@@ -34,6 +34,7 @@ class SmallTable:
     known: StreamProgress | None = None
     is_there: bool = False
     left_out: tuple[str, ...] = ()
+    renamed: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
     schema: pa.Schema | None = None
     plan: Any = None

@@ -33,7 +33,7 @@ from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.errors import SchemaError, TargetError
 
-__all__ = ["counted_on", "read_definition", "same_sequence", "tried"]
+__all__ = ["comments_of", "counted_on", "read_definition", "same_sequence", "tried"]
 
 _NAME = r'(?:"(?:[^"]|"")*"|[^\s"(.]+)'
 _TABLE = re.compile(rf"CREATE TABLE (?:{_NAME}\.)*{_NAME}\(")
@@ -98,6 +98,7 @@ def read_definition(session: Session, table: DuckdbTable) -> TableDefinition:
         tuple(keys),
         comment,
         statement=_without(str(statement), texts),
+        own=("collations",) if re.search(r" COLLATE ", str(statement)) else (),
     )
 
 
@@ -238,7 +239,7 @@ def tried(
             if free != constraint.name:
                 renamed.append(f"{constraint.label} is {free}")
     steps += _counted(definition, schema, sequences)
-    steps += _comments(definition)
+    steps += comments_of(definition, rows)
     left += [
         f"{key.label}: {dialect.product} adds none to a table that is there"
         for key in definition.foreign_keys
@@ -278,13 +279,14 @@ def _index(index: ConstraintDefinition, schema: str, name: str) -> DefinitionSte
     return DefinitionStep(index.label, tuple(statements))
 
 
-def _comments(definition: TableDefinition) -> Iterator[DefinitionStep]:
+def comments_of(definition: TableDefinition, rows: pa.Schema) -> Iterator[DefinitionStep]:
+    """The comments of the table and of the columns that the rows have."""
     dialect = DuckdbWriteDialect()
     if definition.comment is not None:
         comment = text_literal(definition.comment)
-        yield DefinitionStep("comment", (f"COMMENT ON TABLE {TABLE} IS {comment}",))
+        yield DefinitionStep("comment of the table", (f"COMMENT ON TABLE {TABLE} IS {comment}",))
     for column in definition.columns:
-        if column.comment is not None:
+        if column.comment is not None and column.name in rows.names:
             named, comment = dialect.quoted(column.name), text_literal(column.comment)
             statement = f"COMMENT ON COLUMN {TABLE}.{named} IS {comment}"
             yield DefinitionStep(f"comment of {column.name}", (statement,))

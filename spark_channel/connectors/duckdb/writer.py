@@ -10,6 +10,7 @@ from spark_channel.connectors.base.contract import TaskWriter, WriteContext
 from spark_channel.connectors.base.definition import SequenceDefinition, TableDefinition
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.duckdb.definition import (
+    comments_of,
     counted_on,
     read_definition,
     same_sequence,
@@ -181,6 +182,20 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
             return name
 
         return tried(definition, rows, place.schema, place.name, name_of, sequence_of)
+
+    def new_table(
+        self,
+        session: DuckdbSession | None,
+        place: WriteTarget,
+        definition: TableDefinition,
+        rows: pa.Schema,
+        *,
+        is_full: bool,
+    ) -> NewTable:
+        new = super().new_table(session, place, definition, rows, is_full=is_full)
+        if not is_full or new.create:
+            return new
+        return new.with_carried([*comments_of(definition, rows)])
 
     def definition_of(self, session: DuckdbSession, table: Table) -> TableDefinition:
         assert isinstance(table, DuckdbTable)

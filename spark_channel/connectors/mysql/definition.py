@@ -1,7 +1,9 @@
 """The definition of a MySQL or MariaDB table, read from the catalog and from SHOW CREATE TABLE."""
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from spark_channel.connectors.base.definition import (
@@ -37,6 +39,22 @@ _TRIGGERS = (
     "SELECT event_object_schema, event_object_table, trigger_name FROM information_schema.triggers"
 )
 _CHECK = re.compile(r"\s*CONSTRAINT `((?:[^`]|``)*)` CHECK ")
+_WORD = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|''|\\.)*'|/\*!\d*|[()]|[^\s()'`]+", re.DOTALL)
+_OPTION = re.compile(
+    r"\b([A-Z_]+)=('(?:[^'\\]|''|\\.)*'|\S+)|(WITH SYSTEM VERSIONING|PARTITION BY)"
+)
+_KNOWN_OPTIONS = ("ENGINE", "AUTO_INCREMENT", "CHARSET", "COLLATE", "COMMENT")
+_AFTER_DEFAULT = {
+    "ON",
+    "COMMENT",
+    "CHECK",
+    "INVISIBLE",
+    "COLUMN_FORMAT",
+    "STORAGE",
+    "COMPRESSED",
+    "WITHOUT",
+    "WITH",
+}
 
 
 def read_definition(
@@ -80,18 +98,21 @@ def _definition(
     texts = {_unquoted(line[2]): line[1] for line in lines if line is not None}
     following = _FOLLOWING.search(statement)
     more = {str(row[0]): (row[3], row[4], row[7], row[8]) for row in rows.columns}
+    about = _described(statement)
+    plain = _Described()
     columns = tuple(
         ColumnDefinition(
             column.name,
             column.declared,
             not_null=column.not_null and reads.read_as_null(table, column, "") is None,
-            default=_default(more[column.name][0], str(more[column.name][1])),
+            default=about.get(column.name, plain).default,
             generated=f"{more[column.name][3]} {more[column.name][1]}"
             if column.generated
             else None,
             sequence=SequenceDefinition(table.name, int(following[1]) if following else 1)
             if "auto_increment" in str(more[column.name][1]).lower()
             else None,
+            collation=about.get(column.name, plain).collation,
             comment=str(more[column.name][2]) or None,
         )
         for column in table.columns
@@ -102,11 +123,12 @@ def _definition(
         table.schema,
         table.name,
         columns,
-        (*_indexes(rows.indexes, texts), *checks),
+        (*_indexes(rows.indexes, texts), *checks, *_own_checks(about)),
         keys,
         str(rows.table[4] or "") or None,
         others=tuple(f"trigger {trigger}" for trigger in triggers),
         statement=statement,
+        own=tuple(_own(statement, about)),
     )
 
 
@@ -131,11 +153,82 @@ def on_table(database: str, name: str) -> str:
     return f"event_object_schema = {literal(database, None)} AND event_object_table = {literal(name, None)}"
 
 
-def _default(text: object, extra: str) -> str | None:
-    """The default, and what the column gets when its row is changed."""
-    kept = None if text in (None, "NULL") else str(text)
-    updated = re.search(r"on update \S+", extra, re.IGNORECASE)
-    return kept if updated is None else f"{kept or 'NULL'} {updated[0]}"
+@dataclass(slots=True)
+class _Described:
+    """What SHOW CREATE TABLE says of a column behind its type, each as SQL, and what no other system has."""
+
+    default: str | None = None
+    check: str | None = None
+    collation: str | None = None
+    own: list[str] = dataclasses.field(default_factory=list)
+
+
+def _described(statement: str) -> dict[str, _Described]:
+    """By column. Each stands on a line of its own."""
+    found = {}
+    for line in statement.split("\n"):
+        words = list(_WORD.finditer(line.rstrip().removesuffix(",")))
+        if line.startswith("  `") and words:
+            found[_unquoted(words[0][0][1:-1])] = _words(line, words)
+        elif line.startswith("  PERIOD FOR "):
+            period = _Described(own=[line.strip().removesuffix(",")])
+            found[line] = period
+    return found
+
+
+def _words(line: str, words: Sequence[re.Match[str]]) -> _Described:
+    """A column, of the words of its line."""
+    made, column, depth = _Described(), _unquoted(words[0][0][1:-1]), 0
+    open_, begins = "", 0
+    """The part whose text is not yet at its end, and where that begins."""
+
+    def end(at: int) -> None:
+        text = line[begins:at].strip()
+        if open_ == "DEFAULT" and text.upper() != "NULL":
+            made.default = text
+        elif open_ == "CHECK":
+            made.check = f"CHECK {text}"
+
+    for word, behind in zip(words, [*(each[0].upper() for each in words[1:]), ""], strict=True):
+        what, is_outside = word[0].upper(), depth == 0
+        depth += (what == "(") - (what == ")")
+        if not is_outside:
+            continue
+        if open_ and (what in _AFTER_DEFAULT or what.startswith("/*!")):
+            end(word.start())
+            open_ = ""
+        if what in ("DEFAULT", "CHECK"):
+            open_, begins = what, word.end()
+        elif what == "COLLATE":
+            made.collation = behind.lower()
+        elif (what, behind) == ("ON", "UPDATE"):
+            made.own.append(f"ON UPDATE of {column}")
+        elif what in ("INVISIBLE", "COMPRESSED"):
+            made.own.append(f"{what} of {column}")
+        elif (what, behind) == ("WITHOUT", "SYSTEM"):
+            made.own.append(f"WITHOUT SYSTEM VERSIONING of {column}")
+    end(len(line.rstrip().removesuffix(",")))
+    return made
+
+
+def _own_checks(columns: Mapping[str, _Described]) -> Iterator[ConstraintDefinition]:
+    """The checks that stand in the lines of columns, which have no names."""
+    for column in columns.values():
+        if column.check is not None:
+            name = column.check.removeprefix("CHECK ")
+            yield ConstraintDefinition("check", name, (), column.check, is_plain=False)
+
+
+def _own(statement: str, columns: Mapping[str, _Described]) -> Iterator[str]:
+    """What only MySQL or MariaDB has, for people."""
+    for column in columns.values():
+        yield from column.own
+    _, _, behind = statement.rpartition("\n)")
+    for name, value, words in _OPTION.findall(behind):
+        if words:
+            yield {"PARTITION BY": "partitions"}.get(words, words.removeprefix("WITH ").lower())
+        elif name not in _KNOWN_OPTIONS:
+            yield f"{name}={value}"
 
 
 def _apart(
@@ -158,7 +251,8 @@ def _apart(
             continue
         if found := _CHECK.match(text):
             name = found[1].replace("``", "`")
-            checks.append(ConstraintDefinition("check", name, (), text.strip(), is_plain=False))
+            condition = text.strip().removeprefix(f"CONSTRAINT `{found[1]}` ")
+            checks.append(ConstraintDefinition("check", name, (), condition, is_plain=False))
         kept.append(text)
     made = "\n".join([f"CREATE TABLE {TABLE} (", ",\n".join(kept), *lines[end:]])
     return made, tuple(keys), tuple(checks)

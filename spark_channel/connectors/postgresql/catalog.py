@@ -148,7 +148,7 @@ _LACKS = """
 SELECT quote_ident(current_user), a.n::int,
   CASE a.name WHEN '' THEN 'SCHEMA ' ELSE '' END || quote_ident(a.schema)
     || CASE a.name WHEN '' THEN '' ELSE '.' || quote_ident(a.name) END
-FROM json_to_recordset({rights}::json) AS a (n int, schema text, name text, word text)
+FROM (VALUES {rights}) AS a (n, schema, name, word)
 JOIN pg_catalog.pg_namespace s ON s.nspname = a.schema
 LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = s.oid AND c.relname = a.name
 WHERE CASE
@@ -169,8 +169,13 @@ ORDER BY 1 LIMIT 21
 
 def lacking(session: PgSession, rights: Sequence[Right]) -> MissingRights:
     """What the session's role lacks; a right on some columns of a table counts as one on the table."""
-    asked = [{"n": number, **right._asdict()} for number, right in enumerate(rights)]
-    found = session.rows(_LACKS.format(rights=literal_sql(json.dumps(asked))))
+    if not rights:
+        return MissingRights("", {})
+    asked = (
+        f"({number}, {', '.join(f'{literal_sql(each)}::text' for each in right)})"
+        for number, right in enumerate(rights)
+    )
+    found = session.rows(_LACKS.format(rights=", ".join(asked)))
     role = str(found[0][0]) if found else ""
     return MissingRights(role, {rights[int(number)]: str(place) for _, number, place in found})
 

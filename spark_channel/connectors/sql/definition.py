@@ -1,18 +1,20 @@
 """What a new table gets of the definition of the table that its rows come from."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from spark_channel.arrow_schema import TextLengths
 from spark_channel.connectors.base.definition import (
     ConstraintDefinition,
+    ForeignKeyDefinition,
     TableDefinition,
     with_not_null,
 )
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, Table
 from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.portable import DiffersError, Portable
 from spark_channel.plain_text import log_of
 
 __all__ = [
@@ -56,11 +58,23 @@ class NewTable:
     renamed: tuple[str, ...] = ()
     later: tuple[DefinitionStep, ...] = ()
     """Steps that a user runs."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    checks: tuple[tuple[ConstraintDefinition, str], ...] = ()
+    """What CREATE TABLE says beside the columns: their defaults, and conditions with the source's checks."""
 
     @property
     def builds(self) -> tuple[str, ...]:
         """The steps that read rows of the table, for people: no limit slows them down."""
         return tuple(step.what for step in self.steps if is_build(step))
+
+    def stated_checks(self, dialect: WriteDialect) -> list[str]:
+        """The checks in CREATE TABLE: with the source's name where it has one, but in MySQL, which shares names."""
+        return [
+            condition
+            if not part.has_name or dialect.sql == "mysql"
+            else f"CONSTRAINT {dialect.quoted(part.name)} {condition}"
+            for part, condition in ((part, f"CHECK {sql}") for part, sql in self.checks)
+        ]
 
     def without_builds(self, kept: Collection[str]) -> "NewTable":
         """The same, with the steps that read rows as `later`, but for those whose `what` is in `kept`."""
@@ -137,18 +151,28 @@ def plain_new_table(
     is_full: bool,
     name_of: Callable[[str], str],
     table: str = TABLE,
+    is_typed: bool = False,
 ) -> NewTable:
-    """NOT NULL and the primary key; `is_full`: also the indexes that every system has.
+    """NOT NULL and the primary key; `is_full`: also the indexes, defaults and checks that mean the same everywhere.
 
-    `name_of` gives an index a name that is free. `table` is the table in CREATE INDEX.
+    `name_of` gives an index a name that is free. `table` is the table in CREATE INDEX. `is_typed`: the user has chosen
+    types of columns.
     """
     rows = with_not_null(rows, definition)
     key, left = primary_key(definition, rows)
     if not is_full:
         return NewTable(rows, key, left_out=left)
     steps, renamed, out = [], [], list(left)
+    portable, checks = Portable(dialect, definition, rows), []
     for constraint in definition.constraints:
         if constraint.kind == "primary key":
+            continue
+        if constraint.kind == "check":
+            try:
+                _refuse_chosen(is_typed)
+                checks.append((constraint, portable.check(constraint)))
+            except DiffersError as error:
+                out.append(f"{constraint.label}: {error}")
             continue
         why = _not_plain(dialect, constraint, rows)
         if why:
@@ -159,10 +183,22 @@ def plain_new_table(
             renamed.append(f"{constraint.label} is {name}")
         statement = _index(dialect, constraint, name, table, constraint.columns)
         steps.append(DefinitionStep(constraint.label, (statement,)))
+    defaults: dict[str, str] = {}
+    whys: dict[str, str] = {}
+    for column in definition.columns:
+        if column.default is not None:
+            try:
+                _refuse_chosen(is_typed)
+                defaults[column.name] = portable.default(column)
+            except DiffersError as error:
+                whys[f"default of {column.name}"] = str(error)
+    carried = {f"default of {name}" for name in defaults}
+    none = f"{dialect.product} gets none from another system"
     why = f"{dialect.product} may read its SQL in another way than {definition.system}"
     for part in definition.of_parts():
-        none = f"{dialect.product} gets none from another system"
-        out.append(f"{part}: {none if part.startswith('comment ') else why}")
+        if part not in carried:
+            is_none = part.startswith("comment ") or part in definition.own
+            out.append(f"{part}: {whys.get(part) or (none if is_none else why)}")
     for column in definition.columns:
         if column.is_own and column.name in rows.names:
             own = f"type {column.declared} of {column.name}"
@@ -172,7 +208,20 @@ def plain_new_table(
         why = f"{dialect.product} adds none to a table that is there"
     out += [f"{foreign.label}: {why}" for foreign in definition.foreign_keys]
     out += [f"{other}: no copy carries it" for other in definition.others]
-    return NewTable(rows, key, steps=tuple(steps), left_out=tuple(out), renamed=tuple(renamed))
+    return NewTable(
+        rows,
+        key,
+        steps=tuple(steps),
+        left_out=tuple(out),
+        renamed=tuple(renamed),
+        defaults=defaults,
+        checks=tuple(checks),
+    )
+
+
+def _refuse_chosen(is_typed: bool) -> None:
+    if is_typed:
+        raise DiffersError("option createTableColumnTypes chooses types of columns")
 
 
 def _beside_tables(definition: TableDefinition, name: str) -> str:
@@ -196,8 +245,6 @@ def _index(
 
 def _not_plain(dialect: WriteDialect, constraint: ConstraintDefinition, rows: pa.Schema) -> str:
     """Why a constraint is left out; "" = it is not."""
-    if constraint.kind == "check":
-        return f"{dialect.product} may read its expression in another way"
     if constraint.kind == "exclusion constraint" or not constraint.is_plain:
         return "it is more than a list of columns"
     for name in constraint.columns:
@@ -246,10 +293,11 @@ def lacking(
     *,
     is_full: bool,
     name_of: Callable[[str], str] = str,
+    referenced: Callable[[ForeignKeyDefinition], str] = lambda _key: "",
 ) -> list[Lack]:
-    """What the target lacks of NOT NULL, the primary key and (`is_full`) indexes of the source, as statements.
+    """What the target lacks of NOT NULL, the primary key and (`is_full`) indexes and foreign keys, as statements.
 
-    Foreign keys are named alone: their statements need the places of other copies.
+    `referenced` returns the copy of the table to which a foreign key refers, as SQL; "" = the key is named alone.
 
     An index is there if one of the target has its columns and is as unique, whatever its name is. `name_of` gives one
     that is not there a name that is free.
@@ -311,8 +359,10 @@ def lacking(
     for foreign in source.foreign_keys if is_full else ():
         columns = tuple(theirs(name) or "" for name in foreign.columns)
         if all(columns) and columns not in there:
-            listed = ", ".join(columns)
-            said.append(Lack(f"{foreign.label} of {listed} to the copy of {foreign.table}"))
+            other = referenced(foreign) if dialect.adds_keys else ""
+            named = f"{foreign.label} of {', '.join(columns)} to the copy of {foreign.table}"
+            own_key = replace(foreign, columns=columns)
+            said.append(Lack(dialect.added_key(table, own_key, other) if other else named))
     return said
 
 

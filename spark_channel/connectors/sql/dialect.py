@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -485,16 +486,31 @@ class WriteDialect(Dialect):
         return Column(name, declared, not_null)
 
     def definition(self, column: Column) -> str:
-        """A column in CREATE TABLE."""
+        """A column in CREATE TABLE, without its default."""
         return (
             f"{self.quoted(column.name)} {column.declared}{' NOT NULL' if column.not_null else ''}"
         )
 
-    def created(self, table: str, columns: Sequence[Column], key: Sequence[str] = ()) -> str:
-        """CREATE TABLE, up to what follows the columns. `table` is SQL, `key` the primary key."""
-        lines = [self.definition(column) for column in columns]
+    def created(
+        self,
+        table: str,
+        columns: Sequence[Column],
+        key: Sequence[str] = (),
+        defaults: Mapping[str, str] = MappingProxyType({}),
+        checks: Iterable[str] = (),
+    ) -> str:
+        """CREATE TABLE, up to what follows the columns. `table` is SQL, `key` the primary key.
+
+        `defaults` are those of columns by their names, and `checks` constraints, both as SQL.
+        """
+        lines = []
+        for column in columns:
+            default = defaults.get(column.name)
+            behind = "" if default is None else f" DEFAULT {default}"
+            lines.append(f"{self.definition(column)}{behind}")
         if key:
             lines.append(f"PRIMARY KEY ({', '.join(map(self.quoted, key))})")
+        lines += checks
         return f"CREATE TABLE {table} ({', '.join(lines)})"
 
     def index_names(self, session: Session, schema: str) -> Iterable[str]:

@@ -67,6 +67,7 @@ def read_definition(session: Session, table: SqliteTable) -> TableDefinition:
         tuple(_foreign_keys(session, table.name, name)),
         others=tuple(f"trigger {trigger}" for (trigger,) in triggers),
         statement="" if is_virtual else statement,
+        own=("collations",) if table.collates else (),
     )
 
 

@@ -273,3 +273,33 @@ def test_a_table_of_another_system_is_whole_after_a_run_that_was_killed_when_it_
     report = spark_channel.replicate(None, str(file))
     assert report.exit_code == 0, report
     _assert_whole(target)
+
+
+def test_what_no_other_system_has_is_named(shop: Shop, tmp_path: Path) -> None:
+    is_mariadb = "MariaDB" in shop.sql("SELECT VERSION()")
+    hidden = "h INT INVISIBLE DEFAULT 3"
+    versioned = ", w INT WITHOUT SYSTEM VERSIONING) WITH SYSTEM VERSIONING" if is_mariadb else ")"
+    shop.sql(
+        "CREATE TABLE orders (id INT PRIMARY KEY, n INT DEFAULT 7, "
+        "changed DATETIME DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, "
+        f"kind VARCHAR(9) COLLATE utf8mb4_unicode_ci DEFAULT 'DEFAULT 5', {hidden}{versioned}"
+    )
+    shop.sql(
+        "CREATE TABLE parted (id INT PRIMARY KEY, n INT) ROW_FORMAT=DYNAMIC PARTITION BY HASH (id) PARTITIONS 2"
+    )
+    wanted = {
+        "orders": {"ON UPDATE of changed", "INVISIBLE of h", "collation of kind"},
+        "parted": {"partitions", "ROW_FORMAT=DYNAMIC"},
+    }
+    if is_mariadb:
+        wanted["orders"] |= {"system versioning", "WITHOUT SYSTEM VERSIONING of w"}
+    for table, parts in wanted.items():
+        source = {**shop.login, "dbtable": table}
+        target = {"url": f"sqlite:{tmp_path}/own.db", "dbtable": table, "createTable": "full"}
+        report = spark_channel.transfer(None, source, target)
+        left = {each.partition(":")[0] for each in report.left_out}
+        # The current time of a session's zone is the other thing that SQLite does not have.
+        assert left - {"default of changed"} == parts
+    with closing(sqlite3.connect(tmp_path / "own.db")) as made:
+        made.execute("INSERT INTO orders (id) VALUES (5)")
+        assert made.execute("SELECT n, kind, h FROM orders").fetchall() == [(7, "DEFAULT 5", 3)]

@@ -348,8 +348,10 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         return (f"ALTER TABLE {table} MODIFY COLUMN {made}",)
 
     def stated(self, constraint: ConstraintDefinition, name: str, table: str, indexed: str) -> str:
-        """`text` has the name, which is the table's."""
-        return f"ALTER TABLE {table} ADD {constraint.text}"
+        """`text` of an index has its name, which is the table's alone."""
+        named = constraint.kind == "check" and constraint.has_name
+        name = f"CONSTRAINT {self.quoted(constraint.name)} " if named else ""
+        return f"ALTER TABLE {table} ADD {name}{constraint.text}"
 
     def not_null(self, table: str, column: str, declared: str) -> str:
         made = f"{self.quoted(column)} {declared} NOT NULL"

@@ -9,6 +9,7 @@ rows yet.
 
 import re
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.write.protocol import WriteTarget
 from spark_channel.errors import TargetError
 
-__all__ = ["AutoIncrement", "at_once", "tried", "untried"]
+__all__ = ["AutoIncrement", "Comment", "at_once", "comments_of", "tried", "untried"]
 
 _TRIALS = 3
 """Another job may remove the first, which no claim names."""
@@ -86,15 +87,47 @@ class AutoIncrement(DefinitionStep):
     following: int
 
 
+@dataclass(frozen=True, slots=True)
+class Comment(DefinitionStep):
+    """The comment of a column, or of the table. `text` is SQL."""
+
+    column: str | None
+    text: str
+
+
+_COLUMN_LETTERS, _TABLE_LETTERS = 1024, 2048
+"""The longest comments."""
+
+
+def comments_of(
+    definition: TableDefinition, rows: pa.Schema, *, is_free: bool
+) -> Iterator[Comment]:
+    """The comments that a server takes; `is_free`: the table gets none from an option."""
+    literal, own = MysqlWriteDialect().literal, definition.comment
+    if own is not None and is_free and len(own) <= _TABLE_LETTERS:
+        yield Comment("comment of the table", (), None, literal(own, None))
+    for column in definition.columns:
+        text = column.comment
+        if text is not None and column.name in rows.names and len(text) <= _COLUMN_LETTERS:
+            yield Comment(f"comment of {column.name}", (), column.name, literal(text, None))
+
+
 def at_once(target: TargetTable, new: NewTable, options: MysqlWriteOptions) -> TargetTable:
     """`target`, whose CREATE TABLE makes what its steps would."""
     writes = MysqlWriteDialect()
     numbers = [step for step in target.steps if isinstance(step, AutoIncrement)]
     numbered = {step.column for step in numbers}
-    parts = [
-        writes.definition(each.column) + (" AUTO_INCREMENT" if each.target in numbered else "")
-        for each in target.columns
-    ]
+    comments = {step.column: step.text for step in target.steps if isinstance(step, Comment)}
+    parts = []
+    for each in target.columns:
+        words = [writes.definition(each.column)]
+        if each.target in new.defaults:
+            words.append(f"DEFAULT {new.defaults[each.target]}")
+        if each.target in numbered:
+            words.append("AUTO_INCREMENT")
+        if each.target in comments:
+            words.append(f"COMMENT {comments[each.target]}")
+        parts.append(" ".join(words))
     if key := target.key or new.key:
         parts.append(f"PRIMARY KEY ({', '.join(map(writes.quoted, key))})")
     parts += [
@@ -102,6 +135,9 @@ def at_once(target: TargetTable, new: NewTable, options: MysqlWriteOptions) -> T
         for step in target.steps
         for statement in step.statements
     ]
+    parts += new.stated_checks(writes)
     behind = "".join(f" AUTO_INCREMENT={step.following}" for step in numbers)
+    if None in comments:
+        behind += f" COMMENT={comments[None]}"
     create = f"CREATE TABLE {target.sql} ({', '.join(parts)}){writes.after_create(options)}{behind}"
     return replace(target, create=create, steps=())

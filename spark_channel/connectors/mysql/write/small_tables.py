@@ -319,7 +319,7 @@ class MysqlTogether(Together):
                 table.published_at, table.is_new = at, True
                 if (of_source := table.plan.new) is not None:
                     of_source.remark(table.plan.place.label)
-                    table.left_out = of_source.left_out
+                    table.left_out, table.renamed = of_source.left_out, of_source.renamed
             if new:
                 self._sweep(session, new[0])
         for table in tables:

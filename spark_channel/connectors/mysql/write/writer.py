@@ -27,7 +27,12 @@ from spark_channel.connectors.mysql.write.dialect import (
     check_one_zone,
     check_transactional,
 )
-from spark_channel.connectors.mysql.write.new_table import AutoIncrement, at_once, tried
+from spark_channel.connectors.mysql.write.new_table import (
+    AutoIncrement,
+    at_once,
+    comments_of,
+    tried,
+)
 from spark_channel.connectors.mysql.write.publish import (
     COMMITTING_WORDS,
     claims_of,
@@ -189,7 +194,11 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
                 plain, left_out=(f"what only CREATE TABLE says: {found}", *plain.left_out)
             )
         new = super().new_table(session, place, definition, rows, is_full=is_full)
-        return self._with_numbers(new, definition) if is_full else new
+        if not is_full:
+            return new
+        is_free = self.options.table_comment is None
+        new = new.with_carried([*comments_of(definition, rows, is_free=is_free)])
+        return self._with_numbers(new, definition)
 
     def _with_numbers(self, new: NewTable, definition: TableDefinition) -> NewTable:
         """`new`, made as the definition of another system says, with AUTO_INCREMENT: on the first column of the key."""

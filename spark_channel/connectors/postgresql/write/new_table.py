@@ -107,9 +107,17 @@ def with_numbers(
     schema: str,
     name: str,
     options: PostgresWriteOptions,
+    name_of: NameOf,
 ) -> NewTable:
-    """`new`, made as the definition of another system says, with what means the same here: numbers and comments."""
-    steps: list[DefinitionStep] = []
+    """`new`, made as the definition of another system says, with what means the same here, as steps."""
+    steps = [
+        DefinitionStep(f"default of {column}", (_set_default(column, default),))
+        for column, default in new.defaults.items()
+    ]
+    for part, condition in new.checks:
+        label = f" CONSTRAINT {DIALECT.quoted(name_of(part.name))}" if part.has_name else ""
+        added = f"ALTER TABLE {TABLE} ADD{label} CHECK {condition}"
+        steps.append(DefinitionStep(part.label, (added,)))
     for column in definition.columns:
         place = new.rows.get_field_index(column.name)
         if place < 0:

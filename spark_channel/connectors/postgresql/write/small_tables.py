@@ -295,7 +295,7 @@ class PostgresTogether(Together):
             table.published_at, table.is_new = at, True
             if (made := table.plan.new) is not None:
                 made.remark(table.plan.place.label)
-                table.left_out = made.left_out
+                table.left_out, table.renamed = made.left_out, made.renamed
 
     def _write(
         self,

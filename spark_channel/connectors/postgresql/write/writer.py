@@ -180,9 +180,16 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         name_of = free_names(taken, DIALECT.index_name_bytes)
         if is_full and definition.system == DIALECT.sql:
             return tried(session, place.schema, definition, rows, self.options, name_of)
-        new = plain_new_table(DIALECT, definition, rows, is_full=is_full, name_of=name_of)
+        new = plain_new_table(
+            DIALECT,
+            definition,
+            rows,
+            is_full=is_full,
+            name_of=name_of,
+            is_typed=self.options.create_table_column_types is not None,
+        )
         if is_full:
-            new = with_numbers(new, definition, place.schema, place.name, self.options)
+            new = with_numbers(new, definition, place.schema, place.name, self.options, name_of)
         return keyed(new, self.options, self.options.key_columns or ())
 
     def free_names(self, session: PgWriteSession | None, schema: str) -> Callable[[str], str]:

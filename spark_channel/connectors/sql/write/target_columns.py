@@ -199,11 +199,23 @@ def new_target(
         place,
         columns,
         tuple((column.name, column.declared) for column in made),
-        dialect.created(place, made, primary) + dialect.after_create(options),
+        _created(dialect, place, made, primary, new) + dialect.after_create(options),
         key,
         _operation(options),
         steps=() if new is None else new.steps,
     )
+
+
+def _created(
+    dialect: WriteDialect,
+    place: str,
+    columns: Sequence[Column],
+    key: Sequence[str],
+    new: NewTable | None,
+) -> str:
+    if new is None:
+        return dialect.created(place, columns, key)
+    return dialect.created(place, columns, key, new.defaults, new.stated_checks(dialect))
 
 
 def create_table(

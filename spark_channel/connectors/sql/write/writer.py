@@ -353,7 +353,7 @@ class SqlWriter(WriteProtocol[S]):
         Raises:
             OptionError: the rows do not come from one table.
         """
-        self.left_out = self.builds = ()
+        self.left_out = self.renamed = self.builds = ()
         level = self.options.create_table
         is_dropped = context.overwrite and not self.options.truncate and self.overwrite_drops
         if level not in ("auto", "keys", "full"):
@@ -405,7 +405,7 @@ class SqlWriter(WriteProtocol[S]):
             left = tuple(each for each in left if not each.startswith("foreign key "))
         new = replace(new, left_out=left)
         new.remark(place.label)
-        self.left_out = new.left_out
+        self.left_out, self.renamed = new.left_out, new.renamed
         if self.options.schema_after is not None or context.leaves_builds:
             if new.create and self.dialect.ddl_commits:
                 raise OptionError(
@@ -549,6 +549,7 @@ class SqlWriter(WriteProtocol[S]):
             is_full=is_full,
             name_of=self.free_names(session, place.schema),
             table=self.dialect.indexed_table(place.name),
+            is_typed=self.options.create_table_column_types is not None,
         )
 
     def free_names(self, session: S | None, schema: str) -> Callable[[str], str]:
