@@ -63,9 +63,9 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def utc_text(at: datetime | None = None) -> str:
+def utc_text(at: datetime | None = None, timespec: str = "seconds") -> str:
     """`at`, or the time now, as targets keep it: 2026-01-31T12:00:00Z. Such texts compare as their times do."""
-    return (at or utc_now()).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return (at or utc_now()).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 class FixedSeconds:

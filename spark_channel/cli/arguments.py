@@ -161,7 +161,11 @@ DirtyRowsPath = Annotated[
     str | None, typer.Option(help="Directory for refused rows, as Parquet; default: not kept.")
 ]
 SharedLimit = Annotated[
-    str | None, typer.Option(help="The name of a limit that `spark-channel limits serve` serves.")
+    str | None,
+    typer.Option(
+        help="A limit that `spark-channel limits serve` serves: its name, or from another host HOST:PORT/NAME, whose "
+        "token is in the file that SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE names."
+    ),
 ]
 Windows = Annotated[
     list[str] | None,

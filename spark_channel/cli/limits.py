@@ -17,7 +17,7 @@ from spark_channel.cli.text import cell, json_line, print_table, say
 from spark_channel.errors import OptionError
 from spark_channel.limits import LimitStatus, UnreachablePolicy
 from spark_channel.options import CommonOptions, parse_amount
-from spark_channel.progress.report import short
+from spark_channel.progress.report import many, short
 from spark_channel.service import (
     LimitControl,
     Probe,
@@ -184,7 +184,8 @@ def serve(
         if token_file is not None:
             _write_private(token_file, served.token)
             say(
-                f"elsewhere as sharedLimit={served.address}, sharedLimitToken=${{file:{token_file}}}"
+                f"elsewhere as sharedLimit={served.address}, sharedLimitToken=${{file:{token_file}}}; on the command "
+                f"line as --shared-limit {served.address}, with SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE={token_file}"
             )
         speeds = speeds_of(rows_per_second, bytes_per_second)
         with WindowKeeper(windows, speeds, zone, Applied(served)) if windows else nullcontext():
@@ -202,18 +203,18 @@ def list_(output: Output = "text") -> None:
     if not entries:
         say("no limit is served on this host by this user, and no job with a limit runs")
         return
-    table = Table("limit", "rows/s", "bytes/s", "used", "jobs", "clients", "wait", "state")
+    table = Table("limit", "state", "rows/s", "bytes/s", "used", "jobs", "clients", "waiting")
     for entry in entries:
         status = entry.status
         table.add_row(
             cell(entry.name),
+            _state(status),
             _speed(status.rows_per_second),
             _speed(status.bytes_per_second),
             _speed(status.granted_rows_per_second),
             str(status.jobs),
             str(status.client_count),
             str(status.waiting_count),
-            _state(status),
         )
     print_table(table)
 
@@ -331,7 +332,7 @@ def _print(status: LimitStatus) -> None:
     say(
         f"limit {status.limit}: {_speed(status.rows_per_second)} rows/s{_now(status)}, "
         f"{_speed(status.bytes_per_second)} bytes/s, {_state(status)}; "
-        f"{status.jobs} jobs, {status.client_count} clients, {status.waiting_count} wait"
+        f"{many(status.jobs, 'job')}, {many(status.client_count, 'client')}, {status.waiting_count} waiting"
     )
     if status.clients:
         table = Table("client", "job", "rows/s", "bytes/s", "waits for")

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import typer
 
 from spark_channel.cli.text import cell, print_table, say
+from spark_channel.clock import utc_text
 from spark_channel.errors import (
     BatchRefusedError,
     ChannelError,
@@ -105,8 +106,8 @@ class _Counted:
 
     def figures(self) -> dict[str, Any]:
         return {
-            "started_at": self.started_at.isoformat(timespec="milliseconds"),
-            "ended_at": self.ended_at.isoformat(timespec="milliseconds"),
+            "started_at": utc_text(self.started_at, "milliseconds"),
+            "ended_at": utc_text(self.ended_at, "milliseconds"),
             "seconds": round(self.seconds, 3),
             "rows_read": self.rows_read,
             "rows_written": self.rows_written,
@@ -334,4 +335,4 @@ def print_summary(run: RunOutcome) -> None:
         )
     print_table(table)
     done = sum(job.state == "done" for job in run.jobs)
-    typer.echo(f"{done} of {len(run.jobs)} jobs done")
+    typer.echo(f"{done} of {many(len(run.jobs), 'job')} done")

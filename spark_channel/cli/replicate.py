@@ -185,7 +185,9 @@ def _last_write(status: TableStatus) -> str:
 
 
 def _lag(status: TableStatus) -> str:
-    said = [] if status.lag_rows is None else [f"{status.lag_rows} rows"]
+    said = [] if status.lag_rows is None else [many(status.lag_rows, "row")]
+    if status.state == "reading rows":
+        said = [f"about {each}" for each in said] or ["existing rows, not counted"]
     return ", ".join(said + ([f"{status.lag_seconds:.0f} s"] if status.lag_seconds else []))
 
 
@@ -224,7 +226,7 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
 def _decision(made: RunPlan) -> list[str]:
     """What decides whether a run may begin: rows, time, connections, and what the servers keep for it."""
     unknown = sum(1 for each in made.tables if each.rows is None and not each.fault)
-    without = f", without {unknown} tables that it knows no number of" if unknown else ""
+    without = f", without {many(unknown, 'table')} of unknown size" if unknown else ""
     staging = f"at most about {short(made.staging)}B at a time" if made.staging else "none"
     left = sum(1 for each in made.tables if each.fault)
     without += f"; {many(left, 'table')} would be parked, and not counted" if left else ""
@@ -232,11 +234,15 @@ def _decision(made: RunPlan) -> list[str]:
         f"rows: about {short(made.rows)}, {short(made.nbytes)}B{without}; from {made.numbers}",
         f"limit: {made.limit}",
         f"duration: {_lasts(made)}",
-        f"connections: at most {made.connections} at a time at each end{_free(made)}",
+        f"connections: {_connections(made)}{_free(made)}",
         f"log of the source: {made.log}",
         f"staging in the target: {staging}",
         *(f"note: {note}" for note in made.notes),
     ]
+
+
+def _connections(made: RunPlan) -> str:
+    return f"at most {made.connections} at a time at each end" if made.connections else "none"
 
 
 def _free(made: RunPlan) -> str:
@@ -259,7 +265,9 @@ def _lasts(plan: RunPlan) -> str:
         least = "" if low is None else f", at least {_span(low)}"
         return f"more than four weeks at this limit{least}"
     if not high:
-        return "the limit does not hold the run up; how fast both ends are is not known"
+        if plan.tables and all(each.fault for each in plan.tables):
+            return "no table would be copied"
+        return "not known: no limit makes the run wait, and how fast both ends are is not measured"
     ends = plan.ends_at + timedelta(seconds=high - plan.seconds)
     spans = dict.fromkeys(_span(each) for each in (low, high) if each is not None)
     late = (

@@ -100,8 +100,8 @@ def parse_conf(texts: Sequence[str]) -> dict[str, str]:
 _log = log_of(__name__)
 
 _AT_LEAST_ONCE = (
-    "delivery is at least once, as with DataX: a rerun after a failure can add rows twice. "
-    "--txn NAME:VERSION makes a rerun of the same load add nothing twice, and --commit job shows all rows at once"
+    "rows are committed as they come, as with DataX: a rerun after a failure can add rows twice. "
+    "--txn NAME:VERSION makes a rerun of the same load add nothing twice, and --commit job writes all rows or none"
 )
 
 _Move = Callable[[TransferSpec, Mapping[str, Any]], TransferReport]
@@ -330,8 +330,9 @@ def _transaction(txn: str | None, label: str, jobs: int) -> str | None:
 
 def _notes(specs: Sequence[TransferSpec], options: RunOptions) -> list[str]:
     """Return hints on features that the jobs could use."""
-    adds = any(
+    adds = options.commit != "job" and any(
         not spec.writer.spark_format
+        and str(spec.writer.options.get("commit", "")).lower() != "job"
         and is_database(spec.writer.name)
         and not {"txn", "txnappid"} & {name.lower() for name in spec.writer.options}
         for spec in specs

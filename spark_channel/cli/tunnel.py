@@ -13,6 +13,7 @@ from spark_channel.cli.text import cell, json_line, print_table, say
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag, TableLag
 from spark_channel.masking import mask_text
+from spark_channel.option_types import resolve_references
 from spark_channel.processes import has_ended
 from spark_channel.serialization import dump_tagged
 from spark_channel.tunnel.positions import base_words, grouped, in_flight_words, kept_words
@@ -302,11 +303,18 @@ _OptionsFile = Annotated[
     Path | None,
     typer.Option(help="A file of NAME=VALUE lines, for options that a command should not show."),
 ]
+
+
+def _resolved(store: str | None) -> str | None:
+    return None if store is None else str(resolve_references({"--store": store})["--store"])
+
+
 _Store = Annotated[
     str | None,
     typer.Option(
         envvar="SPARK_CHANNEL_TUNNEL_STORE",
-        help="The store of tunnels: a SQLite file, or postgresql://user:password@host/database; default: "
+        callback=_resolved,
+        help="The store of tunnels: a SQLite file, or postgresql://user:${env:PW}@host/database; default: "
         "`$SPARK_CHANNEL_TUNNEL_STORE`, else `~/.spark_channel/tunnels.db`.",
     ),
 ]

@@ -82,6 +82,7 @@ class LeaseLimiter:
     spent, and then every payment raises `ServiceUnavailableError`; it never runs unlimited. With `static`, payments
     go on at that share of the limit as it was last heard of, until the coordinator answers again; a limit that was
     paused then is not spent. `begins_static`: from the first payment on, where nothing was heard a moment ago.
+    `advice`: what its user does about a service that has ended, the end of the error's text.
     """
 
     def __init__(
@@ -94,10 +95,12 @@ class LeaseLimiter:
         timeout: float = ANSWER_SECONDS,
         static: StaticShare | None = None,
         begins_static: bool = False,
+        advice: str = "",
     ) -> None:
         self._limit, self._job, self._name = limit, job, name
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._timeout = nanoseconds(timeout)
+        self._advice = advice
         self._changed = threading.Condition()
         now = self._now()
         self._budgets = (GrantBudget(now), GrantBudget(now))
@@ -577,9 +580,7 @@ class LeaseLimiter:
             cause = f": {self._last_error}" if self._last_error is not None else ""
             self._broken = ServiceUnavailableError(
                 f"the service that keeps limit {self._limit!r} has not answered for {silent / NANOS:.0f} s"
-                f"{cause}. The work stops rather than run unlimited: its limit is a shared one, limitFallback is"
-                " 'fail', or it is not known how many tasks run at once. Where Spark tasks cannot reach the"
-                " driver's host, set rowsPerSecondPerTask or bytesPerSecondPerTask instead"
+                f"{cause}. The work stops rather than run unlimited{self._advice and f'. {self._advice}'}"
             )
 
     def _now(self) -> int:

@@ -14,6 +14,7 @@ from spark_channel.limits import Request
 from spark_channel.observe.view import View, limit_request
 from spark_channel.plain_text import log_of
 from spark_channel.service.discovery import ServiceDirectory
+from spark_channel.service.ended_jobs import ended_jobs
 from spark_channel.service.http_server import Caller, Document, Endpoint, HttpServer
 from spark_channel.service.launch import ServiceControl, ask_limit
 from spark_channel.service.protocol import (
@@ -94,6 +95,20 @@ class RemoteView:
         self._control.close()
 
 
+class _EndedView:
+    """The jobs of programs that have ended."""
+
+    def __init__(self, directory: ServiceDirectory) -> None:
+        self._directory = directory
+
+    def watch(self, job: str | None, since: float) -> dict[str, Any]:
+        del job, since  # their tasks and speeds are gone
+        return {"jobs": ended_jobs(self._directory), "limits": [], "detail": None}
+
+    def change(self, request: Request) -> None:
+        raise ValueError(f"limit {request.limit} has ended")
+
+
 class _HostViews:
     """The services of this user on this host, as they come and go."""
 
@@ -114,7 +129,7 @@ class _HostViews:
                 self._remote.pop(gone).close()
             for address in addresses - self._remote.keys() - self._own.keys():
                 self._remote[address] = RemoteView(address)
-            return [*self._own.values(), *self._remote.values()]
+            return [_EndedView(self._directory), *self._own.values(), *self._remote.values()]
 
     def close(self) -> None:
         with self._lock:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
+from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now, utc_text
 from spark_channel.progress.counters import Phase, Snapshot, added
 from spark_channel.progress.report import WORTH_WAITING, TransferReport
 from spark_channel.progress.spec import JobSpec, tighter
@@ -422,7 +422,7 @@ class JobProgress:
                 target=spec.target,
                 where=self._where,
                 commit=spec.commit,
-                started_at=self.started_at.isoformat(timespec="seconds"),
+                started_at=utc_text(self.started_at),
                 seconds=round(now - self._start, 3),
                 publish_seconds=round(self._publish_seconds, 3),
                 rows=self._arrived(totals)

@@ -26,7 +26,6 @@ from spark_channel.errors import (
     TunnelError,
     TunnelStoreError,
 )
-from spark_channel.limits import RateLimiter
 from spark_channel.plain_text import log_of
 from spark_channel.replication.config import Replication
 from spark_channel.replication.deletes import (
@@ -122,11 +121,11 @@ class Follower(ChangePublisher):
         self._left: set[str] = set()
         """Tables that are left to another start, which empties them and reads all their rows."""
 
-    def run(self, more: Mapping[str, Any], limit: RateLimiter | None, *, once: bool) -> bool:
+    def run(self, more: Mapping[str, Any], *, once: bool) -> bool:
         """Follow the tables; `once`: up to the changes that are there now, with all existing rows. Returns whether
         another `Follower` is to start.
 
-        `more` are options of the source's reader; the caller changes `limit`, which then holds instead of their speeds.
+        `more` are options of the source's reader.
 
         Raises:
             ChannelError: the log cannot be read, or a table cannot be written.
@@ -186,7 +185,7 @@ class Follower(ChangePublisher):
         for stream, why in self._parked.items():
             if stream in self._outcomes:
                 self._show_parked(stream, why, "")
-        tunnel.shown, tunnel.limit = self._shown(), limit
+        tunnel.shown = self._shown()
         while not self._left:
             try:
                 tunnel.consume(self._process, threads=self._replication.parallel, drained=once)

@@ -18,7 +18,7 @@ from spark_channel.connectors.sql.read.rights import lacking_to_read
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.connectors.sql.write.rights import lacking_to_write
 from spark_channel.connectors.sql.write.writer import SqlWriter
-from spark_channel.errors import ChannelError, JobFileError, MissingPackageError
+from spark_channel.errors import ChannelError, JobFileError, MissingPackageError, OptionError
 from spark_channel.option_types import resolve_references, without_references
 from spark_channel.progress.report import short
 from spark_channel.replication.config import (
@@ -606,6 +606,12 @@ def check_replication(path: Path) -> tuple[list[str], list[str]]:
         except ChannelError as error:
             faults.append(f"{path}: {error}")
     faults += [f"{path}: {fault}" for fault in _stream_faults(found)]
+    modes = {each.mode for each in (found.defaults, *found.streams.values())}
+    if "full_then_changes" in modes and not faults and not needs:
+        try:
+            log_options(found)
+        except OptionError as error:
+            faults.append(f"{path}: {error}")
     return faults, needs
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_text
 from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.progress.report import clock_time, many, short
@@ -95,14 +95,14 @@ class ReplicationReport:
             {
                 "version": 1,
                 "run_id": self.run_id,
-                "started_at": self.started_at.isoformat(timespec="milliseconds"),
+                "started_at": utc_text(self.started_at, "milliseconds"),
                 "seconds": round(self.seconds, 3),
                 "exit_code": self.exit_code,
                 "rows": self.rows,
                 "bytes": sum(each.nbytes for each in self.tables),
                 "notes": list(self.notes),
                 "windows": [
-                    {"at": at.isoformat(timespec="seconds"), "window": window, "limit": limit}
+                    {"at": utc_text(at), "window": window, "limit": limit}
                     for at, window, limit in self.windows
                 ],
                 "tables": [each.to_plain() for each in self.tables],
@@ -116,9 +116,7 @@ class ReplicationReport:
         for each in self.tables:
             states[each.state] += 1
         said = ", ".join(f"{count} {state}" for state, count in states.items() if count)
-        return (
-            f"{len(self.tables)} tables: {said or 'none'}; {self.rows} rows in {self.seconds:.1f} s"
-        )
+        return f"{many(len(self.tables), 'table')}: {said or 'none'}; {many(self.rows, 'row')} in {self.seconds:.1f} s"
 
 
 class TablesProgress:
@@ -168,8 +166,7 @@ class TablesProgress:
 
     def following(self, tables: int) -> None:
         """For `RunSettings.following`."""
-        what = "1 table" if tables == 1 else f"{tables} tables"
-        self._say(f"following {what}; Ctrl-C stops, the next run continues")
+        self._say(f"following {many(tables, 'table')}; Ctrl-C stops, the next run continues")
 
     def line(self) -> str:
         """The run at this moment; "" when no table is copied."""

@@ -32,7 +32,6 @@ from spark_channel.service.windows import (
     Speeds,
     WindowKeeper,
     windowed_limit,
-    windowed_rates,
     zone_of,
 )
 
@@ -76,7 +75,7 @@ def replicate_on(
             build_left(found.copies, outcomes, replication.limit)
             keys.add(outcomes)
             if run.followed:
-                run.follow(settings)
+                run.follow(settings, more)
         finally:
             run.report.seconds = clock.now() - run.began
             if keeper is not None:
@@ -308,12 +307,9 @@ class _Run:
                 option="--select",
             )
 
-    def follow(self, settings: RunSettings) -> None:
+    def follow(self, settings: RunSettings, more: Mapping[str, Any]) -> None:
         """Follow the tables of mode `full_then_changes`, after the others: up to now (`once`), or until it is ended."""
-        limit, began = self._replication.limit, self._clock.now()
-        otherwise = Speeds(limit.rows_per_second, limit.bytes_per_second)
-        speeds = {"rowsPerSecond": otherwise.rows, "bytesPerSecond": otherwise.nbytes}
-        more = {name: speed for name, speed in speeds.items() if speed is not None}
+        began = self._clock.now()
         outcomes = {each.stream: each for each in self.report.tables}
         if settings.full_refresh:
             note = (
@@ -328,26 +324,18 @@ class _Run:
         if not ready:
             return
         try:
-            if settings.shared_limit is not None:
-                raise OptionError(
-                    "--shared-limit does not hold for tables of mode full_then_changes, which are read by one tunnel: "
-                    "write a limit into the file, or put these tables into a separate file",
-                    option="--shared-limit",
-                )
-            with windowed_rates(otherwise, limit.parsed, zone_of(limit.timezone)) as rates:
-                if settings.following is not None and not settings.once:
-                    settings.following(len(ready))
+            if settings.following is not None and not settings.once:
+                settings.following(len(ready))
 
-                def step() -> bool:
-                    # Without windows, the job's own limit may be changed on the page.
-                    given, starts = rates if limit.windows else None, True
-                    while starts:
-                        follower = Follower(self._replication, ready, outcomes, self.report)
-                        starts = follower.run(more, given, once=settings.once)
-                    return True
+            def step() -> bool:
+                starts = True
+                while starts:
+                    follower = Follower(self._replication, ready, outcomes, self.report)
+                    starts = follower.run(more, once=settings.once)
+                return True
 
-                run = TableRun(ready[0], outcomes[ready[0].stream], settings, self.report, self)
-                self._patiently(run, step, math.inf)  # it may follow for months
+            run = TableRun(ready[0], outcomes[ready[0].stream], settings, self.report, self)
+            self._patiently(run, step, math.inf)  # it may follow for months
         except Exception as error:
             park({each.stream: error for each in ready}, outcomes)
         for each in ready:

@@ -14,6 +14,8 @@ from spark_channel.replication.table_run import continue_numbers_of, writer_of
 from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.replication.tunnels import (
     AGAIN,
+    ENDED,
+    PARKED,
     begin_again,
     changes_of_channel,
     done_of,
@@ -40,15 +42,21 @@ __all__ = [
 ]
 
 
+_CHANNELS = 8
+"""The newest channels of a tunnel, which are asked for the last changes of a table."""
+
+
 @dataclass(frozen=True)
 class TableStatus:
     """What the target records of one table, and the tunnel of one that is followed.
 
-    `state`: "copied", "not copied", "reset"; "followed", "parked"; or "unknown" with `why`. `rows`: of the last
-    publication, at `published_at`. `columns`: what a run did with columns last, at `columns_at`; files and lake tables
+    `state`: "copied", "not copied", "reset"; "followed", "reading rows", "not followed", "parked"; or "unknown" with
+    `why`. "reading rows": existing rows are left to read, for the first time or again. `rows`: of the last publication,
+    at `published_at`. `columns`: what a run did with columns last, at `columns_at`; files and lake tables
     keep it of followed tables alone. `lag_rows` and `lag_seconds` are of a table that is followed: existing rows and
-    changes that are left, and the age of the first; `log_kept_bytes`: what the source keeps for all that are followed.
-    `lacks`: what a table that is copied lacks of the definition that `schema` asks for, as statements.
+    changes that are left (None: not known), and the age of the first change; `log_kept_bytes`: what the source keeps
+    for all that are followed. `lacks`: what a table that is copied lacks of the definition that `schema` asks for, as
+    statements.
     """
 
     stream: str
@@ -90,6 +98,7 @@ class _Followed:
         self._done: dict[str, tuple[str, str]] = {}
         self._id = ""
         self._channel: ChannelView | None = None
+        self._channels: list[ChannelView] = []
         self._lags: dict[tuple[str, str], TableLag] = {}
         self._names: dict[tuple[str, str], str] = {}
         """The tables that the tunnel follows, as its source writes their names."""
@@ -111,10 +120,12 @@ class _Followed:
                     self._look(tunnel_of(replication).describe())
 
     def _look(self, view: TunnelView) -> None:
-        self._id = view.record.id
+        self._id, self._channels = view.record.id, []
         for each in view.channels:
-            if each.stage == "stream" and each.channel.state is not ChannelState.TERMINATED:
-                self._channel = each
+            if each.stage == "stream":
+                self._channels.append(each)
+                if each.channel.state is not ChannelState.TERMINATED:
+                    self._channel = each
         lag = None if self._channel is None else self._channel.lag
         self._lags = {} if lag is None else {parts_of(each.name): each for each in lag.tables}
         self.kept = None if lag is None else lag.kept
@@ -122,18 +133,16 @@ class _Followed:
 
     def of(self, copy: TableCopy, shown: TableStatus) -> TableStatus:
         if not self.exists:
-            return replace(shown, state="unknown" if self.why else "not copied", why=self.why)
+            if self.why:
+                return replace(shown, why=self.why)
+            return replace(shown, state=_without_tunnel(copy))
         what, why = self.parked.get(copy.stream, ("", ""))
         assert copy.table is not None
         parts = copy.table.schema, copy.table.name
         lag, name = self._lags.get(parts), self._names.get(parts)
-        if name is None and self._names and not what:
-            return replace(shown, state="not copied")  # the file has it since the last run
-        base = None
-        if lag is not None and lag.base_rows is not None:
-            base = max(0, lag.base_rows - (lag.base_read or 0))
-        changes = None if lag is None else lag.changes
-        left = None if changes is None and base is None else (changes or 0) + (base or 0)
+        if (name is None and self._names and not what) or (what, why) == (AGAIN, ENDED):
+            return replace(shown, state=_without_tunnel(copy))
+        reads = lag is not None and lag.stage in ("base", "waits")
         last = None if name is None else self._last(copy, name)
         columns, columns_at = self._done.get(copy.stream, ("", ""))
         return replace(
@@ -142,9 +151,11 @@ class _Followed:
             columns_at=columns_at,
             rows=None if last is None else last.rows,
             published_at="" if last is None else last.published_at,
-            state={"parked": "parked", "again": "reset"}.get(what, "followed"),
+            state={PARKED: "parked", AGAIN: "reset"}.get(
+                what, "reading rows" if reads else "followed"
+            ),
             position=None if self._channel is None else self._channel.channel.sequence,
-            lag_rows=left,
+            lag_rows=None if lag is None else _left(lag),
             lag_seconds=None if lag is None else lag.seconds,
             log_kept_bytes=self.kept,
             why=why or self.why,
@@ -156,10 +167,27 @@ class _Followed:
         Raises:
             ChannelError: the target does not answer.
         """
-        if self._channel is None:
-            return None
-        channel = f"{self._channel.channel.id}/{table}"
-        return writer_of(copy).stream_progress(changes_of_channel(self._id, channel))
+        # One follows another when a table joins or is read again.
+        for each in self._channels[: -_CHANNELS - 1 : -1]:
+            channel = changes_of_channel(self._id, f"{each.channel.id}/{table}")
+            progress = writer_of(copy).stream_progress(channel)
+            if progress is not None:
+                return progress
+        return None
+
+
+def _without_tunnel(copy: TableCopy) -> str:
+    """The state of a table that no tunnel follows: its following was ended, or has not begun."""
+    return "not copied" if writer_of(copy).exists() is False else "not followed"
+
+
+def _left(lag: TableLag) -> int | None:
+    """Existing rows and changes that are left; None = not known. The catalog's number of rows may be too low."""
+    if lag.stage not in ("base", "waits"):
+        return lag.changes
+    if lag.base_rows is None or lag.base_rows <= (lag.base_read or 0):
+        return None
+    return lag.base_rows - (lag.base_read or 0) + (lag.changes or 0)
 
 
 def _status(copy: TableCopy, followed: _Followed | None, keys: ForeignKeys) -> TableStatus:
@@ -240,7 +268,7 @@ def end_tables(replication: Replication, select: Sequence[str] = ()) -> Ended:
         tunnel.delete()
     else:
         for name, copy in ended.items():
-            note(tunnel, copy.stream, AGAIN)  # one that comes back is read again
+            note(tunnel, copy.stream, AGAIN, ENDED)  # one that comes back is read again
             tunnel.remove_table(name)
     for name, copy in ended.items():
         writer = writer_of(copy)

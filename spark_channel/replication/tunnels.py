@@ -19,6 +19,7 @@ from spark_channel.tunnel.source import StreamSource
 __all__ = [
     "AGAIN",
     "DONE",
+    "ENDED",
     "FILE",
     "PARKED",
     "begin_again",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 PARKED, AGAIN = "parked", "again"
+ENDED = "ended"
+"""Why a table is read again if it comes back to the file: `replicate end` has ended its following."""
 _OTHER = "#"
 """Begins the notes that are not of what becomes of a table."""
 DONE = f"{_OTHER}done "

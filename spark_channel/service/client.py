@@ -4,13 +4,18 @@ import os
 import secrets
 import threading
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.channel.capacity import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.errors import LimitError, ServiceDeniedError, ServiceUnavailableError
+from spark_channel.errors import (
+    ChannelError,
+    LimitError,
+    ServiceDeniedError,
+    ServiceUnavailableError,
+)
 from spark_channel.limits import (
     LeaseLimiter,
     Leave,
@@ -45,12 +50,16 @@ __all__ = [
     "PermitLease",
     "ServiceClient",
     "SharedLimitAddress",
+    "leased",
 ]
 
 
 _log = log_of(__name__)
 
 _FLUSH_SECONDS = 2.0
+_LEASE_TIMEOUT = 10.0
+_FOREVER = 1e8
+"""Seconds that work without an end waits for its limit: three years."""
 _GRACE_SECONDS = 0.5
 
 
@@ -86,7 +95,7 @@ class ServiceClient:
         spec: JobSpec,
         *,
         shared_limit: SharedLimitAddress | None = None,
-        timeout: float = 10.0,
+        timeout: float = _LEASE_TIMEOUT,
         static: "StaticShare | None" = None,
     ) -> None:
         self.address = address
@@ -308,6 +317,39 @@ _TIMEOUT = 2.0
 _LISTEN_AGAIN = 2.0
 
 
+@contextmanager
+def leased(find: Callable[[], SharedLimitAddress], job: str, name: str) -> Iterator[Limiter]:
+    """What spends a shared limit in a `with` block, for work that goes on when the limit is served again.
+
+    `find` returns where it is, now and after each failure: a limit that is served again may have another port.
+    """
+    limit = find()
+    client = LeaseClient(
+        limit.service, limit.name, job, name, before=None, timeout=_FOREVER, find=find
+    )
+    try:
+        yield client.limiter
+    finally:
+        client.begin_close(SYSTEM_CLOCK.now() + _FLUSH_SECONDS)
+        client.join(_FLUSH_SECONDS + _GRACE_SECONDS)
+
+
+def _advice(limit: str, address: ServiceAddress) -> str:
+    """What to do about a limit whose service has ended."""
+    from spark_channel.service.limits import is_of_job
+
+    if is_of_job(limit):
+        return (
+            "Option limitFallback is 'fail', or it is not known how many tasks run at once: look at the network from "
+            "the executors to the driver's host, or set rowsPerSecondPerTask or bytesPerSecondPerTask, which need no "
+            "service"
+        )
+    return (
+        f"If it has ended, start it again (`spark-channel limits serve {limit}` with its speed); else look at the "
+        f"network to {address.host}:{address.port}. Then run the job again"
+    )
+
+
 class LeaseClient:
     """Fetches grants for `limiter` until `begin_close`, which gives back the rest of the last one.
 
@@ -327,12 +369,19 @@ class LeaseClient:
         before: Callable[[float], None] | None,
         timeout: float,
         static: StaticShare | None = None,
+        find: Callable[[], SharedLimitAddress] | None = None,
     ) -> None:
         self.connection = Connection(address)
         self.limiter = LeaseLimiter(
-            limit, job, name, timeout=timeout, static=static, begins_static=failed_recently(address)
+            limit,
+            job,
+            name,
+            timeout=timeout,
+            static=static,
+            begins_static=failed_recently(address),
+            advice=_advice(limit, address),
         )
-        self._static = static
+        self._static, self._limit, self._find = static, limit, find
         self._has_warned = False
         self._before = self._introduce = before
         self._request_timeout = min(_TIMEOUT, timeout / 2)
@@ -372,6 +421,7 @@ class LeaseClient:
             self._before = self._introduce  # the service may have forgotten the job meanwhile
             self.limiter.failed(request, error)
             self._warn_static(error)
+            self._look_again(error)
         except ServiceDeniedError as error:
             self.limiter.fail(error)
             return False
@@ -379,7 +429,25 @@ class LeaseClient:
             self.limiter.receive(request, reply)
             note_reached(self.connection.address)
             self._listen_if_seldom()
+            self._has_warned &= self._find is None
         return True
+
+    def _look_again(self, error: ServiceUnavailableError) -> None:
+        if self._find is None:
+            return
+        with suppress(ChannelError):  # it is not served now
+            service = self._find().service
+            if service != self.connection.address:
+                self.connection.close()
+                self.connection = Connection(service)
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "the service that keeps limit %r does not answer, and the work waits for it: %s. %s",
+                self._limit,
+                error,
+                _advice(self._limit, self.connection.address),
+            )
 
     def _warn_static(self, error: ServiceUnavailableError) -> None:
         if self._static is None or not self.limiter.is_static:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -260,6 +260,21 @@ class ServiceDirectory:
             standing = _read(directory, name)
             if standing is not None and standing.nonce == nonce:
                 _remove(directory, name)
+
+    def plain(self, name: str) -> Any:
+        """What `change` has written to file `name`; None = nothing that can be trusted."""
+        with self._opened() as directory:
+            return read_private(directory, name, _LARGEST_FILE)
+
+    def change(self, name: str, change: Callable[[Any], object]) -> None:
+        """Replace the JSON in file `name`, which is no advert, by what `change` makes of it, under the lock.
+
+        Raises:
+            OSError, ServiceUnavailableError: the directory cannot be written to.
+        """
+        with self._locked() as directory:
+            made = change(read_private(directory, name, _LARGEST_FILE))
+            write_private(directory, name, f".driver-{name}.{secrets.token_hex(8)}", made)
 
     def hold(self, name: str) -> int | None:
         """Lock file `name` for as long as this process lives; None while another process holds it.

@@ -208,6 +208,11 @@ def job_limit(job: str) -> str:
     return f"{_JOB}{plain}-{hashlib.blake2s(job.encode(), digest_size=6).hexdigest()}"
 
 
+def is_of_job(limit: str) -> bool:
+    """Whether a limit is a job's own."""
+    return limit.startswith(_JOB)
+
+
 def limit_scope(name: str) -> str:
     """The scope of a token that may use limit `name`, and nothing else."""
     return f"limit:{name}"

@@ -16,6 +16,7 @@ from spark_channel.plain_text import log_of
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
 from spark_channel.service import protocol
 from spark_channel.service.connection import answered_here
+from spark_channel.service.ended_jobs import keep_ended
 from spark_channel.service.jobs import JobRegistry
 from spark_channel.service.limits import LimitService
 from spark_channel.service.protocol import (
@@ -200,6 +201,7 @@ class ServiceServer:
         self.limits.end()
         _shut(shell)
         self.jobs.close_all(failed=failed)
+        keep_ended(self.view.watch(None, 0.0)["jobs"])
         push, self._push = self._push, None
         ends: list[Callable[[], None]] = [observer.outbox.close for observer in self._observers]
         close_together(ends if push is None else [*ends, push.close])

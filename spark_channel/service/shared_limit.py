@@ -230,6 +230,7 @@ MOST_JOBS = 64
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _TLS_ROOT = "SPARK_CHANNEL_TLS_ROOT"
+_TOKEN_FILE = "SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE"  # noqa: S105 - the name of a variable
 _REMOTE = re.compile(r"(?P<tls>tls://)?(?P<host>[^/\s]+):(?P<port>\d+)/(?P<name>[^/]+)")
 
 
@@ -440,6 +441,8 @@ class SharedLimit:
 def find_shared_limit(text: str, token: str | None = None) -> SharedLimitAddress:
     """The limit that option `sharedLimit` names: `name` on this host, or `host:port/name` with its token.
 
+    Without `token`, it is in the file that `SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE` names.
+
     `tls://host:port/name` is checked against the PEM certificate that `SPARK_CHANNEL_TLS_ROOT` names.
 
     Raises:
@@ -447,11 +450,7 @@ def find_shared_limit(text: str, token: str | None = None) -> SharedLimitAddress
     """
     remote = _REMOTE.fullmatch(text.strip())
     if remote is not None:
-        if token is None:
-            raise OptionError(
-                f"option 'sharedLimit' got {text!r}, an address; it needs option 'sharedLimitToken'",
-                option="sharedLimitToken",
-            )
+        token = _token_of_file(text) if token is None else token
         root = _trusted() if remote["tls"] else None
         service = ServiceAddress(remote["host"], int(remote["port"]), token, root)
         return SharedLimitAddress(service, _checked(remote["name"]))
@@ -472,6 +471,26 @@ def find_shared_limit(text: str, token: str | None = None) -> SharedLimitAddress
         address.host, address.port, spending_token(address.token, name), address.tls_root
     )
     return SharedLimitAddress(spending, name)
+
+
+def _token_of_file(limit: str) -> str:
+    path = os.environ.get(_TOKEN_FILE, "")
+    if not path:
+        raise OptionError(
+            f"the shared limit {limit!r} is at an address, and its token is missing: copy the file that `limits serve "
+            f"--token-file` wrote to this host, and name it in the environment variable {_TOKEN_FILE}, or in a program "
+            "set option 'sharedLimitToken' to ${file:PATH}",
+            option="sharedLimitToken",
+        )
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in ASCII"
+        raise OptionError(
+            f"{_TOKEN_FILE} names {path!r}, which cannot be read ({why}): name the file that `limits serve "
+            "--token-file` wrote",
+            option="sharedLimitToken",
+        ) from None
 
 
 def _trusted() -> str:

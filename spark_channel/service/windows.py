@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.errors import OptionError
-from spark_channel.limits import RateLimiter
 from spark_channel.option_types import parse_amount
 from spark_channel.plain_text import log_of
 from spark_channel.service.shared_limit import MOST_JOBS, SharedLimit, parse_rates
@@ -29,14 +28,11 @@ __all__ = [
     "speeds_at",
     "speeds_of",
     "windowed_limit",
-    "windowed_rates",
     "zone_of",
 ]
 
 _UNLIMITED = 10**12
 """Rows per second of a shared limit that holds nothing up: it always has a speed."""
-_NOTHING = 1e-6
-"""Rows per second of a limiter that is paused: one row in eleven days."""
 _log = log_of(__name__)
 
 NO_WINDOW = "no window"
@@ -318,26 +314,6 @@ def windowed_limit(
         WindowKeeper(windows, otherwise, zone, Applied(shared)) as keeper,
     ):
         yield shared, keeper
-
-
-@contextmanager
-def windowed_rates(
-    otherwise: Speeds,
-    windows: Sequence[Window],
-    zone: ZoneInfo,
-    *,
-    clock: Clock = SYSTEM_CLOCK,
-    now: Callable[[], datetime] = utc_now,
-) -> Iterator[RateLimiter]:
-    """A limit of this process that is changed in a `with` block as the windows say."""
-    limiter = RateLimiter(clock=clock)
-
-    def apply(speeds: Speeds) -> None:
-        rows = _NOTHING if speeds.paused else speeds.rows
-        limiter.set_rates(rows, None if speeds.paused else speeds.nbytes)
-
-    with WindowKeeper(windows, otherwise, zone, apply, clock=clock, now=now):
-        yield limiter
 
 
 class Changeable(Protocol):

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from spark_channel.arrow_schema import conform
-from spark_channel.clock import utc_now
+from spark_channel.clock import utc_now, utc_text
 from spark_channel.errors import DirtyRowsError, LimitError, OptionError, TargetError
 from spark_channel.masking import mask_text, mask_url, without_login
 from spark_channel.options import CommonOptions, WriteOptions
@@ -149,9 +149,7 @@ class _Run:
             job=self._id,
             kind="transfer",
             phase=str(Phase.DONE),
-            started_at=service_report.started_at
-            if service_report
-            else started.isoformat(timespec="seconds"),
+            started_at=service_report.started_at if service_report else utc_text(started),
             seconds=service_report.seconds
             if service_report
             else round((utc_now() - started).total_seconds(), 3),

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spark_channel.carrier import BulkConsumePool
 from spark_channel.carrier import Consumer as CarrierConsumer
+from spark_channel.channel.capacity import Limiter
 from spark_channel.clock import Clock
 from spark_channel.connectors.base.contract import Token
 from spark_channel.errors import (
@@ -26,7 +27,6 @@ from spark_channel.errors import (
     TunnelError,
     TunnelStoreError,
 )
-from spark_channel.limits import RateLimiter
 from spark_channel.pipeline import ReadCancelledError
 from spark_channel.plain_text import log_of
 from spark_channel.tunnel.channel import (
@@ -62,7 +62,7 @@ class ChannelTurns(ABC):
     _pool: BulkConsumePool
     _budget: ReadAheadBudget
     _capacity: Mapping[str, int]
-    _limit: RateLimiter | None
+    _limit: Limiter | None
     _job: ConsumerJob
     _drained: bool
     _changed: threading.Condition

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import Token
@@ -18,6 +18,10 @@ from spark_channel.service.running import RunningService, running_service
 from spark_channel.tunnel.positions import LagWatch, added_up
 from spark_channel.tunnel.records import Channel
 from spark_channel.tunnel.source import READ, StreamSource, base_split
+
+if TYPE_CHECKING:
+    from spark_channel.service.client import SharedLimitAddress
+    from spark_channel.service.reporter import LimitSubscription
 
 __all__ = ["ConsumerJob", "lag_of"]
 
@@ -53,6 +57,7 @@ class ConsumerJob:
         options: those of the source, for a second connection.
         lag: returns how far the consumer is behind a source, which no other thread uses.
         shown: further facts of the job, `target` and `part_of` of `JobSpec`.
+        shared: a limit that others spend, too, which is shown with the job.
     """
 
     def __init__(
@@ -63,13 +68,15 @@ class ConsumerJob:
         limit: RateLimiter | None,
         lag: Callable[[StreamSource], FeedLag],
         shown: Mapping[str, str],
+        shared: "SharedLimitAddress | None" = None,
     ) -> None:
         self._options = options
         self._limit = limit
         self._rates = None if limit is None else (limit.rows_per_second, limit.bytes_per_second)
         self._own_rates = self._rates
         self._lag = lag
-        self._spec = _described(name, source, shown)
+        self._spec = _described(name, source, shown, shared)
+        self._shared = _subscription(shared)
         self._waits_seconds = source.feed.waits_seconds
         self._counters = Counters(0, 0)
         self._wake = threading.Condition()
@@ -147,6 +154,8 @@ class ConsumerJob:
             )
         finally:
             self._keep_to(self._own_rates)
+            if self._shared is not None:
+                self._shared.connection.close()
 
     def _step(self) -> float:
         """Report once; return the seconds until the next report."""
@@ -183,6 +192,10 @@ class ConsumerJob:
                     self._keep_to(
                         (status.effective_rows_per_second, status.effective_bytes_per_second)
                     )
+        if self._shared is not None:
+            found = self._shared.look(_END_SECONDS)
+            if found is not None:
+                server.jobs.find(self._job).set_shared_limits(**found)
         return max(_REPORT_SECONDS, after or 0.0)
 
     def _finish(self) -> None:
@@ -224,7 +237,20 @@ class ConsumerJob:
                     server.jobs.find(job).set_lag(behind, lag)
 
 
-def _described(name: str, source: StreamSource, shown: Mapping[str, str]) -> JobSpec:
+def _subscription(shared: "SharedLimitAddress | None") -> "LimitSubscription | None":
+    if shared is None:
+        return None
+    from spark_channel.service.reporter import LimitSubscription
+
+    return LimitSubscription(shared.service, shared.name)
+
+
+def _described(
+    name: str,
+    source: StreamSource,
+    shown: Mapping[str, str],
+    shared: "SharedLimitAddress | None",
+) -> JobSpec:
     columns: tuple[JobColumn, ...] = ()
     if not source.feed.has_tables:
         with contextlib.suppress(ChannelError):  # a table that was dropped has changes in the log
@@ -238,7 +264,7 @@ def _described(name: str, source: StreamSource, shown: Mapping[str, str]) -> Job
         part_of=shown.get("part_of", ""),
         rows_per_second=reading.rows_per_second,
         bytes_per_second=reading.bytes_per_second,
-        limit_scope="this client",
+        limit_scope="this client" if shared is None else f"shared limit {shared.name}",
         source_columns=columns,
     )
 

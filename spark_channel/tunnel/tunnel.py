@@ -10,7 +10,6 @@ from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, RetainedLog, RetainsLogs
 from spark_channel.connectors.base.registry import describe
 from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
-from spark_channel.limits import RateLimiter
 from spark_channel.plain_text import log_of
 from spark_channel.processes import has_ended
 from spark_channel.retry import RetryingCalls
@@ -105,8 +104,6 @@ class Tunnel:
         )
         self.shown: Mapping[str, str] = {}
         """Further facts of the job that a client of this `Tunnel` reports: `target` and `part_of` of `JobSpec`."""
-        self.limit: RateLimiter | None = None
-        """In place of the speeds of the options: a limit that the program changes while it consumes."""
         self._changed = threading.Lock()
         self._calls: dict[int, tuple[threading.Event, TunnelWorker | None]] = {}
 
@@ -288,7 +285,6 @@ class Tunnel:
                 drained=drained,
                 factory=factory,
                 shown=self.shown,
-                limit=self.limit,
             )
             with self._changed:
                 self._calls[call] = stopped, consumer
@@ -324,7 +320,6 @@ class Tunnel:
                 drained=drained,
                 ending=reader.ending,
                 shown=self.shown,
-                limit=self.limit,
             )
 
         return TunnelReader(make)

@@ -1,17 +1,19 @@
 """The life of a consuming process: its client, its threads, and the runs of its channels, without Spark."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from spark_channel.carrier import BulkConsumePool
+from spark_channel.channel.capacity import Limiter
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.feed import FeedLag, FeedLimit
 from spark_channel.errors import (
     TunnelError,
     TunnelStoreError,
 )
-from spark_channel.limits import RateLimiter
+from spark_channel.limits import CombinedLimiter, RateLimiter
 from spark_channel.plain_text import log_of
 from spark_channel.signals import TERMINATED, SigtermHandler
 from spark_channel.tunnel import state_machine
@@ -35,6 +37,9 @@ from spark_channel.tunnel.ranges import ReadAheadBudget, Stage
 from spark_channel.tunnel.records import Channel, ChannelState, TunnelRecord, TunnelStore
 from spark_channel.tunnel.source import StreamSource, held_base, paused_base
 
+if TYPE_CHECKING:
+    from spark_channel.service.client import SharedLimitAddress
+
 __all__ = ["Delivery", "Processor", "TunnelWorker"]
 
 _log = log_of(__name__)
@@ -51,7 +56,6 @@ class TunnelWorker(ChannelTurns):
         drained: end when all that was there at the start is processed (see `StopPosition`); else run until `stop`.
         ending: called when the end begins, with the error that ends it, if any. Must return immediately.
         shown: further facts of the job that it reports, `target` and `part_of` of `JobSpec`.
-        limit: in place of the speeds of `options`; the caller changes it.
     """
 
     def __init__(
@@ -66,7 +70,6 @@ class TunnelWorker(ChannelTurns):
         factory: Callable[[str], Processor | Callable[[Delivery], object]] | None = None,
         ending: Callable[[BaseException | None], None] | None = None,
         shown: Mapping[str, str] | None = None,
-        limit: RateLimiter | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._store = store
@@ -99,20 +102,16 @@ class TunnelWorker(ChannelTurns):
         }
         self._budget = ReadAheadBudget(reading.capacity_rows, reading.capacity_bytes)
         rates = reading.rows_per_second, reading.bytes_per_second
-        own = None if limit is not None or rates == (None, None) else RateLimiter(*rates)
-        self._limit = own if limit is None else limit
-        for name, is_given in (
-            ("sharedLimit", reading.shared_limit),
-            ("protect", reading.is_protected),
-        ):
-            if is_given:
-                _log.warning(
-                    "option %r has no effect on a tunnel that is read without Spark: "
-                    "limit this client with 'rowsPerSecond', or read the tunnel by a streaming query",
-                    name,
-                )
+        own = None if rates == (None, None) else RateLimiter(*rates)
+        self._limit: Limiter | None = own
+        self._shared = None if reading.shared_limit is None else self._find_shared()
+        if reading.is_protected:
+            _log.warning(
+                "option 'protect' has no effect on a tunnel that is read without Spark: "
+                "limit this client with 'rowsPerSecond', or read the tunnel by a streaming query"
+            )
         self._job = ConsumerJob(
-            record.name, self._stream, self._options, own, self._lag, shown or {}
+            record.name, self._stream, self._options, own, self._lag, shown or {}, self._shared
         )
         self._turns = TurnScheduler(threads, self._end, clock=self._clock)
         # Calls of the store, which must wait neither for a read nor for a processor.
@@ -136,7 +135,7 @@ class TunnelWorker(ChannelTurns):
             TunnelError: the tunnel was deleted, or all that is left of it is parked. SystemExit: SIGTERM was received.
             Anything: what the processor or the source raised.
         """
-        with SigtermHandler(self._terminate) as sigterm:
+        with SigtermHandler(self._terminate) as sigterm, self._sharing():
             self._turns.start()
             self._calls.start()
             self._job.start()
@@ -158,6 +157,31 @@ class TunnelWorker(ChannelTurns):
             raise self._error
         if sigterm.came:
             raise SystemExit(TERMINATED)
+
+    def _find_shared(self) -> "SharedLimitAddress":
+        """
+        Raises:
+            OptionError: the limit that option `sharedLimit` names is not served, or its token is missing.
+        """
+        from spark_channel.service.shared_limit import find_shared_limit
+
+        options = self._stream.reader.options
+        token = options.shared_limit_token
+        secret = None if token is None else token.get_secret_value()
+        return find_shared_limit(str(options.shared_limit), secret)
+
+    @contextmanager
+    def _sharing(self) -> Iterator[None]:
+        """Also spend the shared limit in a `with` block, if there is one."""
+        if self._shared is None:
+            yield
+            return
+        from spark_channel.service.client import leased
+
+        own = self._limit
+        with leased(self._find_shared, self._record.name, self._client.id) as shared:
+            self._limit = shared if own is None else CombinedLimiter([own, shared])
+            yield
 
     def stop(self) -> None:
         """End `run` after the ranges at hand, from any thread."""

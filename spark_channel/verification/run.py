@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from spark_channel.clock import utc_now
+from spark_channel.clock import utc_now, utc_text
 from spark_channel.errors import ChannelError, LimitError, SourceError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, Split, Task, TaskGroup, TransferSpec, advise
@@ -148,7 +148,7 @@ class Verification:
             key=self.columns.key_names(0),
             notes=self.columns.notes,
             job=self.job,
-            started_at=self._started.isoformat(timespec="seconds"),
+            started_at=utc_text(self._started),
         )
 
     @staticmethod

@@ -341,10 +341,10 @@ def test_a_dry_run_moves_nothing(tmp_path: Path) -> None:
         ),
         (
             ("--rows-per-second", "1k", "-o", "writer.rowsPerSecond=2k"),
-            "'rowsPerSecond' is given twice",
+            "'--rows-per-second' is given twice",
         ),
         (("--conf", "x"), "option '--conf' got 'x'"),
-        (("--max-dirty-rows", "-1"), "option 'maxDirtyRows' got"),
+        (("--max-dirty-rows", "-1"), "option '--max-dirty-rows' got"),
     ],
 )
 def test_an_option_that_makes_no_sense(given: tuple[str, ...], why: str, tmp_path: Path) -> None:

@@ -58,13 +58,17 @@ def test_a_limit_is_listed_and_shown_with_who_uses_it(orders: SharedLimit) -> No
         listed = [
             line for line in command("list").splitlines() if "files" in line or "orders-db" in line
         ]
-    assert [cell.strip() for cell in listed[0].split("│")[1:4]] == ["files", "unlimited", "64M"]
-    name, rows, nbytes, granted, *rest = (cell.strip() for cell in listed[1].split("│")[1:-1])
-    assert (name, rows, nbytes, rest) == ("orders-db", "50k", "unlimited", ["1", "1", "0", "open"])
+    columns = [cell.strip() for cell in listed[0].split("│")[1:5]]
+    assert columns == ["files", "open", "unlimited", "64M"]
+    name, state, rows, nbytes, granted, *rest = (
+        cell.strip() for cell in listed[1].split("│")[1:-1]
+    )
+    assert (name, state, rows) == ("orders-db", "open", "50k")
+    assert (nbytes, rest) == ("unlimited", ["1", "1", "0"])
     assert granted in ("50k", "0"), "its grant, or that it ran out meanwhile"
     shown = command("show", "orders-db")
     assert (
-        "limit orders-db: 50k rows/s, unlimited bytes/s, open; 1 jobs, 1 clients, 0 wait" in shown
+        "limit orders-db: 50k rows/s, unlimited bytes/s, open; 1 job, 1 client, 0 waiting" in shown
     )
     (client,) = [line for line in shown.splitlines() if "task 0" in line]
     name, job, rows, nbytes, waits = (cell.strip() for cell in client.split("│")[1:-1])

@@ -134,7 +134,7 @@ def test_a_task_beside_one_that_found_out_begins_at_once() -> None:
 def test_without_a_share_the_work_stops_as_it_did() -> None:
     world = Cut(1, static=False)
     world.cut.add(world.begin())
-    with pytest.raises(LimitError, match="rowsPerSecondPerTask"):
+    with pytest.raises(LimitError, match="rather than run unlimited"):
         world.run(12.0)
 
 

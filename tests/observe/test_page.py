@@ -2,9 +2,11 @@
 
 import http.client
 import json
+import re
 import shutil
 import sqlite3
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +26,9 @@ from spark_channel.observe.view import limit_request
 from spark_channel.planning import TransferSpec
 from spark_channel.progress import JobSpec, Phase, Snapshot, TransferReport
 from spark_channel.service import ServiceAddress, ServiceServer, SharedLimit
+from spark_channel.service import ended_jobs as kept_jobs
+from spark_channel.service.discovery import ServiceDirectory
+from spark_channel.service.ended_jobs import MOST_KEPT, ended_jobs, keep_ended
 from spark_channel.service.http_server import Caller
 from spark_channel.service.protocol import READ_SCOPE, RequestError
 from spark_channel.transfers.fan_out import carry_out
@@ -287,7 +292,8 @@ def test_the_page_goes_on_when_the_directory_of_services_is_gone(
     """As /run/user/UID, when the user who runs the job logs out."""
     server.jobs.open(JobSpec("transfer", name="orders"))
     shutil.rmtree(runtime_directory)
-    (own,) = page._views.all()
+    ended, own = page._views.all()
+    assert ended.watch(None, 0.0)["jobs"] == []
     assert [job["name"] for job in own.watch(None, 0.0)["jobs"]] == ["orders"]
 
 
@@ -673,3 +679,29 @@ def test_a_wrong_token_is_asked_for_again_and_the_link_may_be_pasted(
     assert "not accepted" in browser.text("#login-why")
     browser.keys(page.link(change=False) + "\ue007")
     browser.wait("document.querySelector('#title').innerText == 'seen'")
+
+
+def test_jobs_of_programs_that_have_ended_stay_for_a_while(
+    server: ServiceServer, page: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = server.jobs.open(JobSpec("transfer", name="nightly", rows_per_second=1000))
+    server.jobs.enter(job, Phase.DONE)
+    server.stop()
+    assert [(each["job"], each["name"], each["phase"]) for each in shown_jobs(page)] == [
+        (job, "nightly", "done")
+    ]
+    keep_ended([{"job": str(number)} for number in range(MOST_KEPT)])
+    kept = ended_jobs(ServiceDirectory())
+    assert [each["job"] for each in kept] == [str(number) for number in range(MOST_KEPT)]
+    monkeypatch.setattr(kept_jobs, "KEPT_SECONDS", -1)
+    assert ended_jobs(ServiceDirectory()) == []
+
+
+def shown_jobs(page: PageServer) -> list[dict[str, Any]]:
+    """As a program asks for them."""
+    asks = urllib.request.Request(f"{page.address}events?once=1")
+    asks.add_header("Authorization", f"Bearer {token_of(page.link(change=False))}")
+    with urllib.request.urlopen(asks, timeout=10) as answer:
+        (state,) = re.findall(r"^event: state\ndata: (.*)$", answer.read().decode(), re.MULTILINE)
+    found: list[dict[str, Any]] = json.loads(state)["jobs"]
+    return found

@@ -226,6 +226,12 @@ def test_the_schema_is_published_with_all_names() -> None:
             "defaults.mode: full_then_changes follows the source's log",
         ),
         ("mysql://db/x", "url: 'sqlite:x.db'", "deletes: scd2", ""),
+        (
+            "postgresql://db/x",
+            "url: 'sqlite:x.db'",
+            "",
+            "source: full_then_changes needs publication",
+        ),
     ],
 )
 def test_what_an_end_cannot_do_is_refused_with_its_place(

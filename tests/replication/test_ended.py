@@ -55,7 +55,7 @@ def test_a_schema_is_ended_by_its_file(followed: Followed, tmp_path: Path) -> No
     assert ("slot fol is dropped" in done.output) == ("slot" in followed.source)
     assert slots(followed) in ("0", "-")
     assert claims(followed) == 0
-    assert [each.state for each in status_of(load_replication(file))] == ["not copied"] * 2
+    assert [each.state for each in status_of(load_replication(file))] == ["not followed"] * 2
     assert followed.rows("a", "id, n, s") == [(1, 1, "x")]
     assert "nothing to end" in typed("replicate", "end", file).output
     followed.sql("INSERT INTO fol.a VALUES (2, 2, 'y')")
@@ -71,6 +71,8 @@ def test_one_table_is_ended_and_the_other_goes_on(followed: Followed, tmp_path: 
     assert done.exit_code == 0, done.output
     assert "fol.a is followed no more: take it out of the file" in done.output
     assert claims(followed) == 1
+    states = [each.state for each in status_of(load_replication(file))]
+    assert states == ["not followed", "followed"]
     assert slots(followed) in ("1", "-")
     del followed.streams["fol.a"]
     followed.sql("INSERT INTO fol.a VALUES (2, 2, 'y'); INSERT INTO fol.b VALUES (8)")
@@ -97,6 +99,22 @@ def test_the_tunnel_takes_the_file(followed: Followed, tmp_path: Path) -> None:
     assert typed("tunnel", "delete", file, "--yes").exit_code == 0
     assert slots(followed) in ("0", "-")
     assert typed("tunnel", "describe", file).exit_code == 1
+
+
+def test_status_shows_rows_that_are_read_again(followed: Followed, tmp_path: Path) -> None:
+    file = file_of(followed, tmp_path)
+    assert [each.state for each in status_of(load_replication(file))] == ["not copied"] * 2
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'); INSERT INTO fol.b VALUES (7)")
+    followed.run()
+    assert typed("tunnel", "resnapshot", file, "--table", "fol.a").exit_code == 0
+    again, other = status_of(load_replication(file))
+    assert (again.state, other.state, other.lag_rows) == ("reading rows", "followed", 0)
+    assert again.lag_rows is None or again.lag_rows > 0
+    assert (again.rows, other.rows) == (1, 1)  # of the last write, before
+    shown = typed("replicate", "status", file).output
+    assert "existing rows, not counted" in shown or "about " in shown
+    followed.run()
+    assert [each.state for each in status_of(load_replication(file))] == ["followed"] * 2
 
 
 def test_status_keeps_what_the_target_knows(

@@ -103,12 +103,22 @@ def test_jobs_of_this_host_find_it_by_name(server: ServiceServer) -> None:
         assert limit.status().spent_rows >= 200
 
 
-def test_others_take_its_address_and_token(server: ServiceServer) -> None:
+def test_others_take_its_address_and_token(
+    server: ServiceServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with SharedLimit("orders-db", rows_per_second=2_000) as limit:
         with Spender(server, find_shared_limit(limit.address, limit.token), "job-a") as spender:
             assert spender.wait_for(100)
-        with pytest.raises(OptionError, match="sharedLimitToken"):
+        variable = "SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE"
+        with pytest.raises(OptionError, match=f"token is missing: .*{variable}"):
             find_shared_limit(limit.address)
+        file = tmp_path / "token"
+        monkeypatch.setenv(variable, str(file))
+        with pytest.raises(OptionError, match=f"{variable} names .*No such file"):
+            find_shared_limit(limit.address)
+        file.write_text(f"{limit.token}\n")
+        with Spender(server, find_shared_limit(limit.address), "job-b") as spender:
+            assert spender.wait_for(100)
 
 
 @pytest.mark.real_time
@@ -343,6 +353,8 @@ def test_a_server_that_stays_away_stops_the_work(
         assert spender.wait_for(10**9, 20)
         assert isinstance(spender.error, ServiceUnavailableError)
         assert limit.service.token not in str(spender.error)
+        assert "start it again (`spark-channel limits serve orders-db`" in str(spender.error)
+        assert "rowsPerSecondPerTask" not in str(spender.error)
 
 
 def test_a_served_limit_ends_cleanly(serve: list[subprocess.Popen[str]], tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from spark_channel.service.windows import (
     seconds_for,
     seconds_to_next_minute,
     speeds_at,
-    windowed_rates,
     zone_of,
 )
 from spark_channel.testing import VirtualClock
@@ -195,29 +194,6 @@ def test_a_thread_looks_once_a_minute() -> None:
         clock.advance(31)
         assert looked.acquire(timeout=10)
     assert [speeds for _, _, speeds in keeper.changes] == [FAST, SLOW]
-
-
-def test_a_limit_of_this_process_follows_the_windows_and_is_released_after_a_pause() -> None:
-    clock = VirtualClock()
-    begin = at("2026-03-29 00:59")  # in Berlin, 02:00 to 03:00 is not there on this day
-
-    def now() -> datetime:
-        return begin + timedelta(seconds=clock.now())
-
-    windows = [parse_window("01:00-02:00 pause"), parse_window("03:00-03:01 100")]
-    paid = threading.Semaphore(0)
-    with windowed_rates(Speeds(), windows, BERLIN, clock=clock, now=now) as rates:
-        threads = [t for t in threading.enumerate() if t.name == "spark-channel-windows"]
-        for _ in range(2):
-            waiting = rates.pay(rows=50, nbytes=1, wake=paid.release)
-        assert (waiting.remaining().seconds or 0) > 86_400
-        for speed in (100, None):
-            clock.wait_until_blocked(threads)
-            clock.advance(61 if speed else 60)
-            assert paid.acquire(timeout=10)
-            clock.wait_until_blocked(threads)
-            assert rates.rows_per_second == speed
-    assert waiting.remaining().seconds == 0
 
 
 def test_a_shared_limit_follows_the_windows() -> None:

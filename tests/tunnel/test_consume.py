@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.errors import TunnelError
+from spark_channel.service import SharedLimit
 from spark_channel.testing.conformance import held_resources
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.records import ChannelState
@@ -102,13 +103,54 @@ def test_a_speed_limit_holds_for_all_channels_of_a_client(shop: Path) -> None:
     assert time.monotonic() - began >= rows / rate - 0.05
 
 
-def test_a_limit_that_only_a_service_hands_out_is_told(
+def test_a_shared_limit_holds_for_a_client_and_knows_it(shop: Path) -> None:
+    with SharedLimit("orders-db", 1) as limit:
+        tunnel, seen = tunnel_of(shop, sharedLimit="orders-db"), []
+        tunnel.create()
+
+        def process(delivery: Delivery) -> None:
+            for batch in delivery.batches:
+                if (
+                    batch.num_rows and not seen
+                ):  # 1000 rows last 1000 s at the speed that it began with
+                    seen.append(limit.status())
+                    limit.set(rows_per_second=1_000_000)
+
+        tunnel.consume(process, drained=True)
+        assert [(each.jobs, each.client_count) for each in seen] == [(1, 1)]
+        assert limit.status().client_count == 0
+
+
+def test_a_client_waits_for_a_shared_limit_whose_service_has_ended(
     shop: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tunnel = tunnel_of(shop, sharedLimit="orders-db")
+    limit = SharedLimit("orders-db", 20)  # 1000 rows last 50 s
+    limit.start()
+    tunnel, begun, rows = tunnel_of(shop, sharedLimit="orders-db"), threading.Event(), [0]
     tunnel.create()
-    tunnel.consume(lambda delivery: list(delivery.batches), drained=True)
-    assert "option 'sharedLimit' has no effect" in caplog.text
+
+    def process(delivery: Delivery) -> None:
+        for batch in delivery.batches:
+            rows[0] += batch.num_rows
+            begun.set()
+
+    thread = threading.Thread(target=lambda: tunnel.consume(process, drained=True))
+    thread.start()
+    try:
+        assert begun.wait(30)
+        limit.stop()
+        warned = threading.Event()
+        caplog.handler.emit = lambda record: (  # type: ignore[method-assign] # heard without asking
+            warned.set() if "the work waits for it" in record.getMessage() else None
+        )
+        assert warned.wait(30)
+        with SharedLimit("orders-db", 1_000_000):
+            thread.join(60)
+            assert not thread.is_alive()
+    finally:
+        tunnel.stop()
+        thread.join(30)
+    assert rows == [1000]
 
 
 def test_a_tunnel_of_what_is_there_ends_terminated(shop: Path) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "members",
     "parts",
     "selected",
+    "wider_text",
 ]
 
 
@@ -517,6 +518,14 @@ _BYTES = {"tiny": 2**8 - 1, "": 2**16 - 1, "medium": 2**24 - 1}
 """Bytes that a TEXT or BLOB holds, by what its name begins with."""
 
 
+def wider_text(declared: str) -> str:
+    """The type of a column for longer texts or bytes; "" = there is none."""
+    name, _, _ = parts(declared)
+    known = {"char": "text", "varchar": "text", "binary": "blob", "varbinary": "blob"}
+    known |= {f"{size}{end}": f"long{end}" for size in _BYTES for end in ("text", "blob")}
+    return known.get(name, "")
+
+
 def check_values(array: pa.Array, column: WriteColumn) -> None:
     """Check that the server holds the values unchanged, as far as its columns' declarations say.
 
@@ -526,15 +535,15 @@ def check_values(array: pa.Array, column: WriteColumn) -> None:
     array = storage(array)
     _text(array, column, True)
     name, sizes, _ = parts(column.declared)
-    why = f"it is longer than {column.declared}"
+    why, wider = f"it is longer than {column.declared}", wider_text(column.declared)
     ends = [end for end in ("text", "blob") if name.endswith(end)]
     most = _BYTES.get(name.removesuffix(ends[0])) if ends else None
     if name in ("char", "varchar") and sizes and is_text(array.type):
-        refuse_where(pc.greater(pc.utf8_length(array), int(sizes[0])), array, column, why)
+        refuse_where(pc.greater(pc.utf8_length(array), int(sizes[0])), array, column, why, wider)
     elif name in ("binary", "varbinary") and sizes:
-        refuse_where(pc.greater(pc.binary_length(array), int(sizes[0])), array, column, why)
+        refuse_where(pc.greater(pc.binary_length(array), int(sizes[0])), array, column, why, wider)
     elif most is not None:
-        refuse_where(pc.greater(pc.binary_length(array), most), array, column, why)
+        refuse_where(pc.greater(pc.binary_length(array), most), array, column, why, wider)
 
 
 def _refuse_filled_nulls(array: pa.Array, column: WriteColumn, name: str) -> None:

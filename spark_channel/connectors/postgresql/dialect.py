@@ -24,7 +24,12 @@ from spark_channel.connectors.postgresql.catalog import (
     same_table,
     table_names,
 )
-from spark_channel.connectors.postgresql.failures import is_ended, is_full, is_gone, is_locked
+from spark_channel.connectors.postgresql.failures import (
+    is_ended,
+    is_full,
+    is_gone,
+    is_locked,
+)
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import literal_sql
 from spark_channel.connectors.postgresql.types import (

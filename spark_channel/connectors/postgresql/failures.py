@@ -126,6 +126,9 @@ _NOISE = re.compile(
 )
 
 
+_LINES = re.compile(r"[ \t.]*\n\s*")
+
+
 def _cause(error: BaseException) -> BaseException:
     """The driver's message."""
     return (error.__cause__ or error) if isinstance(error, ChannelError) else error
@@ -208,7 +211,7 @@ def explain(error: BaseException, place: str, *, hides: bool = False) -> str:
             f"{place}: {match.group(1)}, which has several dimensions or does not begin at 1. Leave the rows out "
             "with 'where', or read the column as text with 'customSchema'"
         )
-    said = _NOISE.sub("", text).strip() or text
+    said = _LINES.sub(". ", _NOISE.sub("", text).strip() or text)
     hint = next((hint for words, hint in _HINT_TEXTS.items() if words in text), "") or _HINTS.get(
         state or "", ""
     )

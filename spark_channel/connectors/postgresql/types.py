@@ -516,7 +516,8 @@ def _refuse_what_would_change(array: pa.Array, column: PgWriteColumn) -> None:
         array, base = array.flatten(), about.element or ""
     if base in ("varchar", "bpchar") and typmod >= 4:
         long = pc.greater(pc.utf8_length(array), typmod - 4)
-        refuse_where(long, array, column, f"it is longer than {about.declared}")
+        wider = "text[]" if about.category == "A" else "text"
+        refuse_where(long, array, column, f"it is longer than {about.declared}", wider)
     elif base == "name":
         long = pc.greater(pc.binary_length(array), _NAME_BYTES)
         refuse_where(long, array, column, "a name has 63 bytes at most")

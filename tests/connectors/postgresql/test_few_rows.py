@@ -92,7 +92,7 @@ def test_a_row_that_the_server_refuses_is_named_as_if_the_task_had_staged_it(
     task.write(rows)
     receipt = task.close()
     with pytest.raises(
-        CommitError, match=r'a row is refused.*"odd"\\nCONTEXT.*line 2, column mood'
+        CommitError, match=r'a row is refused.*"odd"\. CONTEXT.*line 2, column mood'
     ):
         writer.commit(plan, [receipt])
     writer.abort(plan, [receipt])

@@ -1,5 +1,6 @@
 """One attempt of one task: `commit=job` loads its rows into a staging table, `commit=task` into the table itself."""
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,12 @@ from spark_channel.connectors.mysql.session import (
     quoted,
     was_rolled_back,
 )
-from spark_channel.connectors.mysql.types import assignments, insert_values, load_lines
+from spark_channel.connectors.mysql.types import (
+    assignments,
+    insert_values,
+    load_lines,
+    wider_text,
+)
 from spark_channel.connectors.mysql.write.dialect import check_transactional, staged_columns
 from spark_channel.connectors.mysql.write.publish import (
     PIECE_SECONDS,
@@ -75,6 +81,10 @@ _WAYS = 2
 """A LOAD DATA goes to the server and back twice."""
 _NEAR_SECONDS = 0.002
 """The round trip to a server, above which pieces take no turns: the server would be idle meanwhile."""
+
+
+_CUT = re.compile(r"Data (?:truncated|too long) for column '(.+?)'")
+"""What a server says of a text that is longer than its column."""
 
 
 class RefusedRowsError(Exception):
@@ -251,8 +261,18 @@ class _MysqlTaskWriter(SqlTaskWriter[MysqlWriteSession]):
             first, last = before + error.begin + 1, before + error.end
             raise BatchRefusedError(
                 f"rows {first} to {last} of task {self._task} cannot be stored in table "
-                f"{self._plan.target.label!r} as they are: {error}"
+                f"{self._plan.target.label!r} as they are: {error}{self._widened(str(error))}"
             ) from None
+
+    def _widened(self, said: str) -> str:
+        """The statement that widens the column whose texts the server has cut."""
+        cut = _CUT.search(said)
+        for each in self._plan.target.columns:
+            if cut is not None and each.target == cut[1] and (wider := wider_text(each.declared)):
+                dialect = self._writer.dialect
+                retyped = dialect.retyped(self._plan.target.sql, each.column, wider)
+                return f". To widen the column, run {retyped}"
+        return ""
 
     def _new_session(self) -> MysqlWriteSession:
         return MysqlWriteSession(

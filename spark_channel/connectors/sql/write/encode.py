@@ -57,11 +57,17 @@ def first_outside(array: pa.Array) -> int:
 
 
 class BadValueError(Exception):
-    """Row `index` of a batch holds `value` in `column`, which the table would not return unchanged."""
+    """Row `index` of a batch holds `value` in `column`, which the table would not return unchanged.
 
-    def __init__(self, column: WriteColumn, index: int, value: object, why: str) -> None:
+    `wider`: the type of a column that would; "" = none.
+    """
+
+    def __init__(
+        self, column: WriteColumn, index: int, value: object, why: str, wider: str = ""
+    ) -> None:
         super().__init__(column.name)
         self.column, self.index, self.value, self.why = column, index, value, why
+        self.wider = wider
 
 
 def storage(array: pa.Array) -> pa.Array:
@@ -90,11 +96,13 @@ def convert(array: pa.Array, kind: pa.DataType, column: WriteColumn, why: str = 
         raise BadValueError(column, index, _shown(array, index), why or str(error)) from None
 
 
-def refuse_where(mask: pa.Array, array: pa.Array, column: WriteColumn, why: str) -> None:
-    """Refuse the first value of `array` where `mask` is true."""
+def refuse_where(
+    mask: pa.Array, array: pa.Array, column: WriteColumn, why: str, wider: str = ""
+) -> None:
+    """Refuse the first value of `array` where `mask` is true. `wider`: see `BadValueError`."""
     index = pc.index(mask, True).as_py()
     if index >= 0:
-        raise BadValueError(column, index, _shown(array, index), why)
+        raise BadValueError(column, index, _shown(array, index), why, wider)
 
 
 def dates(array: pa.Array, column: WriteColumn) -> pa.Array:

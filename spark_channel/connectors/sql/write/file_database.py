@@ -22,6 +22,7 @@ from spark_channel.connectors.base.claims import HeldClaim, Identity, StreamNote
 from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext, WritePlan
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
+from spark_channel.connectors.base.stored import Stored
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.options import FileWriteOptions
@@ -130,6 +131,11 @@ class FileWriter(SqlWriter[S]):
 
     def exists(self) -> bool | None:
         return self.path.exists() and super().exists()
+
+    def stored_in(self) -> Stored:
+        if self.path.exists():
+            return super().stored_in()
+        return Stored(self.dialect.sql, frozenset(), frozenset())  # a look would make the file
 
     def foreign_content(self, schema: pa.Schema) -> str:
         return super().foreign_content(schema) if self.path.exists() else ""

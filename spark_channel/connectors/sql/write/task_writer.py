@@ -357,9 +357,14 @@ class SqlTaskWriter(TaskWriter, Generic[S]):
     def _refused(self, error: BadValueError, before: int | None = None) -> BatchRefusedError:
         """The error for a value that cannot be stored; `before` rows were accepted before its batch."""
         row = "" if before is None else f", row {before + error.index + 1} of task {self._task}"
+        target, column = self._plan.target, error.column.column
+        cure = ""
+        if error.wider:
+            retyped = self._writer.dialect.retyped(target.sql, column, error.wider)
+            cure = f". To widen the column, run {retyped}"
         return BatchRefusedError(
             f"column {error.column.name!r}{row}: {error.value!r} cannot be stored in table "
-            f"{self._plan.target.label!r}: {error.why}"
+            f"{target.label!r}: {error.why}{cure}"
         )
 
 

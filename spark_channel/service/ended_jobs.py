@@ -1,0 +1,48 @@
+"""The last jobs of programs that have ended, for the page: a bounded list beside the adverts of services."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spark_channel.clock import utc_now
+from spark_channel.errors import ServiceUnavailableError
+from spark_channel.plain_text import log_of
+from spark_channel.service.discovery import ServiceDirectory
+
+__all__ = ["KEPT_SECONDS", "MOST_KEPT", "ended_jobs", "keep_ended"]
+
+_log = log_of(__name__)
+
+KEPT_SECONDS = 900
+MOST_KEPT = 40
+"""The file that has them is read up to 64 KiB."""
+_FILE = "ended-jobs"
+
+
+def keep_ended(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Keep jobs as the page shows them. The end of a program never fails because of it."""
+    if not jobs:
+        return
+    now = utc_now().timestamp()
+
+    def with_these(before: object) -> object:
+        return [*_recent(before, now), *([now, each] for each in jobs)][-MOST_KEPT:]
+
+    try:
+        ServiceDirectory().change(_FILE, with_these)
+    except (OSError, ServiceUnavailableError) as error:
+        _log.debug("the page will not show the jobs that have ended: %s", error)
+
+
+def ended_jobs(directory: ServiceDirectory) -> list[dict[str, Any]]:
+    """The jobs that `keep_ended` was given in the last 15 minutes."""
+    try:
+        kept = directory.plain(_FILE)
+    except OSError:  # it went, as with the user's last login
+        return []
+    return [each for _, each in _recent(kept, utc_now().timestamp())]
+
+
+def _recent(kept: object, now: float) -> list[Any]:
+    if not isinstance(kept, list):
+        return []
+    return [each for each in kept if now - KEPT_SECONDS <= each[0] <= now]
