@@ -11,9 +11,9 @@ from spark_channel.errors import ChannelError
 from spark_channel.plain_text import log_of
 from spark_channel.progress import TransferReport
 from spark_channel.replication.table_run import TableRun, reader_of, together_of, writer_of
-from spark_channel.replication.tables import TableCopy
+from spark_channel.replication.tables import TableCopy, options_but_names
 
-__all__ = ["JoinedMove", "copy_group", "groups_of"]
+__all__ = ["JoinedMove", "copy_group", "divided", "first_increments", "groups_of"]
 
 _log = log_of(__name__)
 
@@ -38,22 +38,42 @@ class JoinedMove(Protocol):
 
 def groups_of(parallel: int, copies: Mapping[int, TableCopy]) -> list[list[int]]:
     """The tables by their places: groups of small ones, and the others alone, in their order."""
-    small = [place for place, copy in copies.items() if _is_small(copy)]
+    small = [place for place, copy in copies.items() if copy.mode == "full" and _is_small(copy)]
     if not small or not _can_join(copies[small[0]]):
         small = []
     joined = set(small)
     alone = [[place] for place in copies if place not in joined]
+    return alone + divided(parallel, small, copies)
+
+
+def first_increments(copies: Mapping[int, TableCopy]) -> set[int]:
+    """The incremental tables whose first run may be copied in a group, by their places."""
+    small = [
+        place for place, copy in copies.items() if copy.mode == "incremental" and _is_small(copy)
+    ]
+    return set(small) if small and _can_join(copies[small[0]]) else set()
+
+
+def divided(
+    parallel: int, small: Sequence[int], copies: Mapping[int, TableCopy]
+) -> list[list[int]]:
+    """The small tables as groups, each of tables whose options are the same, but for their names."""
     most_tables = min(_MOST_TABLES, -(-len(small) // parallel))
-    made: list[list[int]] = []
-    nbytes = 0
+    alike: dict[str, list[int]] = {}
     for place in small:
-        size, _ = copies[place].size
-        if not made or len(made[-1]) >= most_tables or nbytes + size > _MOST_GROUP_BYTES:
-            made.append([])
-            nbytes = 0
-        made[-1].append(place)
-        nbytes += size
-    return alone + made
+        alike.setdefault(options_but_names(copies[place]), []).append(place)
+    made: list[list[int]] = []
+    for places in alike.values():
+        nbytes, group = 0, list[int]()
+        made.append(group)
+        for place in places:
+            size, _ = copies[place].size
+            if group and (len(group) >= most_tables or nbytes + size > _MOST_GROUP_BYTES):
+                nbytes, group = 0, []
+                made.append(group)
+            group.append(place)
+            nbytes += size
+    return made
 
 
 def _is_small(copy: TableCopy) -> bool:
@@ -69,9 +89,7 @@ def _is_small(copy: TableCopy) -> bool:
     )
     known = copy.table is not None and copy.table.nbytes is not None
     evolves = copy.contract.tables == "evolve"
-    return (
-        known and copy.mode == "full" and evolves and not any(asks) and copy.size[0] <= MOST_BYTES
-    )
+    return known and evolves and not any(asks) and copy.size[0] <= MOST_BYTES
 
 
 def _can_join(copy: TableCopy) -> bool:

@@ -15,7 +15,7 @@ from spark_channel.connectors.base.feed import FollowsTables, LogFacts
 from spark_channel.connectors.base.stored import server_facts
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.rights import lacking_to_read
-from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.connectors.sql.session_pool import keeping_sessions, sessions
 from spark_channel.connectors.sql.write.rights import lacking_to_write
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import ChannelError, JobFileError, MissingPackageError, OptionError
@@ -42,6 +42,7 @@ from spark_channel.replication.tables import (
     connector_of,
     ends_fault,
     find_tables,
+    options_but_names,
     target_schema,
 )
 from spark_channel.replication.tunnels import (
@@ -153,12 +154,21 @@ def plan_replication(
     with keeping_sessions():
         unread, keys = _unreadable(replication, found.copies), ForeignKeys(found.copies)
         runs: dict[str, TableRun] = {}
-        tables = tuple(
-            _plan(
-                replication, each, dry, parallelism, begin, unread.get(each.stream, ""), keys, runs
-            )
-            for each in found.copies
-        )
+
+        def planned(copy: TableCopy) -> TablePlan:
+            with sessions.one_table():
+                return _plan(
+                    replication,
+                    copy,
+                    dry,
+                    parallelism,
+                    begin,
+                    unread.get(copy.stream, ""),
+                    keys,
+                    runs,
+                )
+
+        tables = tuple(map(planned, found.copies))
     copied = [each for each in tables if not each.fault]
     nbytes = sum(each.nbytes or 0 for each in copied)
 
@@ -278,7 +288,7 @@ def _plan(
         if copy.mode == "full_then_changes":
             return _followed(replication, copy, made, (source, target))
         outcome = TableOutcome(copy.stream, copy.object, copy.mode)
-        alike = _options_of(copy)
+        alike = options_but_names(copy)
         run = TableRun(copy, outcome, settings, ReplicationReport("plan", at), like=runs.get(alike))
         if alike:
             runs.setdefault(alike, run)
@@ -338,14 +348,6 @@ def _plan(
         server_plan=server_plan,
         waits=run.wait_seconds,
     )
-
-
-def _options_of(copy: TableCopy) -> str:
-    """Equal for tables whose options are the same, but for their names; "" = an end has no such name."""
-    ends = (copy.reader, copy.writer)
-    if not all("dbtable" in each for each in ends):
-        return ""
-    return repr([sorted({**each, "dbtable": ""}.items()) for each in ends])
 
 
 def _followed(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
-from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.connectors.sql.session_pool import keeping_sessions, sessions
 from spark_channel.errors import (
     ChannelError,
     JobCancelledError,
@@ -22,11 +22,22 @@ from spark_channel.replication.builds import build_left
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import Replication
 from spark_channel.replication.foreign_keys import ForeignKeys
-from spark_channel.replication.groups import JoinedMove, copy_group, groups_of
+from spark_channel.replication.groups import (
+    JoinedMove,
+    copy_group,
+    divided,
+    first_increments,
+    groups_of,
+)
 from spark_channel.replication.reasons import park
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.table_run import Move, RunSettings, TableRun, why_of
-from spark_channel.replication.tables import FoundTables, TableCopy, find_tables
+from spark_channel.replication.tables import (
+    FoundTables,
+    TableCopy,
+    find_tables,
+    options_but_names,
+)
 from spark_channel.service.shared_limit import MOST_JOBS
 from spark_channel.service.windows import (
     Speeds,
@@ -147,6 +158,8 @@ class _Run:
         self._lock = threading.Lock()
         self._ended = 0
         self._cancelled = False
+        self._by_options: dict[str, TableRun] = {}
+        """One of the tables whose options are the same, but for their names."""
         self._has_target = False
         """Whether the target has answered for a table, so its url is right."""
         self._stopped = threading.Event()
@@ -168,34 +181,53 @@ class _Run:
         for unit in units:
             left.put(unit)
         late: queue.SimpleQueue[tuple[int, TableRun, TransferSpec]] = queue.SimpleQueue()
+        joining = first_increments(batch) if join else set()
         ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
         def next_one() -> None:
             try:
                 unit = left.get_nowait()
             except queue.Empty:
-                place, run, spec = late.get_nowait()  # all tables have been looked at
-                first = [spec]
-
-                def end() -> bool:
-                    spec = first.pop() if first else run.spec()
-                    return run.copy(spec, self._move, more)
-
-                self._one(place, lambda: self._patiently(run, end))
+                end_late(late.get_nowait())  # all tables have been looked at
                 return
             copied = self._group(unit, join, more) if join is not None and len(unit) > 1 else set()
             for place in unit:
                 if place not in copied and not self._cancelled:
                     alone(place)
 
+        def end_late(first: tuple[int, TableRun, TransferSpec]) -> None:
+            """Copy a table that was looked at, and with a small one all others that are to be copied in groups."""
+            planned = [first]
+            while joining and planned[-1][0] in joining and not late.empty():
+                with contextlib.suppress(queue.Empty):
+                    planned.append(late.get_nowait())
+            runs = {place: run for place, run, _ in planned}
+            copied: set[int] = set()
+            if join is not None:
+                small = [place for place in runs if place in joining and runs[place].is_first]
+                for unit in divided(self._replication.parallel, small, batch):
+                    if len(unit) > 1 and not self._cancelled:
+                        copied |= {*self._group(unit, join, more, runs)}
+            for place, run, spec in planned:
+                if place not in copied and not self._cancelled:
+                    self._one(place, lambda run=run, spec=spec: end(run, [spec]))  # type: ignore[misc]
+
+        def end(run: TableRun, planned: list[TransferSpec]) -> bool:
+            def copy() -> bool:
+                spec = planned.pop() if planned else run.spec()
+                return run.copy(spec, self._move, more)
+
+            return self._patiently(run, copy)
+
         def alone(place: int) -> None:
             def begin() -> bool:
                 run = self._table_run(place)
 
                 def copy() -> bool:
-                    spec = run.spec()
+                    with sessions.one_table():
+                        spec = run.spec()
                     self._has_target = True
-                    if spec is not None and run.waits:
+                    if spec is not None and (run.waits or (place in joining and run.is_first)):
                         late.put((place, run, spec))
                         return False
                     return run.copy(spec, self._move, more)
@@ -237,18 +269,31 @@ class _Run:
                     thread.join()
             raise
 
-    def _table_run(self, place: int, like: TableRun | None = None) -> TableRun:
-        outcome = self.report.tables[place]
-        return TableRun(self._copies[place], outcome, self._settings, self.report, self, like)
+    def _table_run(self, place: int) -> TableRun:
+        copy, outcome = self._copies[place], self.report.tables[place]
+        alike = options_but_names(copy)
+        like = self._by_options.get(alike)
+        run = TableRun(copy, outcome, self._settings, self.report, self, like)
+        if alike:
+            self._by_options.setdefault(alike, run)
+        return run
 
     def _group(
-        self, unit: Sequence[int], join: JoinedMove, more: Mapping[str, Any]
+        self,
+        unit: Sequence[int],
+        join: JoinedMove,
+        more: Mapping[str, Any],
+        planned: Mapping[int, TableRun] | None = None,
     ) -> Collection[int]:
-        """Copy small tables together; returns the places of those that were copied."""
+        """Copy small tables together; returns the places of those that were copied. `planned`: their increments."""
         began = self._clock.now()
         try:
-            runs = {unit[0]: self._table_run(unit[0])}
-            runs |= {place: self._table_run(place, runs[unit[0]]) for place in unit[1:]}
+            if planned is None:
+                runs = {place: self._table_run(place) for place in unit}
+            else:
+                runs = {place: planned[place] for place in unit}
+                for run in runs.values():
+                    run.wait()
             copied = copy_group(runs, join, more, f"replicate {self.report.run_id}")
         except Exception as error:
             _log.info("%d small tables are copied one by one: %s", len(unit), error)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_channel.connectors import Reader, Writer, find_connector
-from spark_channel.connectors.base.claims import StreamProgress
+from spark_channel.connectors.base.claims import Follows, StreamProgress
 from spark_channel.connectors.base.contract import is_row_refusal
 from spark_channel.connectors.base.together import SmallTable, Together
 from spark_channel.connectors.sql.write.writer import SqlWriter
@@ -36,6 +36,7 @@ from spark_channel.replication.tables import (
     is_away,
     is_stricter,
     target_schema,
+    with_numbers,
 )
 from spark_channel.transfers.run import job_name
 from spark_channel.transform.transformer import Transformer, prepare
@@ -121,7 +122,7 @@ def continue_numbers_of(copy: TableCopy) -> None:
 
 def continue_numbers(copies: Iterable[TableCopy]) -> None:
     """Let identity and serial columns of the targets count on: an application may add rows there from now on."""
-    for copy in copies:
+    for copy in with_numbers(list(copies)):
         try:
             continue_numbers_of(copy)
         except ChannelError as error:
@@ -156,6 +157,7 @@ class TableRun:
         self._planned: _Planned | None = None
         self._columns_said = ""
         self._looked_at: tuple[pa.Schema | None] | None = None
+        self._was_there = False
         self.waits = False
         self.wait_seconds = 0.0
         """How long its copy waits for rows that may be committed late."""
@@ -186,8 +188,7 @@ class TableRun:
         if spec is None:
             outcome.state = "unchanged"
             return True
-        if self.waits and self._pace is not None:
-            self._pace.wait(self._ready_at - self._pace.now())
+        self.wait()
         given = {**more, "jobId": copy.job_id}
         try:
             outcome.report = move(spec, given)
@@ -202,9 +203,18 @@ class TableRun:
             outcome.report = move(spec, given)
         self.ended(outcome.report)
         self._keep_note()
-        if copy.mode == "incremental" and spec.stream is not None:
-            outcome.position = spec.stream.position
         return True
+
+    def wait(self) -> None:
+        """Wait until all rows up to the planned position are committed."""
+        if self.waits and self._pace is not None:
+            self._pace.wait(self._ready_at - self._pace.now())
+
+    @property
+    def is_first(self) -> bool:
+        """Whether an increment is planned that replaces all rows: the first one of its stream."""
+        planned = self._planned
+        return self._copy.mode == "incremental" and planned is not None and planned.overwrite
 
     def spec(self) -> TransferSpec | None:
         """The table's transfer; None = there is nothing to copy."""
@@ -271,13 +281,26 @@ class TableRun:
 
     def place(self, table: SmallTable) -> None:
         """Set the position under which `table`, which was looked up, is published."""
-        table.position = self._next(table.known, is_there=table.is_there)
+        planned, key = self._planned, self._copy.options.primary_key or ()
+        if self._copy.mode != "incremental":
+            table.position = self._next(table.known, is_there=table.is_there)
+            return
+        assert planned is not None
+        is_new = table.known is None or table.known.position is None
+        if not is_new or (table.is_there and not self._was_there):
+            table.why = TargetError("another run has published it")
+        elif set(key) - set(table.key):
+            table.why = TargetError("its rows are matched by another key than its primary key")
+        table.position, table.condition = planned.stream.position, planned.condition or None
+        table.follows = Follows(planned.stream.previous)
 
     def ended(self, report: TransferReport) -> None:
         """Note the copy of the table."""
         outcome = self._outcome
         outcome.report, outcome.state = report, "done"
         outcome.rows, outcome.nbytes = report.rows, report.bytes
+        if self._copy.mode == "incremental" and self._planned is not None:
+            outcome.position = self._planned.stream.position
         if report.left_out:
             outcome.add_why(f"without {'; '.join(report.left_out)}")
         if report.renamed:
@@ -303,9 +326,10 @@ class TableRun:
         copy, name = self._copy, self._copy.state_name()
         assert copy.options.update_key is not None
         check_open(copy)
-        known = self._writing.stream_progress(name)
+        known, found_there = self._writing.stream_or_target(name)
         self._check_file(known)
-        there = self._is_there()
+        there = self._is_there() if found_there is None else found_there
+        self._was_there = there
         if known is not None and (self._settings.full_refresh or not there):
             if not self._settings.dry_run and (there or copy.contract.tables == "evolve"):
                 self._writing.forget_stream(name)

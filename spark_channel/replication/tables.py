@@ -46,8 +46,10 @@ __all__ = [
     "is_stricter",
     "lacks_of",
     "name_of",
+    "options_but_names",
     "tables_of",
     "target_schema",
+    "with_numbers",
 ]
 
 _log = log_of(__name__)
@@ -198,6 +200,14 @@ def batch_options(place: Place) -> dict[str, Any]:
     }
 
 
+def options_but_names(copy: TableCopy) -> str:
+    """Equal for tables whose options are the same, but for their names; "" = an end has no such name."""
+    ends = (copy.reader, copy.writer)
+    if not all("dbtable" in each for each in ends):
+        return ""
+    return repr([sorted({**each, "dbtable": ""}.items()) for each in ends])
+
+
 def is_away(end: Any, error: ChannelError) -> bool:
     """Whether the server of a reader or writer is away for a while."""
     # `is_lost` of a connector that waits for its server by itself does not know one that stayed away.
@@ -226,6 +236,32 @@ def _target_reader(copy: TableCopy) -> Reader:
     kept = {key: value for key, value in given.items() if key.lower() in known}
     made: Reader = connector.reader_with(resolve_references(kept))[0]
     return made
+
+
+def with_numbers(copies: Sequence[TableCopy]) -> list[TableCopy]:
+    """Those whose targets have identity or serial columns that a write lets count on. Few statements ask for all."""
+    alike: dict[str, list[TableCopy]] = {}
+    for copy in copies:
+        alike.setdefault(options_but_names(copy), []).append(copy)
+    found: list[TableCopy] = []
+    for some in alike.values():
+        try:
+            given = resolve_references(some[0].writer)
+            writer, _ = find_connector(given, "writer").writer_with(given)
+            if not (isinstance(writer, SqlWriter) and writer.has_numbers):
+                continue
+            readers = [_target_reader(copy) for copy in some]
+            definitions = readers[0].definitions(readers)
+        except ChannelError as error:
+            _log.debug("the numbers of each table are asked for: %s", error)
+            found += some
+            continue
+        found += [
+            copy
+            for copy, target in zip(some, definitions, strict=True)
+            if target is not None and any(column.sequence for column in target.columns)
+        ]
+    return found
 
 
 def lacks_of(

@@ -111,6 +111,7 @@ def carry_out_together(
         left = [table for table in tables if table.is_left]
         for table in left:
             placed(table)
+        left = [table for table in left if table.is_left]
         if limiter is not None and any(table.builds for table in left):
             listed = (f"{table.label}: {', '.join(table.builds)}" for table in left if table.builds)
             _log.warning(

@@ -61,6 +61,11 @@ def _file(server: PostgresServer, **more: Any) -> dict[str, Any]:
     }
 
 
+def _incremental(server: PostgresServer, **more: Any) -> dict[str, Any]:
+    defaults = {"mode": "incremental", "update_key": "id", "late_seconds": 0}
+    return _file(server, defaults={"object": "{table}", **defaults, **more})
+
+
 def _rows(server: PostgresServer, tables: Sequence[int] = range(_TABLES)) -> set[str]:
     """Count and sum of each of the tables: one value, where all are alike."""
     asked = " UNION ALL ".join(f"SELECT count(*), sum(id) FROM small_dw.t{n}" for n in tables)
@@ -104,6 +109,80 @@ def test_tables_that_are_made_and_tables_that_are_there_get_the_same_rows(
         small.psql("UPDATE small.t1 SET note = 'again'" if run == 0 else "SELECT 1")
     assert small.psql("SELECT DISTINCT note FROM small_dw.t1") == "again"
     assert small.psql(_STAGED) == "0"
+
+
+@pytest.mark.parametrize("key", [None, ["id"], ["note"]])
+def test_first_increments_are_copied_in_groups_and_later_ones_follow(
+    small: PostgresServer, joined: list[str], key: list[str] | None
+) -> None:
+    file = {**_incremental(small, primary_key=key), "parallel": 1}
+    small.psql("CREATE TABLE small.none (id int PRIMARY KEY, note text); ANALYZE small.none")
+    first = spark_channel.replicate(None, file)
+    assert first.parked == []
+    found = {each.object: (each.rows, each.position) for each in first.tables}
+    assert found.pop("none")[0] == 0
+    assert {*found.values()} == {(20, 20)}
+    # A table whose rows are matched by another key than its primary key gets that key alone.
+    assert len(joined) == (0 if key == ["note"] else _TABLES + 1)
+    small.psql("INSERT INTO small.t1 VALUES (21, 'new'), (22, 'newer')")
+    small.psql("INSERT INTO small.none VALUES (5, 'first')")
+    again = spark_channel.replicate(None, file)
+    assert again.parked == []
+    done = {each.object: each.rows for each in again.tables if each.state == "done"}
+    assert done == {
+        "t1": 2 if key is None else 3,
+        "none": 1,
+    }  # the row at the position is matched again
+    assert _rows(small, [1]) == {"22|253"}
+    assert _rows(small, [n for n in range(_TABLES) if n != 1]) == {"20|210"}
+    # Another stream replaces the rows: the first one does not go on as if they were its own.
+    assert spark_channel.replicate(None, _file(small)).parked == []
+    parked = spark_channel.replicate(None, file).parked
+    assert len(parked) == _TABLES + 1
+    assert all("no record of this stream" in each.why for each in parked)
+    assert spark_channel.replicate(None, file, full_refresh=True).parked == []
+    assert _rows(small, [1]) == {"22|253"}
+    assert small.psql(_STAGED) == "0"
+
+
+def test_a_first_increment_that_another_run_has_published_is_not_copied_again(
+    small: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run begins when this one has planned its tables, and reads more rows."""
+    file, look, begun = _incremental(small), PostgresTogether.look, []
+
+    def later(self: PostgresTogether, tables: Sequence[SmallTable]) -> None:
+        if not begun:
+            begun.append(tables)
+            small.psql("INSERT INTO small.t1 VALUES (21, 'new')")
+            assert spark_channel.replicate(None, file, select=["small.t1"]).parked == []
+        look(self, tables)
+
+    monkeypatch.setattr(PostgresTogether, "look", later)
+    report = spark_channel.replicate(None, {**file, "parallel": 1})
+    assert begun
+    assert [each.object for each in report.parked] in (["t1"], [])
+    assert _rows(small, [1]) == {"21|231"}
+    assert _rows(small, [n for n in range(_TABLES) if n != 1]) == {"20|210"}
+    report = spark_channel.replicate(None, file)
+    assert report.parked == []
+    assert _rows(small, [1]) == {"21|231"}
+
+
+def test_tables_of_several_schema_levels_are_in_groups_of_their_own(
+    small: PostgresServer, joined: list[str]
+) -> None:
+    for n in range(_TABLES):
+        small.psql(f"CREATE INDEX by_note{n} ON small.t{n} (note)")
+    streams: dict[str, Any] = {"small.*": {"schema": "keys"}}
+    streams |= {f"small.t{n}": {"schema": "full"} for n in (2, 3)}
+    file = {**_file(small, streams=streams), "parallel": 1}
+    assert spark_channel.replicate(None, file).parked == []
+    assert len(joined) == _TABLES
+    made = small.psql(
+        "SELECT tablename FROM pg_indexes WHERE indexname LIKE 'by_note%' AND schemaname = 'small_dw'"
+    )
+    assert sorted(made.splitlines()) == ["t2", "t3"]
 
 
 def test_a_table_has_its_own_report_its_own_job_and_its_own_position(
@@ -401,6 +480,29 @@ def test_a_run_that_is_killed_in_a_group_loses_and_doubles_nothing(
     assert report.parked == []
     assert _rows(small, [n for n in range(_TABLES) if n != 1]) == {"20|210"}
     assert _rows(small, [1]) == {"20|2210"}
+    assert small.psql(_STAGED) == "0"
+
+
+@pytest.mark.parametrize("point", ["rows", "published", "committed"])
+def test_a_run_that_is_killed_in_a_group_of_first_increments_loses_and_doubles_nothing(
+    small: PostgresServer, tmp_path: Path, point: str
+) -> None:
+    file = tmp_path / "small.yml"
+    file.write_text(json.dumps({**_incremental(small), "parallel": 2}))
+    spark_channel.replicate(None, str(file), select=["small.t1"])
+    root = str(Path(spark_channel.__file__).parents[1])
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, point, str(file)],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    small.psql("; ".join(f"INSERT INTO small.t{n} VALUES (21, 'new')" for n in range(_TABLES)))
+    report = spark_channel.replicate(None, str(file))
+    assert report.parked == []
+    assert _rows(small) == {"21|231"}
     assert small.psql(_STAGED) == "0"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.claims import StreamProgress
+from spark_channel.connectors.base.claims import Follows, StreamProgress
 from spark_channel.connectors.base.contract import Reader, Writer
 
 __all__ = ["MOST_BYTES", "SmallTable", "Together"]
@@ -23,7 +23,9 @@ class SmallTable:
 
     `job` names the run, as claims keep it, and `label` is its name for people.
 
-    `look` fills the fields from `known` on. `position` is then set by the caller: the batch of `stream` to publish.
+    `look` fills the fields from `known` on; `key` is the primary key that the target has, or is made with. `position`
+    is then set by the caller: the batch of `stream` to publish. It may also set `condition`, which the rows that are
+    read meet, and `follows`: see `Follows`.
     """
 
     reader: Reader
@@ -33,12 +35,15 @@ class SmallTable:
     job: str
     known: StreamProgress | None = None
     is_there: bool = False
+    key: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
     schema: pa.Schema | None = None
     plan: Any = None
     position: int = 0
+    condition: str | None = None
+    follows: Follows | None = None
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
     nbytes: int = 0

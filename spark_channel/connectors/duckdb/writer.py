@@ -144,6 +144,7 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
     No task opens the database: DuckDB lets one process write it at a time.
     """
 
+    has_numbers: ClassVar[bool] = True
     Options: ClassVar[type[WriteOptions]] = DuckdbWriteOptions
     options: DuckdbWriteOptions
     dialect: WriteDialect = DuckdbWriteDialect()

@@ -134,7 +134,12 @@ class PgSession(DriverSession):
             lambda kept: kept.renewed(options, failure, purpose, settings),
             lambda: cls(options, failure=failure, purpose=purpose, **more),
             is_full,
+            lambda kept: kept.fits(failure, purpose),
         )
+
+    def fits(self, failure: type[ChannelError], purpose: str) -> bool:
+        """Whether it was the session of this purpose before."""
+        return self._failure is failure and self._name == f"spark-channel {purpose}"
 
     @classmethod
     def _key(cls, options: PostgresOptions, settings: Mapping[str, str] | None) -> Hashable | None:

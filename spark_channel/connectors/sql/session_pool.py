@@ -60,6 +60,8 @@ class _Idle:
     key: Hashable
     session: Any
     since: float
+    of: object = None
+    """The table that has used it, in a block of `one_table`."""
 
 
 class SessionPool:
@@ -70,6 +72,7 @@ class SessionPool:
         self._idle_seconds = idle_seconds
         self._idle: list[_Idle] = []
         self._of_parents: list[_Idle] = []
+        self._table = threading.local()
         self.forget()
 
     def forget(self) -> None:
@@ -100,6 +103,15 @@ class SessionPool:
                         self._timer = None
             _close(ended)
 
+    @contextmanager
+    def one_table(self) -> Iterator[None]:
+        """This thread looks one table up: what it gives back it gets again as it is."""
+        self._table.now = object()
+        try:
+            yield
+        finally:
+            self._table.now = None
+
     @property
     def keeps(self) -> bool:
         return self._users > 0
@@ -123,8 +135,10 @@ class SessionPool:
         renew: Callable[[_S], bool],
         make: Callable[[], _S],
         is_full: Callable[[Exception], bool] = lambda _: False,
+        fits: Callable[[_S], bool] = lambda _: False,
     ) -> _S:
-        """A session of `key` for which `renew` is true, else a new one.
+        """A session of `key` for which `renew` is true, else a new one. One of the same table is not renewed if it
+        `fits`.
 
         Where `make` fails since a server `is_full`, those that no job uses are closed, and it is called again.
         """
@@ -137,8 +151,9 @@ class SessionPool:
             _close(old)
         if found is not None:
             is_renewed = False
+            is_same = found.of is not None and found.of is getattr(self._table, "now", None)
             try:
-                is_renewed = renew(found.session)
+                is_renewed = (is_same and fits(found.session)) or renew(found.session)
             finally:
                 if not is_renewed:
                     _close([found])
@@ -167,7 +182,8 @@ class SessionPool:
             if self._users == 0:
                 return False
             old = self._taken_old()
-            self._idle.append(_Idle(session.pool_key, session, self._clock.now()))
+            of = getattr(self._table, "now", None)
+            self._idle.append(_Idle(session.pool_key, session, self._clock.now(), of))
             if len(self._idle) > _MOST_IDLE:
                 old.append(self._idle.pop(0))
             self._watch()

@@ -268,6 +268,53 @@ def test_a_target_that_another_job_publishes_is_waited_for_alone(
     assert small.rows() == {"20\t210"}
 
 
+@pytest.mark.parametrize("kind", ["grown", "unreadable"])
+def test_a_table_that_cannot_be_read_to_its_end_is_copied_alone(
+    small: _Small, joined: list[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "grown":
+        monkeypatch.setattr("spark_channel.transfers.together._MOST_READ", 2_000)
+        values = ", ".join(f"({n}, 'row')" for n in range(21, 1000))
+        small.sql(f"INSERT INTO SOURCE.t6 VALUES {values}")
+    else:
+        small.sql("ALTER TABLE SOURCE.t6 ADD day DATE")
+        small.sql("SET SESSION sql_mode = ''; UPDATE SOURCE.t6 SET day = '0000-00-00' WHERE id = 7")
+    report = spark_channel.replicate(None, small.file(parallel=1))
+    assert [each.stream.rpartition(".")[2] for each in report.parked] == (
+        ["t6"] if kind == "unreadable" else []
+    )
+    assert sorted(joined) == [f"t{n}" for n in range(_TABLES) if n != 6]
+    assert small.rows([n for n in range(_TABLES) if n != 6]) == {"20\t210"}
+    if kind == "grown":
+        assert small.rows([6]) == {f"999\t{999 * 1000 // 2}"}
+
+
+@pytest.mark.parametrize("key", [None, ["id"], ["note"]])
+def test_first_increments_are_copied_in_groups_and_later_ones_follow(
+    small: _Small, joined: list[str], key: list[str] | None
+) -> None:
+    defaults = {"mode": "incremental", "update_key": "id", "late_seconds": 0}
+    file = small.file(defaults={"object": "{table}", **defaults, "primary_key": key}, parallel=1)
+    first = spark_channel.replicate(None, file)
+    assert first.parked == []
+    assert {(each.rows, each.position) for each in first.tables} == {(20, 20)}
+    # A table whose rows are matched by another key than its primary key gets that key alone.
+    assert len(joined) == (0 if key == ["note"] else _TABLES)
+    small.sql("INSERT INTO SOURCE.t1 VALUES (21, 'new'), (22, 'newer')")
+    again = spark_channel.replicate(None, file)
+    assert again.parked == []
+    assert {each.object: each.rows for each in again.tables if each.state == "done"} == {
+        "t1": 2 if key is None else 3  # the row at the position is matched again
+    }
+    assert small.rows([1]) == {"22\t253"}
+    assert small.rows([n for n in range(_TABLES) if n != 1]) == {"20\t210"}
+    # Another stream replaces the rows: the first one does not go on as if they were its own.
+    assert spark_channel.replicate(None, small.file()).parked == []
+    parked = spark_channel.replicate(None, file).parked
+    assert len(parked) == _TABLES
+    assert all("no record of this stream" in each.why for each in parked)
+
+
 def test_a_transaction_that_lasts_too_long_is_followed_by_another_one(
     small: _Small, monkeypatch: pytest.MonkeyPatch, joined: list[str]
 ) -> None:

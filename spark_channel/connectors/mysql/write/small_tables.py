@@ -165,6 +165,11 @@ class MysqlTogether(Together):
                     session, table, source, rows, place, definitions.get(table)
                 )
                 table.schema, table.is_there = source.schema, there is not None
+                made = table.plan.new
+                if there is not None:
+                    table.key = there.primary
+                elif made is not None:
+                    table.key = made.key if made.table is None else made.table.primary
         for some in _by_schema(list(sources)):
             self._claims(session, some).look(some)
 
@@ -502,7 +507,10 @@ def _see_whole(session: Session, sources: Sequence[ReadSource]) -> None:
 
 
 class _Sources:
-    """The session that reads. Each table is read by one statement, which sees its rows as of one moment."""
+    """The session that reads. Each table is read by one statement, which sees its rows as of one moment.
+
+    A statement that is left in the middle ends its session: the next table gets another one.
+    """
 
     def __init__(self, reader: MysqlReader) -> None:
         self._reader = reader
@@ -514,38 +522,48 @@ class _Sources:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        connected, self._connected = self._connected, None
-        if connected is None:
-            return
         try:
             if kind is None:
                 self._check()
         finally:
+            self._end(kind)
+
+    def _end(self, kind: type[BaseException] | None) -> None:
+        connected, self._connected = self._connected, None
+        if connected is not None:
             connected.__exit__(kind, None, None)
 
-    def read(self, table: SmallTable) -> Iterator[pa.RecordBatch]:
+    def _open(self) -> MysqlSession:
         if self._connected is None:
             self._connected = self._reader.connect("read")
             self._session = cast(MysqlSession, self._connected.__enter__())
         assert self._session is not None
+        return self._session
+
+    def read(self, table: SmallTable) -> Iterator[pa.RecordBatch]:
+        session, is_whole = self._open(), False
         source = table.plan.source
         self._read.append(table)
-        asked = source.dialect.statement(source.columns, source.behind())
+        conditions = [table.condition] if table.condition else []
+        asked = source.dialect.statement(source.columns, source.behind(conditions))
         try:
-            for raw in self._session.stream(asked, _PIECE):
+            for raw in session.stream(asked, _PIECE):
                 if raw.num_rows:
                     yield source.dialect.decode(raw, source.columns, source.schema)
+            is_whole = True
         except MisfitError as error:
             raise SourceError(f"{source.label} is read alone: {error}") from error
+        finally:
+            if not is_whole:
+                self._end(SourceError)
 
     def _check(self) -> None:
         """A table that was altered since it was looked up is copied alone: its values may have been read as others."""
-        assert self._session is not None
         read = [each for each in self._read if each.is_left]
         if not read:
             return
         places = {each: _place(each.plan.source.table) for each in read}
-        found = catalog_rows(self._session, list(places.values()), indexes=False)
+        found = catalog_rows(self._open(), list(places.values()), indexes=False)
         for table, place in places.items():
             rows = found.get(place)
             if rows is None or tuple(rows.columns) != table.plan.looks:

@@ -190,8 +190,16 @@ class PostgresTogether(Together):
                     table.plan = plan
                     table.builds = () if plan.new is None else plan.new.builds
                     table.schema, table.is_there = source.schema, there is not None
+                    table.key = self._key(source, there)
             for _, some in _by_schema(tables):
                 self._claims(session, some).look(some)
+
+    def _key(self, source: ReadSource, there: PgTable | None) -> tuple[str, ...]:
+        """The primary key that the target has, or is made with."""
+        if there is not None:
+            return there.primary
+        is_bare = self._writer.options.create_table == "columns" or source.table is None
+        return () if is_bare or source.table is None else source.table.primary
 
     def _definitions(
         self,
@@ -251,7 +259,7 @@ class PostgresTogether(Together):
 
     def read(self, session: Any, table: SmallTable) -> Iterator[pa.RecordBatch]:
         reading: _Sources = session
-        yield from reading.read(table.plan)
+        yield from reading.read(table.plan, [table.condition] if table.condition else [])
 
     # --- the transaction
 
@@ -574,17 +582,18 @@ class _Sources:
             finally:
                 session.__exit__(kind, None, None)
 
-    def read(self, plan: _Plan) -> Iterator[pa.RecordBatch]:
+    def read(self, plan: _Plan, conditions: Sequence[str]) -> Iterator[pa.RecordBatch]:
         session, source = self._session(native=plan.native), plan.source
         with session.closed_on_failure():
             if not self._at_once:
                 session.begin("", _LOOK)
             if plan.native:
                 columns = [source.column(column.name) for column in source.columns]
-                for piece, bounds in session.copy(source.sql(columns), len(columns), _PIECE.nbytes):
+                query = source.sql(columns, conditions)
+                for piece, bounds in session.copy(query, len(columns), _PIECE.nbytes):
                     yield native_batch(piece, bounds)
             else:
-                asked = source.dialect.statement(source.columns, source.behind())
+                asked = source.dialect.statement(source.columns, source.behind(conditions))
                 for raw in session.stream(asked, _PIECE):
                     if raw.num_rows:
                         yield source.dialect.decode(raw, source.columns, source.schema)

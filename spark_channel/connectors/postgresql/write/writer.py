@@ -78,6 +78,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
     `commit=task`: each task copies straight into the table.
     """
 
+    has_numbers: ClassVar[bool] = True
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
     dialect = DIALECT

@@ -72,7 +72,13 @@ class GroupClaims(Claims):
                 continue
             claim = rules.unless_replaced(claim, self._of_tables[_table(table)].epoch)
             decided[table] = rules.take(
-                claim, identity, table.job, position=table.position, process=process, now=now
+                claim,
+                identity,
+                table.job,
+                position=table.position,
+                follows=table.follows,
+                process=process,
+                now=now,
             )
             if decided[table].overtaken is not None:
                 _log.warning("job %s takes the claim of %s over", table.job, identity.target)
@@ -91,7 +97,10 @@ class GroupClaims(Claims):
             done = rules.publish(claim, held, at=at, rows=table.rows, nbytes=table.nbytes)
             assert done is not None, "the claim is locked"
             owned = self._of_tables[_table(table)]
-            written += [done, replace(owned, epoch=owned.epoch + 1, owner=table.job)]
+            owned = replace(owned, epoch=owned.epoch + 1, owner=table.job)
+            if table.follows is not None:
+                done = replace(done, generation=owned.epoch)
+            written += [done, owned]
         if written:
             self._insert(written, COLUMNS.split(", ")[1:])
 

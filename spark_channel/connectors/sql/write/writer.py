@@ -112,6 +112,8 @@ class SqlWriter(WriteProtocol[S]):
     """Whether `make_staging` runs in the transaction that takes the claim, and `publish_staged` drops the staging."""
     overwrite_drops: ClassVar[bool] = True
     """Whether an overwrite without `truncate` makes the table again."""
+    has_numbers: ClassVar[bool] = False
+    """Whether `numbers` returns statements for some tables."""
 
     @property
     def one_pass_rows(self) -> int | None:
@@ -496,7 +498,7 @@ class SqlWriter(WriteProtocol[S]):
 
     def numbers(self, session: S | None, table: Table, context: WriteContext) -> tuple[str, ...]:
         """Statements that let identity and serial columns of the table count on behind its rows, and its source's
-        numbers; () = the database does so by itself.
+        numbers; () = the database does so by itself. A writer that has such sets `has_numbers`.
         """
         return ()
 
