@@ -763,7 +763,7 @@ def test_what_was_published_before_a_group_fails_is_not_copied_again(
 def test_a_transaction_that_lasts_too_long_is_given_up(
     small: PostgresServer, monkeypatch: pytest.MonkeyPatch, joined: list[str]
 ) -> None:
-    monkeypatch.setattr(publishing, "_LONGEST_SECONDS", -1)
+    monkeypatch.setattr(publishing, "LONGEST_SECONDS", -1)
     report = spark_channel.replicate(None, _file(small))
     assert report.parked == []
     assert joined == []

@@ -318,7 +318,7 @@ def test_first_increments_are_copied_in_groups_and_later_ones_follow(
 def test_a_transaction_that_lasts_too_long_is_followed_by_another_one(
     small: _Small, monkeypatch: pytest.MonkeyPatch, joined: list[str]
 ) -> None:
-    monkeypatch.setattr(publishing, "_LONGEST_SECONDS", -1)
+    monkeypatch.setattr(publishing, "LONGEST_SECONDS", -1)
     written: list[int] = []
     write = MysqlTogether._write
 

@@ -17,8 +17,6 @@ from typing import Any, Self, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, utc_text
-from spark_channel.connectors.base import claims as rules
-from spark_channel.connectors.base.claims import Identity
 from spark_channel.connectors.base.contract import Reader
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.together import SmallTable, Together
@@ -47,12 +45,23 @@ from spark_channel.connectors.mysql.write.writer import MysqlWriter, with_late_i
 from spark_channel.connectors.sql.catalog import MisfitError, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, plain_new_table, with_safe_key
 from spark_channel.connectors.sql.read.source import ReadSource, read_source
-from spark_channel.connectors.sql.session import BatchSize, Session, transaction
+from spark_channel.connectors.sql.session import Session, transaction
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
 from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import check_planned, dropped
+from spark_channel.connectors.sql.write.small_tables import (
+    LOGIN,
+    LONGEST_SECONDS,
+    PIECE,
+    TRIES,
+    RefusedError,
+    alone,
+    are_joined,
+    by_schema,
+    sweep,
+)
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
 from spark_channel.plain_text import log_of
 
@@ -60,31 +69,23 @@ __all__ = ["MysqlTogether", "joined"]
 
 _log = log_of(__name__)
 
-_LOGIN = frozenset(
-    {"url", "dbtable", "user", "password", "sslrootcert", "sslcert", "sslkey", "sslmode"}
-    | {"connect_timeout", "retry_timeout", "allow_public_key_retrieval"}
-    | {"enable_cleartext_plugin", "server_rsa_public_key_file"}
-)
-_READS, _WRITES = _LOGIN | {"reader"}, _LOGIN | {"writer", "create_table"}
+_OPTIONS = LOGIN | {
+    "allow_public_key_retrieval",
+    "enable_cleartext_plugin",
+    "server_rsa_public_key_file",
+}
 """With any other option, a table is copied alone."""
-_PIECE = BatchSize(1 << 16, 1 << 20)
 _WAIT_SECONDS = 2
 """How long a statement of a group waits for a lock, while it has those of others."""
-_LONGEST_SECONDS = 5.0
-"""The tables of a transaction are locked for so long, and for the table that is loaded then."""
-_TRIES = 5
-"""How often a group is tried, each time without the table that was refused."""
 _NAME_LETTERS = 64
 _WRITE = MysqlWriteDialect()
 
 
 def joined(reader: Reader, writer: MysqlWriter) -> "MysqlTogether | None":
     """What copies the table with others; None = an option asks for something that only a copy of one table does."""
-    if not isinstance(reader, MysqlReader):
+    if not isinstance(reader, MysqlReader) or not are_joined(reader, writer, _OPTIONS):
         return None
-    known = reader.options.model_fields_set <= _READS and writer.options.model_fields_set <= _WRITES
-    makes = writer.options.create_table in ("columns", "auto", "keys", "full")
-    return MysqlTogether(reader, writer) if known and makes else None
+    return MysqlTogether(reader, writer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +108,6 @@ class _Plan:
         return self.place.claimed
 
 
-class _RefusedError(Exception):
-    """A table of a group was refused, and the transaction is rolled back. `table`: None = it is not known which."""
-
-    def __init__(self, table: SmallTable | None, why: Exception) -> None:
-        super().__init__(str(why))
-        self.table, self.why = table, why
-
-
 class MysqlTogether(Together):
     """See `Together`. `reader` and `writer` are those of one of the tables."""
 
@@ -128,7 +121,7 @@ class MysqlTogether(Together):
         with self._reader.connect("plan") as reading:
             names = [cast(MysqlReader, each.reader).options.dbtable or "" for each in tables]
             for table, rows in zip(tables, find_rows(reading, names), strict=True):
-                with self._alone(table):
+                with alone(table):
                     sources[table] = _source(reading, cast(MysqlReader, table.reader), rows)
             _see_whole(reading, [source for source, _ in sources.values()])
             definitions = self._definitions(reading, sources)
@@ -155,7 +148,7 @@ class MysqlTogether(Together):
         facts = _Facts(session, [each for each in found if each is not None])
         targets: set[str] = set()
         for table, there in zip(sources, found, strict=True):
-            with self._alone(table):
+            with alone(table):
                 place = self._placed(cast(MysqlWriter, table.writer), there, facts)
                 if place.claimed in targets:
                     raise TargetError(f"{place.label} is the target of two tables")
@@ -170,7 +163,7 @@ class MysqlTogether(Together):
                     table.key = there.primary
                 elif made is not None:
                     table.key = made.key if made.table is None else made.table.primary
-        for some in _by_schema(list(sources)):
+        for some in by_schema(list(sources)):
             self._claims(session, some).look(some)
 
     def _placed(
@@ -239,15 +232,6 @@ class MysqlTogether(Together):
         kept = tuple(each for each in new.left_out if not each.startswith("foreign key "))
         return replace(new, left_out=kept)
 
-    @staticmethod
-    @contextmanager
-    def _alone(table: SmallTable) -> Iterator[None]:
-        """What goes wrong with one table does so again when it is copied alone."""
-        try:
-            yield
-        except (ChannelError, BadValueError, MisfitError) as error:
-            table.why = error
-
     # --- the rows
 
     def reading(self, *, at_once: bool) -> AbstractContextManager["_Sources"]:
@@ -262,7 +246,7 @@ class MysqlTogether(Together):
     def publish(self, tables: Sequence[SmallTable]) -> None:
         """A COMMIT without an answer raises: a table that is copied alone then waits for its claim, and looks at it."""
         try:
-            for some in _by_schema(tables):
+            for some in by_schema(tables):
                 with self._session() as session:
                     self._publish(session, some)
         except LostConnectionError as error:
@@ -279,7 +263,7 @@ class MysqlTogether(Together):
             _hold_all(session, tables)
             for table in tables:
                 if table.is_left and not table.plan.there:
-                    with self._alone(table):
+                    with alone(table):
                         session.rows(table.plan.target.create)
                         made.append(table)
             self._plan_as_made(session, made)
@@ -298,7 +282,7 @@ class MysqlTogether(Together):
         found = catalog_rows(session, [_place(each.plan.target) for each in like_source])
         for table in like_source:
             plan: _Plan = table.plan
-            with self._alone(table):
+            with alone(table):
                 rows = found.get(_place(plan.target))
                 if rows is None or plan.new is None:
                     raise dropped(plan.target)
@@ -309,12 +293,12 @@ class MysqlTogether(Together):
     def _try(
         self, session: MysqlWriteSession, claims: "_GroupClaims", tables: Sequence[SmallTable]
     ) -> None:
-        tries = _TRIES
+        tries = TRIES
         while tries and (left := [each for each in tables if each.is_left]):
             try:
                 with transaction(session, _WRITE.begin):
                     new = self._write(session, claims, left)
-            except _RefusedError as refused:
+            except RefusedError as refused:
                 tries -= 1
                 if refused.table is not None:
                     refused.table.why = refused.why
@@ -326,7 +310,7 @@ class MysqlTogether(Together):
                     of_source.remark(table.plan.place.label)
                     table.left_out, table.renamed = of_source.left_out, of_source.renamed
             if new:
-                self._sweep(session, new[0])
+                sweep(self._writer, session, new[0])
         for table in tables:
             if table.is_left:
                 table.why = TargetError("too many tables of its group were refused")
@@ -338,7 +322,7 @@ class MysqlTogether(Together):
         with self._refusing(None):
             before = claims.take_all(tables)
         new: list[SmallTable] = []
-        until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS
+        until = SYSTEM_CLOCK.now() + LONGEST_SECONDS
         for table in [each for each in before if before[each].held is not None]:
             if new and SYSTEM_CLOCK.now() > until:
                 break  # the next transaction has the others
@@ -381,7 +365,7 @@ class MysqlTogether(Together):
             of_group = isinstance(error, ChannelError) and was_rolled_back(error)
             if isinstance(error, ChannelError) and is_away(error) and not of_group:
                 raise
-            raise _RefusedError(None if of_group else table, error) from error
+            raise RefusedError(None if of_group else table, error) from error
 
     def _session(self) -> MysqlWriteSession:
         return MysqlWriteSession(self._writer.options, TargetError, local_infile=True)
@@ -389,30 +373,11 @@ class MysqlTogether(Together):
     def _claims(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
         return _GroupClaims(session, self._writer.claim_dialect(session, tables[0].plan.place))
 
-    def _sweep(self, session: MysqlWriteSession, table: SmallTable) -> None:
-        """Remove the staging of runs that are dead, as a copy of one table does."""
-        assert table.schema is not None
-        plan = SqlPlan(table.job, table.schema, "job", place=table.plan.place)
-        held = rules.HeldClaim(Identity(table.plan.stream_of, "stream", table.stream), table.job, 0)
-        try:
-            self._writer.sweep(session, replace(plan, held=held))
-        except TargetError as error:
-            _log.warning("staging of earlier runs stays for now: %s", error)
-
 
 class _GroupClaims(GroupClaims):
     def otherwise(self, names: Sequence[str]) -> str:
         sets = ", ".join(f"{name} = VALUES({name})" for name in names or ("claim",))
         return f"ON DUPLICATE KEY UPDATE {sets}"
-
-
-def _by_schema(tables: Sequence[SmallTable]) -> list[list[SmallTable]]:
-    """The tables that are left, by the schema of their targets, where their claims are."""
-    found: dict[str, list[SmallTable]] = {}
-    for table in tables:
-        if table.is_left:
-            found.setdefault(table.plan.place.schema, []).append(table)
-    return list(found.values())
 
 
 def _place(table: Table | TargetTable) -> tuple[str, str]:
@@ -547,7 +512,7 @@ class _Sources:
         conditions = [table.condition] if table.condition else []
         asked = source.dialect.statement(source.columns, source.behind(conditions))
         try:
-            for raw in session.stream(asked, _PIECE):
+            for raw in session.stream(asked, PIECE):
                 if raw.num_rows:
                     yield source.dialect.decode(raw, source.columns, source.schema)
             is_whole = True

@@ -14,14 +14,11 @@ order, so that two groups do not wait for each other: the claims of streams by t
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any, Self, cast
 
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, utc_text
-from spark_channel.connectors.base import claims as rules
-from spark_channel.connectors.base.claims import Identity
 from spark_channel.connectors.base.contract import Reader, native_batch, native_data
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.together import SmallTable, Together
@@ -48,15 +45,24 @@ from spark_channel.connectors.postgresql.write.new_table import (
     untried,
 )
 from spark_channel.connectors.postgresql.write.writer import PostgresWriter
-from spark_channel.connectors.sql.catalog import TABLE, MisfitError, TargetTable
+from spark_channel.connectors.sql.catalog import TABLE, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.read.source import ReadSource
-from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
-from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
-from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.protocol import WriteTarget
 from spark_channel.connectors.sql.write.publish import check_planned
+from spark_channel.connectors.sql.write.small_tables import (
+    LOGIN,
+    LONGEST_SECONDS,
+    PIECE,
+    TRIES,
+    RefusedError,
+    alone,
+    are_joined,
+    by_schema,
+    sweep,
+)
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
@@ -65,13 +71,8 @@ __all__ = ["PostgresTogether", "joined"]
 
 _log = log_of(__name__)
 
-_LOGIN = frozenset(
-    {"url", "dbtable", "user", "password", "sslrootcert", "sslcert", "sslkey", "sslmode"}
-    | {"sslpassword", "connect_timeout", "retry_timeout", "current_schema"}
-)
-_READS, _WRITES = _LOGIN | {"reader"}, _LOGIN | {"writer", "create_table"}
+_OPTIONS = LOGIN | {"sslpassword", "current_schema"}
 """With any other option, a table is copied alone."""
-_PIECE = BatchSize(1 << 16, 1 << 20)
 _FIRST = (
     "SET LOCAL idle_in_transaction_session_timeout = '5s'",
     "SET LOCAL lock_timeout = '2s'",
@@ -80,16 +81,12 @@ _LOOK = "SET LOCAL lock_timeout = '2s'"
 """A table that is locked holds up the look at others, and is copied alone."""
 _READ = (_FIRST[0], "SET LOCAL lock_timeout = '100ms'")
 """The tables that were read before in the transaction are locked against ALTER TABLE meanwhile."""
-_LONGEST_SECONDS = 5.0
-"""The tables of a group are locked for so long, and for the statement that runs then, which the server ends as late."""
 _AT_TABLES = f"""
 SELECT set_config('lock_timeout', '100ms', true),
-  set_config('statement_timeout', least(nullif(own, 0), {_LONGEST_SECONDS * 1000:.0f})::text, true)
+  set_config('statement_timeout', least(nullif(own, 0), {LONGEST_SECONDS * 1000:.0f})::text, true)
 FROM (SELECT (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::int AS own) AS found
 """  # noqa: S608 - a constant
 """A group that waits for a table has the locks of others. A table whose lock it does not get is copied alone."""
-_TRIES = 5
-"""How often a group is tried: first as a whole, then table by table, each time without the table that was refused."""
 _BASES: Mapping[str, str] = {
     "boolean": "bool",
     "smallint": "int2",
@@ -111,11 +108,9 @@ _BASES: Mapping[str, str] = {
 
 def joined(reader: Reader, writer: PostgresWriter) -> "PostgresTogether | None":
     """What copies the table with others; None = an option asks for something that only a copy of one table does."""
-    if not isinstance(reader, PostgresReader):
+    if not isinstance(reader, PostgresReader) or not are_joined(reader, writer, _OPTIONS):
         return None
-    known = reader.options.model_fields_set <= _READS and writer.options.model_fields_set <= _WRITES
-    makes = writer.options.create_table in ("columns", "auto", "keys", "full")
-    return PostgresTogether(reader, writer) if known and makes else None
+    return PostgresTogether(reader, writer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +136,6 @@ class _Plan:
         return self.place.claimed
 
 
-class _RefusedError(Exception):
-    """A table of a group was refused, and the transaction is rolled back. `table`: None = it is not known which."""
-
-    def __init__(self, table: SmallTable | None, why: Exception) -> None:
-        super().__init__(str(why))
-        self.table, self.why = table, why
-
-
 class PostgresTogether(Together):
     """See `Together`. `reader` and `writer` are those of one of the tables."""
 
@@ -166,7 +153,7 @@ class PostgresTogether(Together):
             definitions = self._definitions(reading, tables, rows)
         sources: dict[SmallTable, tuple[ReadSource, Any]] = {}
         for table, row in zip(tables, rows, strict=True):
-            with self._alone(table):
+            with alone(table):
                 sources[table] = _source(cast(PostgresReader, table.reader), row)
         with self._session("look together") as session:
             asked = [each for each in tables if each.why is None]
@@ -177,7 +164,7 @@ class PostgresTogether(Together):
             targets: set[str] = set()
             names_of = _FreeNames(session)
             for table, row in zip(asked, found, strict=True):
-                with self._alone(table):
+                with alone(table):
                     there = None if row is None else described(*row)
                     place = self._placed(session, cast(PostgresWriter, table.writer), there)
                     if place.claimed in targets:
@@ -191,7 +178,7 @@ class PostgresTogether(Together):
                     table.builds = () if plan.new is None else plan.new.builds
                     table.schema, table.is_there = source.schema, there is not None
                     table.key = self._key(source, there)
-            for _, some in _by_schema(tables):
+            for some in by_schema(tables):
                 self._claims(session, some).look(some)
 
     def _key(self, source: ReadSource, there: PgTable | None) -> tuple[str, ...]:
@@ -243,15 +230,6 @@ class PostgresTogether(Together):
         place = writer.place(schema, name, there)
         return replace(place, ledger=Ledger(schema, schema))
 
-    @staticmethod
-    @contextmanager
-    def _alone(table: SmallTable) -> Iterator[None]:
-        """What goes wrong with one table does so again when it is copied alone."""
-        try:
-            yield
-        except (ChannelError, BadValueError, MisfitError) as error:
-            table.why = error
-
     # --- the rows
 
     def reading(self, *, at_once: bool) -> AbstractContextManager["_Sources"]:
@@ -264,19 +242,19 @@ class PostgresTogether(Together):
     # --- the transaction
 
     def publish(self, tables: Sequence[SmallTable]) -> None:
-        for _, some in _by_schema(tables):
+        for some in by_schema(tables):
             rows = {}
             for table in some:
-                with self._alone(table):
+                with alone(table):
                     rows[table] = _copied(table)
-            for number in range(_TRIES):
+            for number in range(TRIES):
                 left = [each for each in some if each.is_left]
                 if not left:
                     break
                 try:
                     self._publish(left, rows, at_once=number == 0)
                     break
-                except _RefusedError as refused:
+                except RefusedError as refused:
                     if refused.table is not None:
                         refused.table.why = refused.why
             for table in some:
@@ -297,7 +275,7 @@ class PostgresTogether(Together):
             with session.transaction("ISOLATION LEVEL READ COMMITTED", *_FIRST):
                 new = self._write(session, claims, tables, rows, at_once=at_once)
             if new:
-                self._sweep(session, new[0])
+                sweep(self._writer, session, new[0])
         at = utc_text()
         for table in new:
             table.published_at, table.is_new = at, True
@@ -319,7 +297,7 @@ class PostgresTogether(Together):
         new = [each for each in before if before[each].held is not None]
         if new:
             session.rows(_AT_TABLES)
-        until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS
+        until = SYSTEM_CLOCK.now() + LONGEST_SECONDS
         if at_once and new:
             script = "; ".join(map(self._emptied, new))
             with self._refusing(None):
@@ -387,23 +365,13 @@ class PostgresTogether(Together):
         except ChannelError as error:
             if is_gone(error):
                 raise
-            raise _RefusedError(table, error) from error
+            raise RefusedError(table, error) from error
 
     def _session(self, purpose: str) -> PgWriteSession:
         return PgWriteSession.lent(self._writer.options, failure=TargetError, purpose=purpose)
 
     def _claims(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
         return _GroupClaims(session, self._writer.claim_dialect(session, tables[0].plan.place))
-
-    def _sweep(self, session: PgWriteSession, table: SmallTable) -> None:
-        """Remove the staging of runs that are dead, as a copy of one table does."""
-        assert table.schema is not None
-        plan = SqlPlan(table.job, table.schema, "job", place=table.plan.place)
-        held = rules.HeldClaim(Identity(table.plan.stream_of, "stream", table.stream), table.job, 0)
-        try:
-            self._writer.sweep(session, replace(plan, held=held))
-        except TargetError as error:
-            _log.warning("staging of earlier runs stays for now: %s", error)
 
 
 def _script(tables: Sequence[SmallTable]) -> str:
@@ -436,17 +404,7 @@ def _hold_time(until: float) -> None:
         TargetError: the transaction has lasted too long: its tables are then copied one by one.
     """
     if SYSTEM_CLOCK.now() > until:
-        raise TargetError(f"the group has locked its tables for {_LONGEST_SECONDS:g} s")
-
-
-def _by_schema(tables: Sequence[SmallTable]) -> list[tuple[str, list[SmallTable]]]:
-    """The tables that are left, by the schema of their targets, where their claims are."""
-    left = [each for each in tables if each.is_left]
-
-    def schema(table: SmallTable) -> str:
-        return str(table.plan.place.schema)
-
-    return [(name, list(some)) for name, some in groupby(sorted(left, key=schema), key=schema)]
+        raise TargetError(f"the group has locked its tables for {LONGEST_SECONDS:g} s")
 
 
 def _is_special(table: PgTable) -> bool:
@@ -590,11 +548,11 @@ class _Sources:
             if plan.native:
                 columns = [source.column(column.name) for column in source.columns]
                 query = source.sql(columns, conditions)
-                for piece, bounds in session.copy(query, len(columns), _PIECE.nbytes):
+                for piece, bounds in session.copy(query, len(columns), PIECE.nbytes):
                     yield native_batch(piece, bounds)
             else:
                 asked = source.dialect.statement(source.columns, source.behind(conditions))
-                for raw in session.stream(asked, _PIECE):
+                for raw in session.stream(asked, PIECE):
                     if raw.num_rows:
                         yield source.dialect.decode(raw, source.columns, source.schema)
             if not self._at_once:

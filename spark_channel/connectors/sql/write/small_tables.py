@@ -1,0 +1,88 @@
+"""What the groups of small tables of each database have in common."""
+
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from spark_channel.connectors.base import claims as rules
+from spark_channel.connectors.base.claims import Identity
+from spark_channel.connectors.base.contract import Reader
+from spark_channel.connectors.base.together import SmallTable
+from spark_channel.connectors.sql.catalog import MisfitError
+from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.write.encode import BadValueError
+from spark_channel.connectors.sql.write.protocol import SqlPlan
+from spark_channel.connectors.sql.write.writer import SqlWriter
+from spark_channel.errors import ChannelError, TargetError
+from spark_channel.plain_text import log_of
+
+__all__ = [
+    "LOGIN",
+    "LONGEST_SECONDS",
+    "PIECE",
+    "TRIES",
+    "RefusedError",
+    "alone",
+    "are_joined",
+    "by_schema",
+    "sweep",
+]
+
+_log = log_of(__name__)
+
+LOGIN = frozenset(
+    {"url", "dbtable", "user", "password", "sslrootcert", "sslcert", "sslkey", "sslmode"}
+    | {"connect_timeout", "retry_timeout"}
+)
+"""Options of each database by which a session is opened."""
+PIECE = BatchSize(1 << 16, 1 << 20)
+LONGEST_SECONDS = 5.0
+"""The tables of a transaction are locked for so long, and for the statement or the table that is written then."""
+TRIES = 5
+"""How often a group is tried, each time without the table that was refused."""
+_MADE = ("columns", "auto", "keys", "full")
+
+
+class RefusedError(Exception):
+    """A table of a group was refused, and the transaction is rolled back. `table`: None = it is not known which."""
+
+    def __init__(self, table: SmallTable | None, why: Exception) -> None:
+        super().__init__(str(why))
+        self.table, self.why = table, why
+
+
+def are_joined(reader: Reader, writer: SqlWriter[Any], login: Set[str]) -> bool:
+    """Whether no option asks for what only a copy of one table does. `login`: options that ask for nothing."""
+    reads, writes = login | {"reader"}, login | {"writer", "create_table"}
+    known = reader.options.model_fields_set <= reads and writer.options.model_fields_set <= writes
+    return known and getattr(writer.options, "create_table", "") in _MADE
+
+
+@contextmanager
+def alone(table: SmallTable) -> Iterator[None]:
+    """What goes wrong with one table does so again when it is copied alone."""
+    try:
+        yield
+    except (ChannelError, BadValueError, MisfitError) as error:
+        table.why = error
+
+
+def by_schema(tables: Sequence[SmallTable]) -> list[list[SmallTable]]:
+    """The tables that are left, by the schema of their targets, where their claims are."""
+    found: dict[str, list[SmallTable]] = {}
+    for table in tables:
+        if table.is_left:
+            found.setdefault(str(table.plan.place.schema), []).append(table)
+    return [found[schema] for schema in sorted(found)]
+
+
+def sweep(writer: SqlWriter[Any], session: Any, table: SmallTable) -> None:
+    """Remove the staging of runs that are dead, as a copy of one table does."""
+    assert table.schema is not None
+    plan = SqlPlan(table.job, table.schema, "job", place=table.plan.place)
+    held = rules.HeldClaim(Identity(table.plan.stream_of, "stream", table.stream), table.job, 0)
+    try:
+        writer.sweep(session, replace(plan, held=held))
+    except TargetError as error:
+        _log.warning("staging of earlier runs stays for now: %s", error)
