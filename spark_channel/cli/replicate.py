@@ -169,7 +169,7 @@ def _status(file: Path, options: ReplicateOptions) -> int:
 
 def _of_tunnel(file: Path, replication: Replication, followed: Sequence[TableStatus]) -> list[str]:
     """What all followed tables share: the log that the source keeps for them, and the commands of their tunnel."""
-    if not any(each.state not in ("not copied", "unknown") for each in followed):
+    if all(each.state in ("not copied", "not followed", "unknown") for each in followed):
         return []
     kept = next((each.log_kept_bytes for each in followed if each.log_kept_bytes is not None), None)
     oldest = max((each.lag_seconds or 0 for each in followed), default=0)

@@ -334,7 +334,7 @@ def test_a_dry_run_moves_nothing(tmp_path: Path) -> None:
             "option '--mode' got 'replace'; it takes one of: append, overwrite",
         ),
         (("--txn", "x"), "option '--txn' got 'x'; it takes NAME:VERSION"),
-        (("--txn", "x:1", "-o", "writer.txn=y:1"), "'txn' is given twice"),
+        (("--txn", "x:1", "-o", "writer.txn=y:1"), "'--txn' is given twice"),
         (
             ("--txn", "x:1", "-o", "writer.txnappid=y"),
             "options 'txn' and 'txnAppId' name one write and differ; give only 'txn'",
