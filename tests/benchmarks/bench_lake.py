@@ -187,12 +187,12 @@ def waits_for_a_cleanup(path: str, where: str, replaced: int) -> list[Row]:
     removing, removed = threading.Event(), threading.Event()
     original = TargetDirectory._remove
 
-    def remove(self: Any, due: Any, listed: Any) -> Any:
+    def remove(self: Any, due: Any, visible_again: Any) -> Any:
         """Held, until the other jobs have ended: they have to, if they do not wait for it."""
         if len(due) >= replaced:
             removing.set()
             assert removed.wait(300), "the jobs beside it did not end"
-        return original(self, due, listed)
+        return original(self, due, visible_again)
 
     TargetDirectory._remove = remove  # type: ignore[method-assign] # replaced for a while
     try:

@@ -38,7 +38,7 @@ _NOT_IMPLEMENTED = re.compile(r"status code: 501\b|<Code>NotImplemented</Code>")
 """As a server says it. An error's text has the object's name, too, where 501 may be a number of the log."""
 
 
-def put_new(place: Location, path: str, data: bytes) -> bool:
+def put_new(location: Location, path: str, data: bytes) -> bool:
     """Write the object `path` unless there is one; False = there is one.
 
     After a connection that ends before the answer the same bytes are sent again, by obstore or here: the object that is
@@ -47,10 +47,10 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
     Raises:
         UnsupportedError: the filesystem cannot. OSError: the store did not answer, or refused; it may be written.
     """
-    found = _store_of(place)
-    if found is None:
+    found_store = _store_of(location)
+    if found_store is None:
         raise UnsupportedError(
-            f"{place.show()}: {place.root.split(':', 1)[0]} cannot create a file only if it is absent, "
+            f"{location.show()}: {location.root.split(':', 1)[0]} cannot create a file only if it is absent, "
             f"so that two jobs could lose each other's rows. {_INSTEAD}"
         )
     import obstore
@@ -61,7 +61,7 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
         PreconditionError,
     )
 
-    store, key = found, _key(path)
+    store, key = found_store, _key(path)
 
     def create() -> bool:
         try:
@@ -77,17 +77,17 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
         return Retry(_CUT_OFF_SECONDS, what=f"creating {path}").call(create, is_cut_off)
     except (NotSupportedError, NotImplementedError) as error:
         raise UnsupportedError(
-            f"{place.show()}: the store refuses conditional puts ({_first_line(error)}). {_INSTEAD}"
+            f"{location.show()}: the store refuses conditional puts ({_first_line(error)}). {_INSTEAD}"
         ) from error
     except BaseError as error:
         if _NOT_IMPLEMENTED.search(str(error)):
             raise UnsupportedError(
-                f"{place.show()}: the store refuses conditional puts ({_first_line(error)}). {_INSTEAD}"
+                f"{location.show()}: the store refuses conditional puts ({_first_line(error)}). {_INSTEAD}"
             ) from error
         raise OSError(_first_line(error)) from error
 
 
-def put(place: Location, path: str, data: bytes) -> bool:
+def put(location: Location, path: str, data: bytes) -> bool:
     """Write the object `path` in one request; False = the filesystem is not one of an object store.
 
     `pyarrow.fs` makes an empty blob first on Azure, which a reader may see.
@@ -95,45 +95,45 @@ def put(place: Location, path: str, data: bytes) -> bool:
     Raises:
         OSError: the store did not answer, or refused.
     """
-    found = _store_of(place)
-    if found is None:
+    store = _store_of(location)
+    if store is None:
         return False
     import obstore
     from obstore.exceptions import BaseError
 
     try:
-        obstore.put(found, _key(path), data, use_multipart=False)
+        obstore.put(store, _key(path), data, use_multipart=False)
     except BaseError as error:
         raise OSError(_first_line(error)) from error
     return True
 
 
-def check_conditional(place: Location, path: str) -> None:
+def check_conditional(location: Location, path: str) -> None:
     """Check that the store rejects the second of two conditional puts of one name. Leaves the object `path`.
 
     Raises:
         UnsupportedError: it accepted both.
     """
-    put_new(place, path, b"\n")
-    if put_new(place, path, b"\n"):
+    put_new(location, path, b"\n")
+    if put_new(location, path, b"\n"):
         raise UnsupportedError(
-            f"{place.show()}: the store ignores the condition of a conditional put, so that two jobs could lose "
+            f"{location.show()}: the store ignores the condition of a conditional put, so that two jobs could lose "
             f"each other's rows. {_INSTEAD}"
         )
 
 
-def remove_many(place: Location, paths: Sequence[str]) -> None:
+def remove_many(location: Location, paths: Sequence[str]) -> None:
     """Delete objects, a thousand in one request where the store can."""
-    found = _store_of(place)
-    if found is None:
+    store = _store_of(location)
+    if store is None:
         for path in paths:
-            place.fs.delete_file(path)
+            location.fs.delete_file(path)
         return
     import obstore
     from obstore.exceptions import BaseError
 
     try:
-        obstore.delete(found, [_key(path) for path in paths])
+        obstore.delete(store, [_key(path) for path in paths])
     except FileNotFoundError:
         pass  # another job has removed the same object
     except BaseError as error:
@@ -149,8 +149,8 @@ def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0][:300] if str(error) else type(error).__name__
 
 
-def _store_of(place: Location) -> "S3Store | GCSStore | AzureStore | None":
-    scheme = place.root.split(":", 1)[0]
+def _store_of(location: Location) -> "S3Store | GCSStore | AzureStore | None":
+    scheme = location.root.split(":", 1)[0]
     if scheme not in ("s3", "gs", "abfs", "abfss"):
         return None
     try:
@@ -161,8 +161,8 @@ def _store_of(place: Location) -> "S3Store | GCSStore | AzureStore | None":
             name="obstore",
         ) from error
     check_versions("objects")
-    region = str(getattr(place.fs, "region", "") or "") if scheme == "s3" else ""
-    return _opened(place.root, place.path.split("/", 1)[0], region, place.login)
+    region = str(getattr(location.fs, "region", "") or "") if scheme == "s3" else ""
+    return _opened(location.root, location.path.split("/", 1)[0], region, location.login)
 
 
 @lru_cache(maxsize=32)
@@ -197,9 +197,9 @@ def _s3(
         config["endpoint"] = (
             address if "://" in address else f"http{'' if plain else 's'}://{address}"
         )
-    given = None if login is None else login.get("aws_access_key_id")
-    if login is not None and given is not None:
-        config |= {"access_key_id": given, "secret_access_key": login.get("aws_secret_access_key")}
+    key_id = None if login is None else login.get("aws_access_key_id")
+    if login is not None and key_id is not None:
+        config |= {"access_key_id": key_id, "secret_access_key": login.get("aws_secret_access_key")}
         if token := login.get("aws_session_token"):
             config["session_token"] = token
     if login is not None and login.virtual_hosted:
@@ -207,7 +207,7 @@ def _s3(
         if "endpoint" in config:  # object_store wants the bucket in it
             config["endpoint"] = config["endpoint"].replace("://", f"://{bucket}.", 1)
     provider = None
-    if given is None and "AWS_ACCESS_KEY_ID" not in os.environ and _has_profile():
+    if key_id is None and "AWS_ACCESS_KEY_ID" not in os.environ and _has_profile():
         # The AWS libraries look into profiles, obstore by itself does not.
         try:
             from obstore.auth.boto3 import Boto3CredentialProvider

@@ -120,10 +120,12 @@ class _OnColumn(Condition):
         return frozenset((self.column,))
 
     def may_match(self, ranges: Mapping[str, ValueRange]) -> bool:
-        known = ranges.get(self.column)
-        return known is None or (not known.only_nulls() and self._may_match(known))
+        value_range = ranges.get(self.column)
+        return value_range is None or (
+            not value_range.only_nulls() and self._may_match(value_range)
+        )
 
-    def _may_match(self, known: ValueRange) -> bool:
+    def _may_match(self, value_range: ValueRange) -> bool:
         """`may_match` for a chunk with values, or of which nothing is known."""
         return True
 
@@ -159,27 +161,27 @@ class Compare(_OnColumn):
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         values = _typed(batch.column(self.column), self.type)
-        found = getattr(pc, _FUNCTIONS[self.op])(values, pa.scalar(self.value, self.type))
+        mask = getattr(pc, _FUNCTIONS[self.op])(values, pa.scalar(self.value, self.type))
         if pa.types.is_floating(self.type) and self.op in ("gt", "ge"):
-            found = pc.or_(found, pc.is_nan(values))
-        return found
+            mask = pc.or_(mask, pc.is_nan(values))
+        return mask
 
     def negated(self) -> Condition:
         return replace(self, op=NEGATED[self.op])
 
-    def _may_match(self, known: ValueRange) -> bool:
+    def _may_match(self, value_range: ValueRange) -> bool:
         # Statistics leave NaN out, and NaN passes these.
         if pa.types.is_floating(self.type) and self.op in ("gt", "ge", "ne"):
             return True
-        return _may_compare(self.op, self.rank, known)
+        return _may_compare(self.op, self.rank, value_range)
 
 
 def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values if values.type == kind else values.cast(kind)
 
 
-def _may_compare(op: str, rank: object, known: ValueRange) -> bool:
-    low, high = known.low, known.high
+def _may_compare(op: str, rank: object, value_range: ValueRange) -> bool:
+    low, high = value_range.low, value_range.high
     if op in ("lt", "le"):
         return low is None or bool(low < rank or (op == "le" and low == rank))
     if op in ("gt", "ge"):
@@ -221,19 +223,19 @@ class Member(_OnColumn):
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         values = _typed(batch.column(self.column), self.type)
         nothing = pa.scalar(None, pa.bool_())
-        found = pc.is_in(values, value_set=pa.array(self.values, self.type))
+        mask = pc.is_in(values, value_set=pa.array(self.values, self.type))
         if self.unknown:
-            found = pc.if_else(found, pa.scalar(True), nothing)
-        found = pc.if_else(pc.is_valid(values), found, nothing)
-        return pc.invert(found) if self.negative else found
+            mask = pc.if_else(mask, pa.scalar(True), nothing)
+        mask = pc.if_else(pc.is_valid(values), mask, nothing)
+        return pc.invert(mask) if self.negative else mask
 
     def negated(self) -> Condition:
         return replace(self, negative=not self.negative)
 
-    def _may_match(self, known: ValueRange) -> bool:
+    def _may_match(self, value_range: ValueRange) -> bool:
         if self.negative:
             return not self.unknown
-        return any(_may_compare("eq", rank, known) for rank in self.ranks)
+        return any(_may_compare("eq", rank, value_range) for rank in self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +252,10 @@ class IsNull(_OnColumn):
         return replace(self, negative=not self.negative)
 
     def may_match(self, ranges: Mapping[str, ValueRange]) -> bool:
-        known = ranges.get(self.column)
-        if known is None or known.nulls is None:
+        value_range = ranges.get(self.column)
+        if value_range is None or value_range.nulls is None:
             return True
-        return not known.only_nulls() if self.negative else known.nulls > 0
+        return not value_range.only_nulls() if self.negative else value_range.nulls > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +270,8 @@ class Like(_OnColumn):
         values = batch.column(self.column)
         if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
             values = values.cast(pa.large_string())
-        found = pc.match_substring_regex(values, self.regex, ignore_case=self.ignore_case)
-        return pc.invert(found) if self.negative else found
+        mask = pc.match_substring_regex(values, self.regex, ignore_case=self.ignore_case)
+        return pc.invert(mask) if self.negative else mask
 
     def negated(self) -> Condition:
         return replace(self, negative=not self.negative)
@@ -406,12 +408,12 @@ def _number(value: object) -> Decimal | int | float:
     return number
 
 
-def _instant(given: object, *, aware: bool) -> datetime:
+def _instant(literal: object, *, aware: bool) -> datetime:
     takes = "a date or time in single quotes, such as '2020-01-31' or '2020-01-31 13:05:00'"
-    value: object = given
-    if isinstance(given, str):
+    value: object = literal
+    if isinstance(literal, str):
         try:
-            value = datetime.fromisoformat(given.strip())
+            value = datetime.fromisoformat(literal.strip())
         except ValueError:
             raise ValueError(takes) from None
     if isinstance(value, datetime):
@@ -435,12 +437,12 @@ def _typed_literal(column: str, value: object, kind: pa.DataType) -> Any:
     try:
         return exact(value, kind)
     except (ValueError, TypeError, OverflowError) as error:
-        shown = f"'{value}'" if isinstance(value, str) else str(value)
+        value_text = f"'{value}'" if isinstance(value, str) else str(value)
         takes = f"it takes {error}" if isinstance(error, ValueError) else str(error)
         raise OptionError(
-            f"option 'where' compares column {column!r} ({kind}) with {shown}; {takes}",
+            f"option 'where' compares column {column!r} ({kind}) with {value_text}; {takes}",
             option="where",
-            got=shown,
+            got=value_text,
             takes=str(error),
         ) from None
 
@@ -477,5 +479,9 @@ def comparison(column: str, op: str, value: object, kind: pa.DataType) -> Condit
 
 def same_step(column: str, value: object, kind: pa.DataType) -> tuple[Any, Any, pa.DataType] | None:
     """(value, rank, type) of the one column value that equals the literal; None = there is none."""
-    found = comparison(column, "eq", value, kind)
-    return (found.value, found.rank, found.type) if isinstance(found, Compare) else None
+    condition = comparison(column, "eq", value, kind)
+    return (
+        (condition.value, condition.rank, condition.type)
+        if isinstance(condition, Compare)
+        else None
+    )

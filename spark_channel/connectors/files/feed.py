@@ -82,8 +82,8 @@ class FilesFeed(ChangeFeed):
     def end_of(self, token: Token) -> Token:
         # Without a look at their columns: a file that does not fit is an error of the range that has it.
         files = self._listed(token)
-        taken = sorted(self._new(token, files), key=_order)
-        return self._taking(token, files, taken)
+        files_taken = sorted(self._new(token, files), key=_order)
+        return self._taking(token, files, files_taken)
 
     def at(self, time: datetime) -> list[Token]:
         # What changed before `time` is covered, also when it shows up late: see `_covering`.
@@ -116,10 +116,10 @@ class FilesFeed(ChangeFeed):
     def divide(self, token: Token) -> list[Token]:
         _check(token)
         part, parts = int(token["part"]), 2 * int(token["parts"])
-        kept = {name: value for name, value in token.items() if name not in _OF_RANGE}
+        options = {name: value for name, value in token.items() if name not in _OF_RANGE}
         return [
             {
-                **kept,
+                **options,
                 "part": half,
                 "parts": parts,
                 "recent": [name for name in token["recent"] if int(name, 16) % parts == half],
@@ -142,32 +142,36 @@ class FilesFeed(ChangeFeed):
         new = sorted(self._new(after, files), key=_order)
         for end in ends:
             new = list(filter(self._covering(end), new))
-        taken = self._within(new, limit)
-        self._check_columns(taken)
-        return self._taking(after, files, taken)
+        files_taken = self._within(new, limit)
+        self._check_columns(files_taken)
+        return self._taking(after, files, files_taken)
 
     def _new(self, after: Token, files: Sequence[SourceFile]) -> list[SourceFile]:
         is_covered = self._covering(after)
         return [file for file in files if not is_covered(file)]
 
     def _taking(
-        self, after: Token, files: Sequence[SourceFile], taken: Sequence[SourceFile]
+        self, after: Token, files: Sequence[SourceFile], files_taken: Sequence[SourceFile]
     ) -> Token:
-        """The token behind `taken`, in their order. `files`: all that are there."""
-        if not taken:
+        """The token behind `files_taken`, in their order. `files`: all that are there."""
+        if not files_taken:
             return after
-        token = {**after, "until": max(int(after["until"]), taken[-1].mtime_ns)}
+        token = {**after, "until": max(int(after["until"]), files_taken[-1].mtime_ns)}
         if "seen" in after:
             token["seen"] = max(int(after["seen"]), _now_ns())
             token["after"] = _identity(after)
-            token["count"] = len(taken)
-            token["took"] = [_version(file) for file in taken] if len(taken) <= _NAMED else []
-            token["versions"] = "" if token["took"] else _versions(taken)
+            token["count"] = len(files_taken)
+            token["took"] = (
+                [_version(file) for file in files_taken] if len(files_taken) <= _NAMED else []
+            )
+            token["versions"] = "" if token["took"] else _versions(files_taken)
         horizon, digest, remembered = _horizon(token), _digest_of(after), _remembered(after)
         old_files_end = _horizon(after) - self._late_ns
-        there = {digest(file): file.mtime_ns for file in files if file.mtime_ns >= old_files_end}
-        times = {name: mtime_ns for name, mtime_ns in there.items() if name in remembered}
-        times |= {digest(file): file.mtime_ns for file in taken}
+        times_there = {
+            digest(file): file.mtime_ns for file in files if file.mtime_ns >= old_files_end
+        }
+        times = {name: mtime_ns for name, mtime_ns in times_there.items() if name in remembered}
+        times |= {digest(file): file.mtime_ns for file in files_taken}
         oldest = horizon - self._late_ns
         token["recent"] = sorted(name for name, mtime_ns in times.items() if mtime_ns >= oldest)
         # A file that was moved away may come back with any time: it is remembered for as long as if it were new.
@@ -175,7 +179,7 @@ class FilesFeed(ChangeFeed):
         forget_at |= after.get("gone", {})
         token["gone"] = {
             name: forget_at[name]
-            for name in sorted(remembered - there.keys())
+            for name in sorted(remembered - times_there.keys())
             if forget_at[name] >= horizon
         }
         return token
@@ -224,25 +228,25 @@ class FilesFeed(ChangeFeed):
         rows = [file.listed.rows for file in behind if file.listed is not None]
         oldest = min((file.mtime_ns for file in behind), default=None)
         seconds = 0.0 if oldest is None else max(0.0, utc_now().timestamp() - oldest / 1e9)
-        known = [each for each in rows if each is not None]
+        known_rows = [count for count in rows if count is not None]
         return FeedLag(
-            sum(known) if len(known) == len(behind) else None,
+            sum(known_rows) if len(known_rows) == len(behind) else None,
             sum(file.size for file in behind),
             seconds,
         )
 
     def _listed(self, token: Token) -> list[SourceFile]:
         is_mine, is_covered = _dealing(token), self._covering(token)
-        options, listed = self._reader.options, []
+        options, files = self._reader.options, []
         chooses = has_chosen(options)
         for file in unmerged(listed_files(options)):
-            if chooses and not any(is_chosen(options, each) for each in origins(file)):
+            if chooses and not any(is_chosen(options, origin) for origin in origins(file)):
                 continue
             if is_mine(file):
-                listed.append(file)
+                files.append(file)
             elif merge_of(file) is not None:
                 is_covered(file)  # others may have its rows, and files of this part are in it
-        return listed
+        return files
 
     def _covering(self, token: Token) -> Callable[[SourceFile], bool]:
         """Whether a file was taken at `token`, or came too late for it. Made once for a look at all files.
@@ -268,14 +272,19 @@ class FilesFeed(ChangeFeed):
                 return is_taken(file)
             covered: list[bool] = []
             any_taken, all_chosen = False, True
-            for each in merge.files:
-                was = beside(file, each.path, each.nbytes, each.mtime_ns)
-                any_taken |= (taken := is_taken(was))
-                inner = bool(each.of) and all(covered[place] for place in each.of)
-                is_chosen_one = bool(each.of) or is_chosen(self._reader.options, was)
+            for file_before in merge.files:
+                was = beside(file, file_before.path, file_before.nbytes, file_before.mtime_ns)
+                any_taken |= (is_one_taken := is_taken(was))
+                inner = bool(file_before.of) and all(covered[index] for index in file_before.of)
+                is_chosen_one = bool(file_before.of) or is_chosen(self._reader.options, was)
                 all_chosen &= is_chosen_one
-                covered.append(taken or inner or not is_chosen_one or not (each.of or is_mine(was)))
-            if all(covered[place] for place in merge.sources):
+                covered.append(
+                    is_one_taken
+                    or inner
+                    or not is_chosen_one
+                    or not (file_before.of or is_mine(was))
+                )
+            if all(covered[index] for index in merge.sources):
                 return True
             if alone and all_chosen and not any_taken:
                 return False
@@ -292,7 +301,7 @@ class FilesFeed(ChangeFeed):
         """The first files that the limit lets through, at least one."""
         if not limit:
             return list(files)
-        taken: list[SourceFile] = []
+        chosen: list[SourceFile] = []
         rows = nbytes = 0
         for file in files:
             rows += self._rows(file) if limit.rows is not None else 0
@@ -300,10 +309,10 @@ class FilesFeed(ChangeFeed):
             over = (limit.rows is not None and rows > limit.rows) or (
                 limit.nbytes is not None and nbytes > limit.nbytes
             )
-            if over and taken:
+            if over and chosen:
                 break
-            taken.append(file)
-        return taken
+            chosen.append(file)
+        return chosen
 
     def _rows(self, file: SourceFile) -> int:
         splits = self._reader.split_files([file], 1)
@@ -316,10 +325,10 @@ class FilesFeed(ChangeFeed):
         """Raises: SchemaError, when a file has other columns than the stream began with."""
         expected = self._reader.file_columns()
         for file in files:
-            found = self._reader.columns_of(file)
-            if found is None or file.size == 0:
+            columns = self._reader.columns_of(file)
+            if columns is None or file.size == 0:
                 continue
-            _compare(expected, found, file.path, typed=not self._reader.form.text)
+            _compare(expected, columns, file.path, typed=not self._reader.form.text)
 
     def _check_not_ahead(self, token: Token, files: Sequence[SourceFile]) -> None:
         newest = max((file.mtime_ns for file in files), default=0)
@@ -341,22 +350,22 @@ def _as_planned(
     took: Sequence[tuple[str, int, int]], files: Sequence[SourceFile]
 ) -> list[SourceFile]:
     """The files of a range, which are there as they were when it was planned."""
-    found = {file.path: file for file in files}
+    by_path = {file.path: file for file in files}
     for path, size, mtime_ns in took:
-        file = found.get(path)
+        file = by_path.get(path)
         if file is None or (file.size, file.mtime_ns) != (size, mtime_ns):
             happened = "removed" if file is None else "changed"
             raise TunnelError(
                 f"{path} was {happened} after a range of this stream was planned with it. {_PUT_BACK}"
             )
-    return [found[path] for path, _, _ in took]
+    return [by_path[path] for path, _, _ in took]
 
 
-def _compare(expected: pa.Schema, found: pa.Schema, path: str, *, typed: bool) -> None:
+def _compare(expected: pa.Schema, actual: pa.Schema, path: str, *, typed: bool) -> None:
     advice = "Begin a new stream, or reset the tunnel, to take new columns"
-    there = match_names(expected.names, found.names, path)
-    began_as = {spelled: name for name, spelled in there.items()}
-    for field in found:
+    spellings = match_names(expected.names, actual.names, path)
+    began_as = {spelled: name for name, spelled in spellings.items()}
+    for field in actual:
         if field.name not in began_as:
             raise SchemaError(f"{path} has a new column {field.name!r}. {advice}")
         was = expected.field(began_as[field.name])
@@ -366,7 +375,7 @@ def _compare(expected: pa.Schema, found: pa.Schema, path: str, *, typed: bool) -
                 f"{path} has column {field.name!r} as {kind}; its stream began with {was.type}. {advice}"
             )
     for name in expected.names:
-        if name not in there:
+        if name not in spellings:
             raise SchemaError(
                 f"{path} lacks column {name!r}, with which its stream began. {advice}"
             )
@@ -392,8 +401,8 @@ def _check(token: Token) -> None:
 def _lines(file: SourceFile, login: StorageCredentials | None) -> int:
     """The line ends of a text file, unpacked: what it may hold in rows."""
     lines = 0
-    with reading(file.path), reopen(file.root, login).open_input_stream(file.path) as opened:
-        while chunk := opened.read(_CHUNK):
+    with reading(file.path), reopen(file.root, login).open_input_stream(file.path) as stream:
+        while chunk := stream.read(_CHUNK):
             lines += chunk.count(b"\n")
     return lines
 
@@ -418,8 +427,8 @@ def _remembered(token: Token) -> set[str]:
 
 def _identity(token: Token) -> str:
     """A digest that identifies a position of a channel, whatever range led to it."""
-    kept = {name: token[name] for name in sorted(token) if name not in _OF_RANGE}
-    return hashlib.blake2b(json.dumps(kept).encode(), digest_size=8).hexdigest()
+    position = {name: token[name] for name in sorted(token) if name not in _OF_RANGE}
+    return hashlib.blake2b(json.dumps(position).encode(), digest_size=8).hexdigest()
 
 
 def _version(file: SourceFile) -> list[str | int]:

@@ -103,7 +103,7 @@ class StorageCredentials:
         Raises:
             OptionError: half of a pair of keys, or (`strict`) a name that is not known.
         """
-        known = {
+        credentials = {
             _NAMES[name.lower()]: value
             for name, value in settings.items()
             if name.lower() in _NAMES
@@ -117,7 +117,7 @@ class StorageCredentials:
                 got=strange[0],
                 takes=takes,
             )
-        half = [name for name in _PAIR if name in known]
+        half = [name for name in _PAIR if name in credentials]
         if len(half) == 1:
             (lost,) = set(_PAIR) - set(half)
             raise OptionError(
@@ -125,22 +125,24 @@ class StorageCredentials:
                 option="storageOptions",
                 takes=lost,
             )
-        return cls(tuple(sorted(known.items()))) if known else None
+        return cls(tuple(sorted(credentials.items()))) if credentials else None
 
 
 def _settings(value: object) -> SecretStr:
     """A JSON object of texts, its references (`${env:NAME}`) resolved: on the driver, as those of other secrets."""
     text = resolve_secret(value).get_secret_value()
     try:
-        found = json.loads(text)
+        settings = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or any(isinstance(each, dict | list) for each in found.values()):
+        settings = None
+    if not isinstance(settings, dict) or any(
+        isinstance(setting, dict | list) for setting in settings.values()
+    ):
         raise ValueError("a JSON object of texts")
-    made = {name: _plain(each) for name, each in found.items() if each is not None}
-    for name in made.keys() & _FILES:
-        made[name] = absolute_path(made[name], uri=False)
-    return SecretStr(json.dumps(made))
+    texts = {name: _plain(setting) for name, setting in settings.items() if setting is not None}
+    for name in texts.keys() & _FILES:
+        texts[name] = absolute_path(texts[name], uri=False)
+    return SecretStr(json.dumps(texts))
 
 
 def _plain(value: object) -> str:
@@ -208,12 +210,12 @@ class Location:
 
     def info(self, path: str) -> pafs.FileInfo:
         """What is at `path` in this filesystem."""
-        found: pafs.FileInfo = self.fs.get_file_info(path)
-        if found.type == pafs.FileType.NotFound and self.root.startswith("abfs"):
+        info: pafs.FileInfo = self.fs.get_file_info(path)
+        if info.type == pafs.FileType.NotFound and self.root.startswith("abfs"):
             # pyarrow asks Azure for the first name that begins with `x`, and that may be `x-2/`, which hides `x/`.
             inside = self.fs.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-            return pafs.FileInfo(path, pafs.FileType.Directory) if inside else found
-        return found
+            return pafs.FileInfo(path, pafs.FileType.Directory) if inside else info
+        return info
 
     def has_objects_below(self, path: str) -> bool:
         """Whether names begin with `path/`: in an object store, beside an object `path`, too."""
@@ -269,13 +271,13 @@ def locate(path: str, option: str = "path", login: StorageCredentials | None = N
     check_text(path, option)
     if not _SCHEME.match(path):
         return Location(_local(), str(Path(path).absolute()), "")
-    scheme, rest = path.split(":", 1)
+    scheme, path_part = path.split(":", 1)
     if scheme.lower() == "file":
         try:
-            return Location(_local(), str(Path(path_of_uri(rest)).absolute()), "")
+            return Location(_local(), str(Path(path_of_uri(path_part)).absolute()), "")
         except ValueError as error:
             raise OptionError(f"option {option!r}: it takes {error}", option=option) from None
-    if not rest.startswith("//"):
+    if not path_part.startswith("//"):
         # A colon is legal in a file's name: 12:30.csv.
         if Path(path).exists():
             return Location(_local(), str(Path(path).absolute()), "")
@@ -286,12 +288,12 @@ def locate(path: str, option: str = "path", login: StorageCredentials | None = N
             got=path,
         )
     uri = Uri.parse(path, option)
-    found = _remote(uri.root, option, login)
+    opened_system = _remote(uri.root, option, login)
     if uri.scheme not in BUCKETS:
-        return Location(found, uri.path, uri.root, login)
+        return Location(opened_system, uri.path, uri.root, login)
     # The filesystem says how it spells the bucket or container; the rest of the path is the user's own.
     bucket = _remote_path(uri.root, login)
-    return Location(found, f"{bucket}/{uri.path.strip('/')}".strip("/"), uri.root, login)
+    return Location(opened_system, f"{bucket}/{uri.path.strip('/')}".strip("/"), uri.root, login)
 
 
 def replaced_path(directory: str, number: int, path: str) -> str:
@@ -304,11 +306,13 @@ def find_replaced(fs: pafs.FileSystem, path: str) -> pafs.FileInfo | None:
     directory, inside = posixpath.split(path)
     while directory not in ("", "/"):
         for home in (directory, *_homes(fs, directory, inside)):
-            kept = posixpath.join(home, LOG, "replaced")
-            for each in fs.get_file_info(pafs.FileSelector(kept, allow_not_found=True)):
-                found = fs.get_file_info(posixpath.join(each.path, inside))
-                if found.type == pafs.FileType.File:
-                    return found
+            replaced_folder = posixpath.join(home, LOG, "replaced")
+            for folder in fs.get_file_info(
+                pafs.FileSelector(replaced_folder, allow_not_found=True)
+            ):
+                info = fs.get_file_info(posixpath.join(folder.path, inside))
+                if info.type == pafs.FileType.File:
+                    return info
         directory, name = posixpath.split(directory)
         inside = posixpath.join(name, inside)
     return None
@@ -328,10 +332,10 @@ def open_planned(root: str, path: str, login: StorageCredentials | None) -> pa.N
     try:
         return fs.open_input_file(path)
     except FileNotFoundError:
-        kept = find_replaced(fs, path) if renames_in(root) else None
-        if kept is None:
+        replaced = find_replaced(fs, path) if renames_in(root) else None
+        if replaced is None:
             raise
-        return fs.open_input_file(kept.path)
+        return fs.open_input_file(replaced.path)
 
 
 def azure_account(root: str) -> str:
@@ -366,7 +370,7 @@ def _from_uri(root: str, login: StorageCredentials | None) -> tuple[pafs.FileSys
         return hdfs.filesystem(root), ""
     if login is not None and root.startswith("s3:"):
         return _s3_as(root, login), urlsplit(root).netloc
-    found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(root)
+    system_and_path: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(root)
     key = azure_key(login)
     if key and root.startswith("abfs"):
         # A uri with the key in it is refused: it would be shown in plans and logs.
@@ -379,8 +383,10 @@ def _from_uri(root: str, login: StorageCredentials | None) -> tuple[pafs.FileSys
         }
         if query.get("enable_tls") == "false":
             settings |= schemes
-        return pafs.AzureFileSystem(azure_account(root), account_key=key, **settings), found[1]
-    return found
+        return pafs.AzureFileSystem(
+            azure_account(root), account_key=key, **settings
+        ), system_and_path[1]
+    return system_and_path
 
 
 def _host_without_tls(root: str) -> str:
@@ -417,10 +423,8 @@ def _s3_as(root: str, login: StorageCredentials) -> pafs.FileSystem:
 
 
 def azure_key(login: StorageCredentials | None) -> str | None:
-    given = None if login is None else login.get("azure_storage_account_key")
-    return (
-        given or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or os.environ.get("AZURE_STORAGE_KEY")
-    )
+    key = None if login is None else login.get("azure_storage_account_key")
+    return key or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or os.environ.get("AZURE_STORAGE_KEY")
 
 
 def _remote(root: str, option: str, login: StorageCredentials | None) -> pafs.FileSystem:
@@ -428,16 +432,16 @@ def _remote(root: str, option: str, login: StorageCredentials | None) -> pafs.Fi
         return _from_uri(root, login)[0]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         scheme = root.split(":", 1)[0]
-        given = (
+        secrets = (
             []
             if login is None
             else [value for name, value in login.settings if is_secret_name(name)]
         )
-        hide_in_error(error, [*secrets_in(root), *given])  # pyarrow quotes the whole uri
+        hide_in_error(error, [*secrets_in(root), *secrets])  # pyarrow quotes the whole uri
         if "libhdfs" in str(error) or "libjvm" in str(error):
-            why = (str(error).splitlines() or [""])[0]
+            reason = (str(error).splitlines() or [""])[0]
             raise OptionError(
-                f"option {option!r} got a {scheme}:// uri, and no Hadoop client was found ({why}): pip install "
+                f"option {option!r} got a {scheme}:// uri, and no Hadoop client was found ({reason}): pip install "
                 "'spark-channel[hdfs]', or, to read only, install Java and Hadoop's client with libhdfs, and set "
                 "JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
                 option=option,
@@ -456,18 +460,18 @@ def _remote_path(root: str, login: StorageCredentials | None) -> str:
     return _from_uri(root, login)[1].rstrip("/")
 
 
-def read_file(place: Location, path: str) -> bytes | None:
+def read_file(location: Location, path: str) -> bytes | None:
     """The whole of a small file; None when there is none. One that is replaced meanwhile is read again."""
-    for left in reversed(range(_READS)):
+    for tries_left in reversed(range(_READS)):
         try:
-            with place.fs.open_input_file(path) as file:
+            with location.fs.open_input_file(path) as file:
                 return bytes(file.read())
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
             # Azure ends the read of a blob that is replaced meanwhile; of an object that is removed then, pyarrow
             # says on GCS that the file is closed.
-            if place.renames or not left:
+            if location.renames or not tries_left:
                 raise
     return None
 
@@ -491,37 +495,37 @@ _REMOVED = re.compile(
 """What pyarrow says on Azure, S3 and GCS when an open object was deleted."""
 
 
-def _was_removed(shown: str, error: Exception) -> bool:
-    return "://" in shown and _REMOVED.search(str(error)) is not None
+def _was_removed(label: str, error: Exception) -> bool:
+    return "://" in label and _REMOVED.search(str(error)) is not None
 
 
 @contextmanager
-def reading(shown: str) -> Iterator[None]:
-    """Turn errors of reading `shown` into `SourceError`, keeping the cause. Our own pass unchanged."""
+def reading(label: str) -> Iterator[None]:
+    """Turn errors of reading `label` into `SourceError`, keeping the cause. Our own pass unchanged."""
     try:
         yield
     except ChannelError:
         raise
     except FileNotFoundError as error:
         raise SourceError(
-            f"{shown} does not exist, or was removed after the read was planned"
+            f"{label} does not exist, or was removed after the read was planned"
         ) from error
     except PermissionError as error:
         raise of_input(
-            SourceError(f"{shown} cannot be read: permission denied to user {_user()}")
+            SourceError(f"{label} cannot be read: permission denied to user {_user()}")
         ) from error
     except UnicodeDecodeError as error:
-        raise SourceError(f"{shown} {not_text(error)}") from error
+        raise SourceError(f"{label} {not_text(error)}") from error
     except (OSError, ValueError) as error:
-        if _was_removed(shown, error):
+        if _was_removed(label, error):
             raise SourceError(
-                f"{shown} was replaced or removed after the read was planned"
+                f"{label} was replaced or removed after the read was planned"
             ) from error
         if not isinstance(error, (OSError, pa.ArrowException, UnicodeError)):
             raise
-        raise SourceError(f"{shown} cannot be read: {_text(error)}") from error
+        raise SourceError(f"{label} cannot be read: {_text(error)}") from error
     except pa.ArrowException as error:
-        raise SourceError(f"{shown} cannot be read: {_text(error)}") from error
+        raise SourceError(f"{label} cannot be read: {_text(error)}") from error
 
 
 def not_text(error: UnicodeDecodeError) -> str:
@@ -536,8 +540,8 @@ def not_text(error: UnicodeDecodeError) -> str:
 
 
 @contextmanager
-def writing(shown: str) -> Iterator[None]:
-    """Turn errors of writing `shown` into `TargetError`, keeping the cause. Our own pass unchanged."""
+def writing(label: str) -> Iterator[None]:
+    """Turn errors of writing `label` into `TargetError`, keeping the cause. Our own pass unchanged."""
     try:
         yield
     except ChannelError:
@@ -546,17 +550,17 @@ def writing(shown: str) -> Iterator[None]:
         code = _cause(error)
         if code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
             raise final(
-                TargetError(f"no space left where {shown} is written; free some, then run again")
+                TargetError(f"no space left where {label} is written; free some, then run again")
             ) from error
         if code in (errno.EACCES, errno.EPERM):
             raise of_input(
-                TargetError(f"{shown} cannot be written: permission denied to user {_user()}")
+                TargetError(f"{label} cannot be written: permission denied to user {_user()}")
             ) from error
         if code == errno.EROFS:
             raise of_input(
-                TargetError(f"{shown} cannot be written: its filesystem is mounted read-only")
+                TargetError(f"{label} cannot be written: its filesystem is mounted read-only")
             ) from error
-        raise TargetError(f"{shown} cannot be written: {_text(error)}") from error
+        raise TargetError(f"{label} cannot be written: {_text(error)}") from error
 
 
 def _user() -> str:

@@ -57,26 +57,28 @@ def format_by_name(path: str) -> str | None:
     return next((form for form, endings in _ENDINGS.items() if plain.endswith(endings)), None)
 
 
-def check_directory(place: Location) -> None:
+def check_directory(location: Location) -> None:
     """
     Raises:
         TargetError: there is a file in place of the directory.
     """
-    if place.info(place.path).type == FileType.File:
+    if location.info(location.path).type == FileType.File:
         raise TargetError(
-            f"{place.show()} is a file; a write needs a directory, which it fills with files"
+            f"{location.show()} is a file; a write needs a directory, which it fills with files"
         )
 
 
-def check_may_write(place: Location) -> None:
+def check_may_write(location: Location) -> None:
     """Check that this user may make files in a folder of the local disk, or the folder itself; makes none.
 
     Raises:
         OSError: as the system would refuse it.
     """
-    if not place.local:
+    if not location.local:
         return
-    folder = next(each for each in (Path(place.path), *Path(place.path).parents) if each.exists())
+    folder = next(
+        path for path in (Path(location.path), *Path(location.path).parents) if path.exists()
+    )
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
         is_mounted_so = os.statvfs(folder).f_flag & os.ST_RDONLY
         code = errno.EROFS if is_mounted_so else errno.EACCES
@@ -98,14 +100,14 @@ def counted(paths: Sequence[str]) -> str:
     return f"{len(paths)} {'file' if len(paths) == 1 else 'files'} that {'was' if len(paths) == 1 else 'were'} there"
 
 
-def head_of(place: Location, path: str, size: int) -> bytes:
+def head_of(location: Location, path: str, size: int) -> bytes:
     """The first `size` bytes of a file, whose path is relative to the directory."""
-    with place.fs.open_input_file(posixpath.join(place.path, path)) as opened:
-        return bytes(opened.read(size))
+    with location.fs.open_input_file(posixpath.join(location.path, path)) as stream:
+        return bytes(stream.read(size))
 
 
 def refuse_strange(
-    shown: str, form: str, paths: Sequence[str], head: Callable[[str, int], bytes]
+    label: str, form: str, paths: Sequence[str], head: Callable[[str, int], bytes]
 ) -> None:
     """Check that files of others, which an overwrite replaces, look like a former state of the same data.
 
@@ -118,11 +120,11 @@ def refuse_strange(
     strange = [path for path in paths if _is_strange(path, form, head)]
     if not strange:
         return
-    more = f" and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
+    others = f" and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
     count = "1 file" if len(strange) == 1 else f"{len(strange)} files"
     raise TargetError(
-        f"{shown} holds {count} of other programs that are not {form} files in partition folders: "
-        f"{', '.join(strange[:_NAMED])}{more}. An overwrite would remove them: name another directory, "
+        f"{label} holds {count} of other programs that are not {form} files in partition folders: "
+        f"{', '.join(strange[:_NAMED])}{others}. An overwrite would remove them: name another directory, "
         "move them away, or set option 'replaceForeignFiles' to true. Nothing was changed"
     )
 
@@ -154,38 +156,38 @@ def _has_lines(head: bytes) -> bool:
         return False
 
 
-def refuse_shared_directory(place: Location) -> None:
+def refuse_shared_directory(location: Location) -> None:
     """Check that the target of an overwrite is not a directory that also serves for something else.
 
     Raises:
         TargetError: the root, a home, a mount point, the working directory or one above it.
     """
-    what = _shared(place)
-    if what:
+    use = _shared(location)
+    if use:
         raise TargetError(
-            f"{place.show()} is {what}, and an overwrite removes every file below its directory: name a directory "
+            f"{location.show()} is {use}, and an overwrite removes every file below its directory: name a directory "
             "below it. Nothing was changed"
         )
 
 
-def refuse_table(place: Location) -> None:
+def refuse_table(at: Location) -> None:
     """Check that the target of an overwrite is not a lake table, whose log would name removed files.
 
     Raises:
         TargetError: it is one.
     """
     for log, kind in _LAKE_LOGS.items():
-        if place.info(posixpath.join(place.path, log)).type != FileType.NotFound:
+        if at.info(posixpath.join(at.path, log)).type != FileType.NotFound:
             raise TargetError(
-                f"{place.show()} is a table of {kind} (it holds {log}), and an overwrite of its files would break it: "
+                f"{at.show()} is a table of {kind} (it holds {log}), and an overwrite of its files would break it: "
                 "write it by that format, or name another directory. Nothing was changed"
             )
 
 
-def _shared(place: Location) -> str:
-    if not place.local:
-        return _shared_remote(place)
-    path = Path(os.path.realpath(place.path))
+def _shared(location: Location) -> str:
+    if not location.local:
+        return _shared_remote(location)
+    path = Path(os.path.realpath(location.path))
     if path == path.parent:
         return "the root of the file system"
     working = Path.cwd().resolve()
@@ -198,12 +200,12 @@ def _shared(place: Location) -> str:
     return "a mount point" if path.is_mount() else ""
 
 
-def _shared_remote(place: Location) -> str:
+def _shared_remote(location: Location) -> str:
     """In an object store the first part of a path is the bucket or container, in HDFS `/user/NAME` is a home."""
-    parts = [part for part in place.path.split("/") if part]
+    parts = [part for part in location.path.split("/") if part]
     if not parts:
         return "the root of its file system"
-    if not place.renames:
+    if not location.renames:
         return "the root of its bucket" if len(parts) == 1 else ""
     return "a home directory" if len(parts) == 2 and parts[0] == "user" else ""
 

@@ -12,10 +12,10 @@ __all__ = ["forgotten", "kept"]
 
 def kept(manifest: Manifest, now: str) -> list[KeptClaim]:
     """Claims by their keys in the log; published versions and jobs, which have none."""
-    held = [kept_of(claim, key, now) for key, claim in manifest.claims.items()]
-    versions = [each for name, of in manifest.versions.items() for each in _versions(name, of)]
+    claims_now = [kept_of(claim, key, now) for key, claim in manifest.claims.items()]
+    versions = [claim for name, of in manifest.versions.items() for claim in _versions(name, of)]
     jobs = [KeptClaim("job", job, run=job, at=at) for job, at in _jobs(manifest).items()]
-    return sorted([*held, *versions, *jobs], key=lambda each: each.at)
+    return sorted([*claims_now, *versions, *jobs], key=lambda claim: claim.at)
 
 
 def _versions(name: str, published: PublishedVersions) -> Iterator[KeptClaim]:
@@ -37,36 +37,40 @@ def forgotten(
     manifest: Manifest, number: int, chosen: Sequence[KeptClaim], now: str
 ) -> tuple[Manifest | None, list[KeptClaim]]:
     """(the manifest without them, None when it has none of them; those that it had)."""
-    made, done = manifest, []
+    changed, forgotten_claims = manifest, []
     for claim in chosen:
         if claim.key:
-            there = made.claims.get(claim.key)
-            if there is None or kept_of(there, claim.key, now).is_held:
+            current = changed.claims.get(claim.key)
+            if current is None or kept_of(current, claim.key, now).is_held:
                 continue
             if (
                 claim.kind == "stream"
             ):  # its name stays, so that a run which still writes is fenced off
-                begun = claims.forget(there)
-                made = made.with_claim(replace(begun, epoch=max(number, begun.epoch)))
+                begun = claims.forget(current)
+                changed = changed.with_claim(replace(begun, epoch=max(number, begun.epoch)))
             else:
-                made = made.without_claim(there.identity)
-            if there.owner:
-                made = made.with_ended(there.owner, there.epoch, "its claim was forgotten")
+                changed = changed.without_claim(current.identity)
+            if current.owner:
+                changed = changed.with_ended(
+                    current.owner, current.epoch, "its claim was forgotten"
+                )
         elif claim.kind == "txn":
-            of = made.versions.get(claim.name, PublishedVersions())
-            left = replace(
+            of = changed.versions.get(claim.name, PublishedVersions())
+            versions = replace(
                 of,
                 ranges=without(of.ranges, claim.versions),
                 times={v: at for v, at in of.times.items() if not covers(claim.versions, v)},
             )
-            if left.ranges == of.ranges:
+            if versions.ranges == of.ranges:
                 continue
-            others = {name: of for name, of in made.versions.items() if name != claim.name}
-            made = replace(made, versions={**others, claim.name: left} if left.ranges else others)
+            others = {name: of for name, of in changed.versions.items() if name != claim.name}
+            changed = replace(
+                changed, versions={**others, claim.name: versions} if versions.ranges else others
+            )
         else:
-            jobs = _jobs(made)
+            jobs = _jobs(changed)
             if jobs.pop(claim.name, None) is None:
                 continue
-            made = replace(made, jobs=jobs, older_jobs=None)
-        done.append(claim)
-    return (made if done else None), done
+            changed = replace(changed, jobs=jobs, older_jobs=None)
+        forgotten_claims.append(claim)
+    return (changed if forgotten_claims else None), forgotten_claims

@@ -81,18 +81,18 @@ class Visible:
     entry: Entry | None = None
 
 
-def visible(place: Location, directory: str) -> Visible:
+def visible(location: Location, directory: str) -> Visible:
     """Read what holds in `directory`: a listing and two small files.
 
     Raises:
         TargetError: a damaged log or manifest. OSError: not readable.
     """
     # `_SUCCESS` first: an entry that counts it in is written before it is replaced.
-    found = read_success(place, directory)
-    return combined(place, directory, newest_entry(place, directory), found)
+    success = read_success(location, directory)
+    return combined(location, directory, newest_entry(location, directory), success)
 
 
-def read_success(place: Location, directory: str) -> str:
+def read_success(location: Location, directory: str) -> str:
     """Return the identity of another writer's `_SUCCESS`; "" if there is none, or it is spark-channel's.
 
     Raises:
@@ -100,90 +100,99 @@ def read_success(place: Location, directory: str) -> str:
     """
     path = posixpath.join(directory, SUCCESS)
     for _ in range(_READS):
-        before = place.fs.get_file_info(path)
-        raw = read_file(place, path)
+        before = location.fs.get_file_info(path)
+        raw = read_file(location, path)
         if raw is None or raw == OURS:
             return ""
-        after = place.fs.get_file_info(path)
+        after = location.fs.get_file_info(path)
         if (before.size, before.mtime_ns) == (after.size, after.mtime_ns):
             return f"{after.size}-{after.mtime_ns}"
     raise TargetError(
-        f"{place.show(path)} changes all the time; run again when the other writers have ended"
+        f"{location.show(path)} changes all the time; run again when the other writers have ended"
     )
 
 
-def combined(place: Location, directory: str, entry: Entry | None, success: str) -> Visible:
+def combined(location: Location, directory: str, entry: Entry | None, success: str) -> Visible:
     """The visible files by the log's newest entry and the identity of `_SUCCESS` together."""
     if entry is None:
         return Visible(None, success)
-    made = entry.manifest
-    if success in ("", made.success):
-        return Visible(made, made.success, entry)
-    return Visible(with_files_of_others(made, data_files(place, directory)), success, entry)
+    manifest = entry.manifest
+    if success in ("", manifest.success):
+        return Visible(manifest, manifest.success, entry)
+    return Visible(with_files_of_others(manifest, data_files(location, directory)), success, entry)
 
 
-def with_files_of_others(made: Manifest, there: Mapping[str, pafs.FileInfo]) -> Manifest:
+def with_files_of_others(manifest: Manifest, files_there: Mapping[str, pafs.FileInfo]) -> Manifest:
     """The manifest with the files that another writer has put there, without those that it has removed."""
-    listed = {file.path for file in made.files}
-    gone = {each.file.path for each in made.replaced()}
-    kept = [file for file in made.files if file.path in there]
-    more = [
+    listed_paths = {file.path for file in manifest.files}
+    gone = {replaced.file.path for replaced in manifest.replaced()}
+    still_there = [file for file in manifest.files if file.path in files_there]
+    others = [
         DataFile(path, info.size, mtime_ns=info.mtime_ns)
-        for path, info in sorted(there.items())
-        if path not in listed and path not in gone and not is_ours(path)
+        for path, info in sorted(files_there.items())
+        if path not in listed_paths and path not in gone and not is_ours(path)
     ]
-    return replace(made, files=FileList(newest=(*kept, *more)))
+    return replace(manifest, files=FileList(newest=(*still_there, *others)))
 
 
-def files_of_prefix(place: Location, directory: str, prefix: str) -> dict[str, pafs.FileInfo]:
+def files_of_prefix(location: Location, directory: str, prefix: str) -> dict[str, pafs.FileInfo]:
     """The files in the directory itself whose names begin with `prefix`, by their names."""
     selector = pafs.FileSelector(directory, allow_not_found=True)
     return {
         info.base_name: info
-        for info in place.fs.get_file_info(selector)
+        for info in location.fs.get_file_info(selector)
         if info.type == pafs.FileType.File and info.base_name.startswith(prefix)
     }
 
 
-def has_files(place: Location) -> bool:
+def has_files(location: Location) -> bool:
     """Whether the place is a file, or a directory with one that is not hidden, whatever is in it."""
-    kind = place.info(place.path).type
+    kind = location.info(location.path).type
     if kind == pafs.FileType.Directory:
-        return next(iter(_walk(place, place.path)), None) is not None
+        return next(iter(_walk(location, location.path)), None) is not None
     return bool(kind != pafs.FileType.NotFound)
 
 
 def with_present_files(
-    made: Manifest, there: Mapping[str, pafs.FileInfo], names: OwnedFileNames
+    manifest: Manifest, files_there: Mapping[str, pafs.FileInfo], names: OwnedFileNames
 ) -> Manifest:
     """The manifest of a prefix with the files that are there now: other programs take and replace files freely."""
-    replaced = {(each.file.path, each.file.nbytes, each.file.mtime_ns) for each in made.replaced()}
+    replaced = {
+        (replaced.file.path, replaced.file.nbytes, replaced.file.mtime_ns)
+        for replaced in manifest.replaced()
+    }
     ours = [
-        file for file in made.files if names.run_of(file.path) is not None and file.path in there
+        file
+        for file in manifest.files
+        if names.run_of(file.path) is not None and file.path in files_there
     ]
     others = [
         DataFile(path, info.size, mtime_ns=info.mtime_ns)
-        for path, info in sorted(there.items())
+        for path, info in sorted(files_there.items())
         if names.run_of(path) is None and (path, info.size, info.mtime_ns) not in replaced
     ]
     present = (*ours, *others)
-    return made if present == tuple(made.files) else replace(made, files=FileList(newest=present))
+    return (
+        manifest
+        if present == tuple(manifest.files)
+        else replace(manifest, files=FileList(newest=present))
+    )
 
 
-def data_files(place: Location, directory: str) -> dict[str, pafs.FileInfo]:
+def data_files(location: Location, directory: str) -> dict[str, pafs.FileInfo]:
     """Every file in the directory that is not hidden, by its path relative to it."""
-    found = {}
+    files = {}
     pending = [directory]
     while pending:
         here = pending.pop()
-        for info in place.fs.get_file_info(pafs.FileSelector(here, allow_not_found=True)):
+        for info in location.fs.get_file_info(pafs.FileSelector(here, allow_not_found=True)):
             if is_hidden(info.base_name) or info.base_name == SUCCESS:
                 continue
             if info.type == pafs.FileType.Directory:
                 pending.append(info.path)
             elif info.type == pafs.FileType.File:
-                found[posixpath.relpath(info.path, directory)] = info
-    return found
+                files[posixpath.relpath(info.path, directory)] = info
+    return files
 
 
 UNCHANGING = -1
@@ -221,13 +230,13 @@ class SourceFile:
 
 
 def beside(
-    file: SourceFile, path: str, nbytes: int, mtime_ns: int, listed: DataFile | None = None
+    file: SourceFile, path: str, nbytes: int, mtime_ns: int, data_file: DataFile | None = None
 ) -> SourceFile:
     """Another file of the same directory's log, of which `path` is relative to that directory."""
     assert file.listed is not None
     directory = file.path.removesuffix(file.listed.path)
     return replace(
-        file, path=directory + path, size=nbytes, mtime_ns=mtime_ns, listed=listed, tag=""
+        file, path=directory + path, size=nbytes, mtime_ns=mtime_ns, listed=data_file, tag=""
     )
 
 
@@ -248,7 +257,7 @@ def origins(file: SourceFile) -> list[SourceFile]:
 
 def unmerged(files: Iterable[SourceFile]) -> Iterator[SourceFile]:
     """The files as they were before merges, as far as these are still kept."""
-    kept: dict[int, dict[str, DataFile]] = {}
+    before_merges: dict[int, dict[str, DataFile]] = {}
     pending = list(files)[::-1]
     while pending:
         file = pending.pop()
@@ -256,29 +265,31 @@ def unmerged(files: Iterable[SourceFile]) -> Iterator[SourceFile]:
         if merge is None or file.manifest is None:
             yield file
             continue
-        if id(file.manifest) not in kept:
-            kept[id(file.manifest)] = {
-                each.path: each
+        if id(file.manifest) not in before_merges:
+            before_merges[id(file.manifest)] = {
+                data_file.path: data_file
                 for files in file.manifest.removed
                 if files.merged
-                for each in files.files
+                for data_file in files.files
             }
-        there = kept[id(file.manifest)]
-        if not there:  # then what it was merged from is not read
+        sources_there = before_merges[id(file.manifest)]
+        if not sources_there:  # then what it was merged from is not read
             yield file
             continue
-        sources = [merge.files[place] for place in merge.sources]
-        if all(each.path in there for each in sources):
+        sources = [merge.files[index] for index in merge.sources]
+        if all(source.path in sources_there for source in sources):
             pending += [
-                beside(file, each.path, each.nbytes, each.mtime_ns, there[each.path])
-                for each in sources[::-1]
+                beside(
+                    file, source.path, source.nbytes, source.mtime_ns, sources_there[source.path]
+                )
+                for source in sources[::-1]
             ]
         else:
             yield file
 
 
 def list_files(
-    place: Location,
+    location: Location,
     *,
     base: str | None = None,
     partitions: bool = True,
@@ -286,24 +297,24 @@ def list_files(
     keep: Callable[[pafs.FileInfo], bool] = lambda _: True,
     hidden: bool = False,
 ) -> list[SourceFile]:
-    """The files that `place` means, in the order of their paths.
+    """The files that `location` means, in the order of their paths.
 
-    `base`: where partition folders begin (default: at `place`). `keep`: a filter of single files; merged ones are all
-    there.
+    `base`: where partition folders begin (default: at `location`). `keep`: a filter of single files; merged ones are
+    all there.
     `hidden`: whether files with names of hidden files count, except those of spark-channel. An empty directory
     gives []; so does a directory of hidden files.
 
     Raises:
         SourceError: missing, unreadable, a glob that matches nothing, or a listed file that was removed.
     """
-    with reading(place.show()):
-        found, literal = _found(place, manifests, is_internal if hidden else is_hidden)
-        start = base or (place.path if literal else _fixed_part(place.path))
+    with reading(location.show()):
+        found_files, literal = _found(location, manifests, is_internal if hidden else is_hidden)
+        start = base or (location.path if literal else _fixed_part(location.path))
         files = []
         by_folder: dict[str, tuple[tuple[str, str | None], ...]] = {}
         # Stores list in orders of their own (findings/seaweedfs-lists-in-its-own-order.sh).
-        for info, listed, manifest in sorted(found, key=lambda item: item[0].path):
-            is_merged = manifest and listed and listed.path in manifest.merges
+        for info, data_file, manifest in sorted(found_files, key=lambda item: item[0].path):
+            is_merged = manifest and data_file and data_file.path in manifest.merges
             if is_merged or keep(info):
                 folder = info.path.rpartition("/")[0]
                 partition = by_folder.get(folder) if partitions else ()
@@ -311,12 +322,12 @@ def list_files(
                     partition = by_folder[folder] = _partition(info.path, start)
                 files.append(
                     SourceFile(
-                        place.root,
+                        location.root,
                         info.path,
                         info.size or 0,
                         info.mtime_ns or 0,
                         partition,
-                        listed,
+                        data_file,
                         manifest,
                     )
                 )
@@ -330,77 +341,81 @@ _Skips = Callable[[str], bool]
 """Whether a name is not read."""
 
 
-def _found(place: Location, manifests: bool, skips: _Skips) -> tuple[list[_Found], bool]:
+def _found(location: Location, manifests: bool, skips: _Skips) -> tuple[list[_Found], bool]:
     """(the files, whether the path is their name and not a pattern)."""
-    info = place.info(place.path)
+    info = location.info(location.path)
     if info.type == pafs.FileType.File:
-        if place.has_objects_below(place.path):
+        if location.has_objects_below(location.path):
             raise SourceError(
-                f"{place.show()} is an object, and others are below {place.show()}/, so that the path has two "
-                f"meanings. Read {place.show()}/* for those below it, or move one of the two away"
+                f"{location.show()} is an object, and others are below {location.show()}/, so that the path has two "
+                f"meanings. Read {location.show()}/* for those below it, or move one of the two away"
             )
         return [(info, None, None)], True
     if info.type == pafs.FileType.Directory:
         # First what is visible, then the files: those that a write adds in between are not listed, and not read.
-        top = _manifest(place, place.path) if manifests else None
-        known = {place.path: top}
-        shown = _visible(
-            place,
-            list(_walk(place, place.path, skips)),
-            place.path,
+        top = _manifest(location, location.path) if manifests else None
+        manifests_read = {location.path: top}
+        visible_files = _visible(
+            location,
+            list(_walk(location, location.path, skips)),
+            location.path,
             manifests,
-            known,
+            manifests_read,
             all_listed=True,
         )
-        return shown, True
-    matches = list(_glob(place, skips)) if _GLOB.search(place.path) else []
+        return visible_files, True
+    matches = list(_glob(location, skips)) if _GLOB.search(location.path) else []
     if not matches:
-        what = "matches no file" if _GLOB.search(place.path) else "does not exist"
-        raise of_input(SourceError(f"{place.show()} {what}"))
+        problem = "matches no file" if _GLOB.search(location.path) else "does not exist"
+        raise of_input(SourceError(f"{location.show()} {problem}"))
     files: dict[str, pafs.FileInfo] = {}
     for match in matches:
         inside = (
-            _walk(place, match.path, skips) if match.type == pafs.FileType.Directory else [match]
+            _walk(location, match.path, skips) if match.type == pafs.FileType.Directory else [match]
         )
-        files |= {found.path: found for found in inside}
-    return _visible(place, list(files.values()), _fixed_part(place.path), manifests), False
+        files |= {info.path: info for info in inside}
+    return _visible(location, list(files.values()), _fixed_part(location.path), manifests), False
 
 
-def _walk(place: Location, directory: str, skips: _Skips = is_hidden) -> Iterator[pafs.FileInfo]:
+def _walk(location: Location, directory: str, skips: _Skips = is_hidden) -> Iterator[pafs.FileInfo]:
     """Every file below `directory` whose name, and those of its folders, are not skipped."""
-    if not place.renames:
+    if not location.renames:
         # One request lists a whole tree of an object store.
-        for info in place.fs.get_file_info(pafs.FileSelector(directory, recursive=True)):
+        for info in location.fs.get_file_info(pafs.FileSelector(directory, recursive=True)):
             inside = posixpath.relpath(info.path, directory)
             if info.type == pafs.FileType.File and not any(
                 skips(part) for part in inside.split("/")
             ):
                 yield info
         return
-    for info in place.fs.get_file_info(pafs.FileSelector(directory)):
+    for info in location.fs.get_file_info(pafs.FileSelector(directory)):
         if skips(info.base_name):
             continue
         if info.type == pafs.FileType.Directory:
-            yield from _walk(place, info.path, skips)
+            yield from _walk(location, info.path, skips)
         elif info.type == pafs.FileType.File:
             yield info
 
 
-def _manifest(place: Location, directory: str) -> Manifest | None:
+def _manifest(location: Location, directory: str) -> Manifest | None:
     try:
-        made = visible(place, directory).manifest
+        manifest = visible(location, directory).manifest
         # Its parts are read now: later they may be gone.
-        return None if made is None else replace(made, files=FileList(newest=tuple(made.files)))
+        return (
+            None
+            if manifest is None
+            else replace(manifest, files=FileList(newest=tuple(manifest.files)))
+        )
     except TargetError as error:
         raise SourceError(str(error)) from error
 
 
 def _visible(
-    place: Location,
+    location: Location,
     files: list[pafs.FileInfo],
     top: str,
     manifests: bool,
-    known: dict[str, Manifest | None] | None = None,
+    manifests_read: dict[str, Manifest | None] | None = None,
     *,
     all_listed: bool = False,
 ) -> list[_Found]:
@@ -410,67 +425,71 @@ def _visible(
     """
     if not manifests:
         return [(info, None, None) for info in files]
-    known = {} if known is None else known
+    manifests_read = {} if manifests_read is None else manifests_read
     indexes: dict[str, dict[str, DataFile]] = {}
 
     def nearest(directory: str) -> tuple[str, Manifest] | None:
-        if directory not in known:
-            known[directory] = _manifest(place, directory)
-        manifest = known[directory]
+        if directory not in manifests_read:
+            manifests_read[directory] = _manifest(location, directory)
+        manifest = manifests_read[directory]
         if manifest is not None:
             return directory, manifest
         above = posixpath.dirname(directory)
         return nearest(above) if directory != top and above != directory else None
 
     nearest(top)
-    shown: list[_Found] = []
+    visible_files: list[_Found] = []
     skipped: dict[str, list[str]] = {}
-    seen: dict[str, set[str]] = {}
+    walked: dict[str, set[str]] = {}
     for info in files:
         owner = nearest(posixpath.dirname(info.path))
         if owner is None:
-            shown.append((info, None, None))
+            visible_files.append((info, None, None))
             continue
         directory, manifest = owner
         inside = posixpath.relpath(info.path, directory)
         if directory not in indexes:
             indexes[directory] = {file.path: file for file in manifest.files}
-        listed = indexes[directory].get(inside)
-        if listed is None:
+        data_file = indexes[directory].get(inside)
+        if data_file is None:
             skipped.setdefault(directory, []).append(inside)
         else:
-            seen.setdefault(directory, set()).add(inside)
-            shown.append((info, listed, manifest))
+            walked.setdefault(directory, set()).add(inside)
+            visible_files.append((info, data_file, manifest))
     for directory, names in skipped.items():
         _log.info(
             "%s: %d files are not in its manifest and are not read",
-            place.show(directory),
+            location.show(directory),
             len(names),
         )
     if all_listed:
-        for directory, found in known.items():
-            if found is not None:
-                shown.extend(_not_walked(place, directory, found, seen.get(directory, set())))
-    return shown
+        for directory, manifest_there in manifests_read.items():
+            if manifest_there is not None:
+                visible_files.extend(
+                    _not_walked(location, directory, manifest_there, walked.get(directory, set()))
+                )
+    return visible_files
 
 
 def _not_walked(
-    place: Location, directory: str, manifest: Manifest, seen: set[str]
+    location: Location, directory: str, manifest: Manifest, walked: set[str]
 ) -> Iterator[_Found]:
     """Listed files that a listing of the directory did not show: a write added or replaced them meanwhile."""
     for file in manifest.files:
-        if file.path in seen:
+        if file.path in walked:
             continue
         path = posixpath.join(directory, file.path)
-        info = place.fs.get_file_info(path)
+        info = location.fs.get_file_info(path)
         if info.type != pafs.FileType.File:
-            kept = find_replaced(place.fs, path) if place.renames else None
-            if kept is None:
+            replaced = find_replaced(location.fs, path) if location.renames else None
+            if replaced is None:
                 raise SourceError(
-                    f"{place.show(path)} is listed in the log of its directory and was removed; read the existing "
+                    f"{location.show(path)} is listed in the log of its directory and was removed; read the existing "
                     "files with option useManifest=false"
                 )
-            info = pafs.FileInfo(path, pafs.FileType.File, size=kept.size, mtime_ns=kept.mtime_ns)
+            info = pafs.FileInfo(
+                path, pafs.FileType.File, size=replaced.size, mtime_ns=replaced.mtime_ns
+            )
         yield info, file, manifest
 
 
@@ -483,50 +502,50 @@ def _fixed_part(path: str) -> str:
     return path
 
 
-def _glob(place: Location, skips: _Skips) -> Iterator[pafs.FileInfo]:
+def _glob(location: Location, skips: _Skips) -> Iterator[pafs.FileInfo]:
     """Files and directories that match; `**` means any number of directories, `{a,b}` either."""
-    seen: set[tuple[str, pafs.FileType]] = set()
-    for pattern in _braces(place.path.replace("[!/]", "?")):
+    matched: set[tuple[str, pafs.FileType]] = set()
+    for pattern in _braces(location.path.replace("[!/]", "?")):
         # How a uri writes ?, which begins its parameters.
         start = _fixed_part(pattern)
-        rest = pattern[len(start) :].strip("/")
-        for info in _match(place, start, rest.split("/") if rest else [], skips):
-            if (info.path, info.type) not in seen:
-                seen.add((info.path, info.type))
+        tail = pattern[len(start) :].strip("/")
+        for info in _match(location, start, tail.split("/") if tail else [], skips):
+            if (info.path, info.type) not in matched:
+                matched.add((info.path, info.type))
                 yield info
 
 
 def _match(
-    place: Location, directory: str, parts: list[str], skips: _Skips
+    location: Location, directory: str, parts: list[str], skips: _Skips
 ) -> Iterator[pafs.FileInfo]:
     if not parts:
-        info = place.info(directory)
+        info = location.info(directory)
         if info.type != pafs.FileType.NotFound:
             yield info
-        if info.type == pafs.FileType.File and place.has_objects_below(directory):
+        if info.type == pafs.FileType.File and location.has_objects_below(directory):
             yield pafs.FileInfo(directory, pafs.FileType.Directory)
         return
-    part, rest = parts[0], parts[1:]
+    part, further = parts[0], parts[1:]
     if part == "**":
-        yield from _match(place, directory, rest or ["*"], skips)
+        yield from _match(location, directory, further or ["*"], skips)
     elif not _GLOB.search(part):
-        yield from _match(place, posixpath.join(directory, part), rest, skips)
+        yield from _match(location, posixpath.join(directory, part), further, skips)
         return
-    kind = place.info(directory).type
+    kind = location.info(directory).type
     if kind != pafs.FileType.Directory and not (
-        kind == pafs.FileType.File and place.has_objects_below(directory)
+        kind == pafs.FileType.File and location.has_objects_below(directory)
     ):
         return
     matches = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
-    for info in place.fs.get_file_info(pafs.FileSelector(directory)):
+    for info in location.fs.get_file_info(pafs.FileSelector(directory)):
         if skips(info.base_name) and not part.startswith((".", "_")):
             continue
         if part == "**":
             if info.type == pafs.FileType.Directory:
-                yield from _match(place, info.path, parts, skips)
+                yield from _match(location, info.path, parts, skips)
         elif matches(info.base_name):
-            if rest:
-                yield from _match(place, info.path, rest, skips)
+            if further:
+                yield from _match(location, info.path, further, skips)
             else:
                 yield info
 
@@ -536,17 +555,17 @@ def _braces(pattern: str) -> list[str]:
     if match is None:
         return [pattern]
     head, tail = pattern[: match.start()], pattern[match.end() :]
-    return [made for choice in match.group(1).split(",") for made in _braces(head + choice + tail)]
+    return [path for choice in match.group(1).split(",") for path in _braces(head + choice + tail)]
 
 
 def _partition(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
     inside = posixpath.relpath(posixpath.dirname(path), base)
-    found = []
+    fields = []
     for part in inside.split("/"):
         name, equals, value = part.partition("=")
         if equals and name:
-            found.append((unquote(name), None if value == _NULL_PARTITION else unquote(value)))
-    return tuple(found)
+            fields.append((unquote(name), None if value == _NULL_PARTITION else unquote(value)))
+    return tuple(fields)
 
 
 # Partition columns: the values in folder names such as `year=2024`, typed as Spark types them where no value changes.
@@ -619,18 +638,18 @@ def partition_fields(files: Sequence[SourceFile]) -> list[pa.Field]:
     names: tuple[str, ...] | None = None
     values: dict[str, set[str]] = {}
     for file in files:
-        own = tuple(name for name, _ in file.partition)
-        if names is not None and own != names:
+        names_here = tuple(name for name, _ in file.partition)
+        if names is not None and names_here != names:
             raise SourceError(
-                f"{file.path} lies under partition columns {list(own)}, "
+                f"{file.path} lies under partition columns {list(names_here)}, "
                 f"and {files[0].path} under {list(names)}; "
                 "read each tree separately, or set recursiveFileLookup=true to read without partition columns"
             )
-        names = own
+        names = names_here
         for name, value in file.partition:
-            found = values.setdefault(name, set())
+            texts_of_column = values.setdefault(name, set())
             if value is not None:
-                found.add(value)
+                texts_of_column.add(value)
     fields = []
     for name, texts in values.items():
         kind = (

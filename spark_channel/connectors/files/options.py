@@ -391,8 +391,8 @@ class JsonReadOptions(TextReadOptions):
 
 
 def _is_local(path: str) -> bool:
-    scheme, found, _ = path.partition("://")
-    return not found or scheme.lower() == "file"
+    scheme, mark, _ = path.partition("://")
+    return not mark or scheme.lower() == "file"
 
 
 class FileWriteOptions(_Stored, WriteOptions):

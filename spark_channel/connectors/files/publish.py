@@ -102,13 +102,13 @@ class Output:
             + json.dumps(dict(self.dialect), sort_keys=True).encode()
         )
         key = hashlib.blake2b(content, digest_size=6).hexdigest()
-        listed = tuple(
+        listed_files = tuple(
             DataFile(
                 file.name, file.nbytes, file.rows, key, job, multi_line=file.multi_line or None
             )
             for file in files
         )
-        return AddedFiles(self.format, listed, {key: self.schema}, {key: self.dialect})
+        return AddedFiles(self.format, listed_files, {key: self.schema}, {key: self.dialect})
 
 
 class TargetDirectory:
@@ -153,9 +153,9 @@ class TargetDirectory:
                 f"{self.store.place.show(self.path)} has a log of spark-channel, and its readers see only the files "
                 f"that the log lists: write without 'filePrefix' ({self.names.prefix!r}), or into another directory"
             )
-        there = self.store.exists(self._log)
+        is_there = self.store.exists(self._log)
         self.store.make(self._log)
-        has_log = there and self._entries.newest() is not None
+        has_log = is_there and self._entries.newest() is not None
         # A directory may have been copied, with its log, from a store that rejects them.
         if has_log and (self.store.staged or self._entries.rejects_newest()):
             return
@@ -188,21 +188,21 @@ class TargetDirectory:
             if newest is not None:
                 return with_present_files(newest.manifest, self._there(), self.names)
             return Manifest(self.form, _listed(self._there()))
-        found = self._visible(newest)
-        if found.manifest is not None:
-            return replace(found.manifest, success=found.success)
-        return Manifest(self.form, _listed(self._there()), success=found.success)
+        visible_now = self._visible(newest)
+        if visible_now.manifest is not None:
+            return replace(visible_now.manifest, success=visible_now.success)
+        return Manifest(self.form, _listed(self._there()), success=visible_now.success)
 
     def _there(self) -> dict[str, pafs.FileInfo]:
-        place, prefix = self.store.place, self.names.prefix
+        location, prefix = self.store.place, self.names.prefix
         return (
-            data_files(place, self.path)
+            data_files(location, self.path)
             if prefix is None
-            else files_of_prefix(place, self.path, prefix)
+            else files_of_prefix(location, self.path, prefix)
         )
 
     def _change(
-        self, change: Callable[[Manifest, int], Manifest | None], what: str
+        self, change: Callable[[Manifest, int], Manifest | None], purpose: str
     ) -> tuple[Manifest, bool]:
         """(what the directory holds now, whether an entry was written)."""
 
@@ -210,7 +210,7 @@ class TargetDirectory:
             self._tried.add(number)
             return change(manifest, number)
 
-        entry, wrote = self._entries.change(tried, self._base, what)
+        entry, wrote = self._entries.change(tried, self._base, purpose)
         return (self._base(None) if entry is None else entry.manifest), wrote
 
     def take(self, context: WriteContext, identity: Identity, *, empty: bool) -> ClaimDecision:
@@ -220,11 +220,11 @@ class TargetDirectory:
             TargetError: another format is there, or committed tasks that this run does not continue.
         """
         self._replaces |= empty
-        taken: list[ClaimDecision] = []
+        decisions: list[ClaimDecision] = []
         dead = dead_runs(self.store, self.home, self.manifest(), context.job)
 
         def change(manifest: Manifest, number: int) -> Manifest | None:
-            made, found = claims.take(
+            changed, decision = claims.take(
                 manifest,
                 number,
                 context,
@@ -235,20 +235,20 @@ class TargetDirectory:
                 now=_now(),
                 dead=dead,
             )
-            taken[:] = [found]
-            if made is not None and not context.overwrite:
+            decisions[:] = [decision]
+            if changed is not None and not context.overwrite:
                 claims.check_format(manifest, self.form, self.shown)
-            return made
+            return changed
 
         manifest, wrote = self._change(change, f"claim {context.job}")
         if empty and wrote:
             self._finish(manifest)
-        return taken[0]
+        return decisions[0]
 
-    def release(self, held: HeldClaim) -> None:
+    def release(self, claim: HeldClaim) -> None:
         """Give the claim back, unless the write was published, or another run has it."""
         self._change(
-            lambda manifest, number: claims.release(manifest, number, held), f"abort {held.owner}"
+            lambda manifest, number: claims.release(manifest, number, claim), f"abort {claim.owner}"
         )
 
     def reset(self, identity: Identity) -> None:
@@ -260,42 +260,45 @@ class TargetDirectory:
 
     def forget_claims(self, chosen: Sequence[KeptClaim]) -> list[KeptClaim]:
         """Forget what earlier writes left. Returns what was there."""
-        done: list[KeptClaim] = []
+        forgotten_claims: list[KeptClaim] = []
 
         def change(manifest: Manifest, number: int) -> Manifest | None:
-            made, done[:] = forgotten(manifest, number, chosen, _now())
-            return made
+            changed, forgotten_claims[:] = forgotten(manifest, number, chosen, _now())
+            return changed
 
         self._change(change, "forget claims")
-        return done
+        return forgotten_claims
 
-    def fence(self, held: HeldClaim) -> None:
+    def fence(self, claim: HeldClaim) -> None:
         """
         Raises:
             SupersededError: another run took over or has published.
         """
-        claims.fence(self.manifest(), held)
+        claims.fence(self.manifest(), claim)
 
     def publish_task(
-        self, held: HeldClaim, output: Output, files: Sequence[StagedFile], receipt: Receipt
+        self, claim: HeldClaim, output: Output, files: Sequence[StagedFile], receipt: Receipt
     ) -> bool:
         """Make a task's files visible, once (`commit=task`). False: another attempt was first.
 
         Raises:
             SupersededError: nothing was added. CommitError: the target is as it was.
         """
-        added = output.added(held.owner, files)
+        added = output.added(claim.owner, files)
 
         def change(manifest: Manifest, number: int) -> Manifest | None:
-            return claims.add_task(manifest, held, receipt, added)
+            return claims.add_task(manifest, claim, receipt, added)
 
         mine = [receipt.task, receipt.attempt]
-        manifest, _ = self._publish(change, files, held, f"task {receipt.task} of {held.owner}")
-        return any([each.task, each.attempt] == mine for each in manifest.receipts(held.identity))
+        manifest, _ = self._publish(change, files, claim, f"task {receipt.task} of {claim.owner}")
+        return any(
+            [task_receipt.task, task_receipt.attempt] == mine
+            for task_receipt in manifest.receipts(claim.identity)
+        )
 
     def publish(
         self,
-        held: HeldClaim,
+        claim: HeldClaim,
         output: Output,
         files: Sequence[StagedFile],
         *,
@@ -308,7 +311,7 @@ class TargetDirectory:
         Raises:
             SupersededError: nothing was added. CommitError: the target is as it was.
         """
-        added = output.added(held.owner, files)
+        added = output.added(claim.owner, files)
         self._replaces |= overwrite
         until = self._until()
 
@@ -316,7 +319,7 @@ class TargetDirectory:
             return claims.publish(
                 manifest,
                 number,
-                held,
+                claim,
                 added,
                 overwrite=overwrite,
                 until=until,
@@ -325,12 +328,12 @@ class TargetDirectory:
                 nbytes=nbytes,
             )
 
-        manifest, is_visible = self._publish(change, files, held, f"publish {held.owner}")
+        manifest, is_visible = self._publish(change, files, claim, f"publish {claim.owner}")
         self._finish(manifest)
         return is_visible
 
     def merge(
-        self, held: HeldClaim, staged: Sequence[StagedFile], merged: Sequence[MergedFile]
+        self, claim: HeldClaim, staged: Sequence[StagedFile], merged: Sequence[MergedFile]
     ) -> bool:
         """Put each merged file in the place of its sources, which stay readable for the retention. False: another job
         has taken a source out, and nothing was changed.
@@ -342,9 +345,9 @@ class TargetDirectory:
         until = self._until()
 
         def change(manifest: Manifest, number: int) -> Manifest | None:
-            return claims.merge(manifest, number, held, merged, until=until, at=_now())
+            return claims.merge(manifest, number, claim, merged, until=until, at=_now())
 
-        manifest, is_visible = self._publish(change, staged, held, f"merge files {held.owner}")
+        manifest, is_visible = self._publish(change, staged, claim, f"merge files {claim.owner}")
         if is_visible:
             self._finish(manifest)
         return is_visible
@@ -353,8 +356,8 @@ class TargetDirectory:
         self,
         change: Callable[[Manifest, int], Manifest | None],
         files: Sequence[StagedFile],
-        held: HeldClaim,
-        what: str,
+        claim: HeldClaim,
+        purpose: str,
     ) -> tuple[Manifest, bool]:
         """(the manifest, whether `files` are visible). What fails after the entry is accepted fails no write."""
         names = [file.name for file in files]
@@ -362,21 +365,21 @@ class TargetDirectory:
         # The entry decides; this look spares a superseded run the renames, and readers of others its files.
         if change(now, 0) is None:
             return now, not now.missing(names)
-        self._check_staged(files, held)
+        self._check_staged(files, claim)
         moved: list[StagedFile] = []
         try:
             self._show(files, moved)
         except OSError as error:
             self._hide(moved)
-            self.fence(held)
+            self.fence(claim)
             raise self._unchanged(error) from error
         try:
-            manifest, is_visible = self._change(change, what)
+            manifest, is_visible = self._change(change, purpose)
         except ChannelError:
             self._hide(moved)
             raise
         except (OSError, pa.ArrowException) as error:
-            manifest, is_visible = self._settled(files, moved, what, error), True
+            manifest, is_visible = self._settled(files, moved, purpose, error), True
         if is_visible:
             return manifest, True
         unlisted = set(manifest.missing(names))
@@ -387,7 +390,11 @@ class TargetDirectory:
         return CommitError(f"publishing into {self.shown} failed: {error}. The target is unchanged")
 
     def _settled(
-        self, files: Sequence[StagedFile], moved: Sequence[StagedFile], what: str, error: Exception
+        self,
+        files: Sequence[StagedFile],
+        moved: Sequence[StagedFile],
+        purpose: str,
+        error: Exception,
     ) -> Manifest:
         """The manifest, if the put whose answer was an error was accepted after all.
 
@@ -398,26 +405,26 @@ class TargetDirectory:
         """
         names = [file.name for file in files]
 
-        def change(found: Manifest, _: int) -> Manifest | None:
-            there = bool(names) and not found.missing(names)
-            return None if there or not self.store.answers_late else found
+        def change(current: Manifest, _: int) -> Manifest | None:
+            are_there = bool(names) and not current.missing(names)
+            return None if are_there or not self.store.answers_late else current
 
         try:
-            manifest, _ = self._change(change, f"settle {what}")
+            manifest, _ = self._change(change, f"settle {purpose}")
         except (OSError, pa.ArrowException, ChannelError) as second:
             raise CommitError(
                 f"publishing into {self.shown} failed: {error}; and whether it was published is unknown: "
                 f"{second}. Run it again with the same transaction id: published rows are not added again"
             ) from error
         if names and not manifest.missing(names):
-            _log.warning("%s is published; the store reported afterwards: %s", what, error)
+            _log.warning("%s is published; the store reported afterwards: %s", purpose, error)
             return manifest
         self._hide(moved)
         raise self._unchanged(error) from error
 
-    def _check_staged(self, files: Iterable[StagedFile], held: HeldClaim) -> None:
+    def _check_staged(self, files: Iterable[StagedFile], claim: HeldClaim) -> None:
         if lost := self.lacks(files):
-            self.fence(held)
+            self.fence(claim)
             raise CommitError(
                 f"the staged file {lost} is missing or incomplete: the job's folder was removed, "
                 "or the directory is not shared by all executors and the driver. The target is unchanged; "
@@ -467,25 +474,25 @@ class TargetDirectory:
         if self.names.prefix is not None:
             return  # it would speak for the files of others
         path = self.inside(SUCCESS)
-        place = self.store.place
-        is_ended_since = read_success(place, self.path) not in ("", manifest.success)
-        if not is_ended_since and read_file(place, path) != OURS:
+        location = self.store.place
+        is_ended_since = read_success(location, self.path) not in ("", manifest.success)
+        if not is_ended_since and read_file(location, path) != OURS:
             self.store.put(path, OURS)
 
     def replaced(self) -> list[Replaced]:
         """The files that overwrites replaced and that are still there, in the order of the overwrites."""
         replaced = self.manifest().replaced()
-        return [each for each in replaced if not each.merged and self._kept(each) is not None]
+        return [file for file in replaced if not file.merged and self._kept(file) is not None]
 
-    def _kept(self, each: Replaced) -> str | None:
+    def _kept(self, replaced_file: Replaced) -> str | None:
         """Where a replaced file is; None = it was removed."""
-        path = self.inside(each.file.path)
-        aside = replaced_path(self.home, each.number, each.file.path)
+        path = self.inside(replaced_file.file.path)
+        aside = replaced_path(self.home, replaced_file.number, replaced_file.file.path)
         if self.store.staged and not self.store.is_link(aside):
-            found = self.store.info(aside)
-            if found.type == pafs.FileType.File and found.size == each.file.nbytes:
+            info = self.store.info(aside)
+            if info.type == pafs.FileType.File and info.size == replaced_file.file.nbytes:
                 return aside
-        return path if self._is_same(path, each.file) else None
+        return path if self._is_same(path, replaced_file.file) else None
 
     def put_back(self, number: int) -> list[DataFile]:
         """Make the files visible that log entry `number` replaced; those that are visible now are replaced.
@@ -495,7 +502,7 @@ class TargetDirectory:
             removed some at the same time.
         """
         replaced = self.manifest().replaced()
-        files = [each for each in replaced if each.number == number and not each.merged]
+        files = [file for file in replaced if file.number == number and not file.merged]
         self._check_kept(number, files)
         form = format_by_name(files[0].file.path) or self.manifest().format
         self._replaces = True
@@ -503,7 +510,7 @@ class TargetDirectory:
         try:
             self._bring(files, moved)
             manifest, _ = self._change(
-                lambda found, entry: self._with_back(found, entry, files, form),
+                lambda current, entry: self._with_back(current, entry, files, form),
                 f"put back what entry {number} replaced",
             )
         except BaseException:
@@ -511,7 +518,7 @@ class TargetDirectory:
             raise
         self._finish(manifest)
         self._check_there(files)
-        return [each.file for each in files]
+        return [file.file for file in files]
 
     def _check_kept(self, number: int, files: Sequence[Replaced]) -> None:
         if not files:
@@ -519,7 +526,7 @@ class TargetDirectory:
                 f"{self.shown} has no files that entry {number} of its log replaced; "
                 "`spark-channel replaced` lists what can be put back"
             )
-        lost = [each.file.path for each in files if self._kept(each) is None]
+        lost = [file.file.path for file in files if self._kept(file) is None]
         if lost:
             raise TargetError(
                 f"{self.shown}: {len(lost)} of the {len(files)} files that entry {number} replaced were removed, such "
@@ -528,33 +535,35 @@ class TargetDirectory:
 
     def _bring(self, files: Sequence[Replaced], moved: list[Replaced]) -> None:
         """On a local disk: from where replaced files are kept to where they were."""
-        away = [each for each in files if self._kept(each) != self.inside(each.file.path)]
-        taken = [each.file.path for each in away if self.store.exists(self.inside(each.file.path))]
-        if taken:
+        away = [file for file in files if self._kept(file) != self.inside(file.file.path)]
+        blocked = [
+            file.file.path for file in away if self.store.exists(self.inside(file.file.path))
+        ]
+        if blocked:
             raise TargetError(
-                f"{self.shown} holds another file called {taken[0]}: move that file to another place first, then put "
+                f"{self.shown} holds another file called {blocked[0]}: move that file to another place first, then put "
                 "the replaced files back. Nothing was changed"
             )
-        for each in away:
-            new = self.inside(each.file.path)
+        for file in away:
+            new = self.inside(file.file.path)
             self.store.make(posixpath.dirname(new))
-            self.store.rename(replaced_path(self.home, each.number, each.file.path), new)
-            moved.append(each)
+            self.store.rename(replaced_path(self.home, file.number, file.file.path), new)
+            moved.append(file)
         self.store.sync(self.path)
 
     def _set_all_aside(self, files: Sequence[Replaced]) -> None:
-        for each in files:
+        for file in files:
             try:
-                self._set_aside(each)
+                self._set_aside(file)
             except OSError as error:
-                _log.warning("%s stays, unlisted, until the next job: %s", each.file.path, error)
+                _log.warning("%s stays, unlisted, until the next job: %s", file.file.path, error)
 
     def _with_back(
-        self, found: Manifest, entry: int, files: Sequence[Replaced], form: str
+        self, current: Manifest, entry: int, files: Sequence[Replaced], form: str
     ) -> Manifest | None:
-        if set(files) <= set(found.replaced()):
-            return claims.put_back(found, entry, files[0].number, form, until=self._until())
-        if not found.files.missing([each.file.path for each in files]):
+        if set(files) <= set(current.replaced()):
+            return claims.put_back(current, entry, files[0].number, form, until=self._until())
+        if not current.files.missing([file.file.path for file in files]):
             return None
         raise TargetError(
             f"{self.shown}: another job removed or put back these files meanwhile. Nothing was changed by this command"
@@ -563,9 +572,9 @@ class TargetDirectory:
     def _check_there(self, files: Sequence[Replaced]) -> None:
         """A job that had read the log before this entry may remove what was due then."""
         lost = [
-            each.file.path
-            for each in files
-            if not self._is_same(self.inside(each.file.path), each.file)
+            file.file.path
+            for file in files
+            if not self._is_same(self.inside(file.file.path), file.file)
         ]
         if lost:
             raise CommitError(
@@ -577,10 +586,12 @@ class TargetDirectory:
         """Remove what no reader needs: only files that the log has listed, and its own."""
         now = _now()
         if self.store.staged:
-            for files in self._share([each for each in manifest.removed if each.until > now]):
+            for files in self._share(
+                [removed for removed in manifest.removed if removed.until > now]
+            ):
                 self._set_together_aside(files, manifest)
         self._remove_all(
-            self._share([each for each in manifest.removed if each.until <= now]), manifest
+            self._share([removed for removed in manifest.removed if removed.until <= now]), manifest
         )
         self._entries.prune()
         self.store.remove_unfinished(self.inside(LOG))
@@ -588,7 +599,7 @@ class TargetDirectory:
     def remove_due(self) -> None:
         """Remove all replaced files whose time is over, whoever replaced them."""
         manifest, now = self.manifest(), _now()
-        due = [each for each in manifest.removed if each.until <= now]
+        due = [removed for removed in manifest.removed if removed.until <= now]
         self._remove_all(due, manifest)
 
     def _remove_all(self, due: Sequence[RemovedFiles], manifest: Manifest) -> None:
@@ -597,13 +608,13 @@ class TargetDirectory:
             self._remove(files, self._listed_too(files, manifest))
         if gone:
             self._change(
-                lambda found, _: _without(found, gone) if gone & set(found.removed) else None,
+                lambda current, _: _without(current, gone) if gone & set(current.removed) else None,
                 f"{sum(map(len, gone))} replaced files removed",
             )
 
     def _listed_too(self, files: RemovedFiles, manifest: Manifest) -> set[str]:
         """Those of replaced files whose names are visible again: other programs use a name again."""
-        foreign = {each.path for each in files.files if self.names.run_of(each.path) is None}
+        foreign = {file.path for file in files.files if self.names.run_of(file.path) is None}
         return foreign & {file.path for file in manifest.files} if foreign else set()
 
     def _share(self, replaced: list[RemovedFiles]) -> list[RemovedFiles]:
@@ -612,13 +623,13 @@ class TargetDirectory:
         A few files are no matter. Of many, that were replaced many entries ago, that job has died, or their retention
         has passed since: a job that replaces files removes them all, another one a part.
         """
-        others = [each for each in replaced if each.number not in self._tried]
+        others = [removed for removed in replaced if removed.number not in self._tried]
         if sum(map(len, others)) <= _FEW:
             return replaced
         newest = max(self._tried, default=0)
-        left = [each for each in others if each.number < newest - _LEFT]
-        mine = [each for each in replaced if each.number in self._tried]
-        return mine + (left if self._replaces else _some(left, newest))
+        left_behind = [removed for removed in others if removed.number < newest - _LEFT]
+        mine = [removed for removed in replaced if removed.number in self._tried]
+        return mine + (left_behind if self._replaces else _some(left_behind, newest))
 
     def _set_together_aside(self, files: RemovedFiles, manifest: Manifest) -> None:
         """In their order, so the last one tells whether it is done."""
@@ -626,51 +637,51 @@ class TargetDirectory:
         is_done = not self._is_same(self.inside(replaced[-1].file.path), replaced[-1].file)
         if is_done and files.number not in self._tried:
             return
-        listed = self._listed_too(files, manifest)
-        for each in replaced:
-            if each.file.path not in listed:
-                self._set_aside(each)
+        visible_again = self._listed_too(files, manifest)
+        for replaced_file in replaced:
+            if replaced_file.file.path not in visible_again:
+                self._set_aside(replaced_file)
 
-    def _set_aside(self, each: Replaced) -> None:
+    def _set_aside(self, replaced_file: Replaced) -> None:
         """A local disk: other readers do not see it, and readers of spark-channel find it."""
-        old = self.inside(each.file.path)
-        if not self._is_same(old, each.file):
+        old = self.inside(replaced_file.file.path)
+        if not self._is_same(old, replaced_file.file):
             return
-        new = replaced_path(self.home, each.number, each.file.path)
+        new = replaced_path(self.home, replaced_file.number, replaced_file.file.path)
         try:
             self.store.make(posixpath.dirname(new))
             self.store.rename(old, new)
         except FileNotFoundError:
             return  # another job was first
         except OutsideError as error:
-            _log.warning("%s: %s stays: %s", self.shown, each.file.path, error)
+            _log.warning("%s: %s stays: %s", self.shown, replaced_file.file.path, error)
             return
-        self._remove_traces(each.file.path)
+        self._remove_traces(replaced_file.file.path)
 
-    def _remove(self, due: RemovedFiles, listed: set[str]) -> None:
-        there = []
-        for each in due:
-            if each.file.path in listed or not is_below(each.file.path):
+    def _remove(self, due: RemovedFiles, visible_again: set[str]) -> None:
+        paths = []
+        for replaced_file in due:
+            if replaced_file.file.path in visible_again or not is_below(replaced_file.file.path):
                 continue
-            path = self.inside(each.file.path)
+            path = self.inside(replaced_file.file.path)
             if self.store.staged:
-                self._remove_replaced(each, path)
-            elif self.names.run_of(path) is not None or self._is_same(path, each.file):
-                there.append(path)  # each generated name is used once
-        if there:
-            self.store.remove_many(there)
+                self._remove_replaced(replaced_file, path)
+            elif self.names.run_of(path) is not None or self._is_same(path, replaced_file.file):
+                paths.append(path)  # each generated name is used once
+        if paths:
+            self.store.remove_many(paths)
 
-    def _remove_replaced(self, each: Replaced, path: str) -> None:
+    def _remove_replaced(self, replaced_file: Replaced, path: str) -> None:
         """On a local disk. A file that is not below the directory, but behind a link there, stays."""
-        kept = replaced_path(self.home, each.number, each.file.path)
+        kept_path = replaced_path(self.home, replaced_file.number, replaced_file.file.path)
         try:
-            self.store.remove(kept)
-            if self._is_same(path, each.file):
+            self.store.remove(kept_path)
+            if self._is_same(path, replaced_file.file):
                 self.store.remove(path)
-            self._remove_traces(each.file.path)
-            self._remove_folders(posixpath.dirname(kept))
+            self._remove_traces(replaced_file.file.path)
+            self._remove_folders(posixpath.dirname(kept_path))
         except OutsideError as error:
-            _log.warning("%s: %s stays: %s", self.shown, each.file.path, error)
+            _log.warning("%s: %s stays: %s", self.shown, replaced_file.file.path, error)
 
     def _is_same(self, path: str, file: DataFile) -> bool:
         """Whether the file is the one that was replaced. One that was written since under its name is not."""
@@ -711,12 +722,12 @@ class TargetDirectory:
             self._entries.remove_parts()
         return [folder.run for folder in orphans]
 
-    def forget(self, held: HeldClaim, *, files: bool) -> None:
+    def forget(self, claim: HeldClaim, *, files: bool) -> None:
         """Remove all that a run left which is not published. It no longer holds a claim.
 
         `files`: it may have left files where readers look, not only in its staging.
         """
-        folder = JobFolder(self.store, self.home, held.owner, held.epoch)
+        folder = JobFolder(self.store, self.home, claim.owner, claim.epoch)
         if files:
             self._remove_unlisted(folder, self.manifest())
         self._remove_staging(folder)
@@ -736,33 +747,38 @@ class TargetDirectory:
         return (utc_now() + timedelta(seconds=self._retention)).isoformat(timespec="seconds")
 
 
-def _listed(there: Mapping[str, pafs.FileInfo]) -> FileList:
+def _listed(files_there: Mapping[str, pafs.FileInfo]) -> FileList:
     return FileList(
         newest=tuple(
             DataFile(path, info.size, mtime_ns=info.mtime_ns)
-            for path, info in sorted(there.items())
+            for path, info in sorted(files_there.items())
         )
     )
 
 
 def _some(files: Sequence[RemovedFiles], turn: int) -> list[RemovedFiles]:
     """About a thousand of the files, others in each turn."""
-    found, count = list[RemovedFiles](), 0
-    for place in range(len(files)):
+    chosen, count = list[RemovedFiles](), 0
+    for index in range(len(files)):
         if count >= _MOST:
             break
-        found.append(files[(turn + place) % len(files)])
-        count += len(found[-1])
-    return found
+        chosen.append(files[(turn + index) % len(files)])
+        count += len(chosen[-1])
+    return chosen
 
 
 def _without(manifest: Manifest, gone: set[RemovedFiles]) -> Manifest:
-    made = replace(manifest, removed=tuple(each for each in manifest.removed if each not in gone))
-    if not made.merges:
-        return made
-    known = {file.path for file in made.files} | {each.file.path for each in made.replaced()}
+    changed = replace(
+        manifest, removed=tuple(removed for removed in manifest.removed if removed not in gone)
+    )
+    if not changed.merges:
+        return changed
+    known_paths = {file.path for file in changed.files} | {
+        replaced.file.path for replaced in changed.replaced()
+    }
     return replace(
-        made, merges={path: merge for path, merge in made.merges.items() if path in known}
+        changed,
+        merges={path: merge for path, merge in changed.merges.items() if path in known_paths},
     )
 
 

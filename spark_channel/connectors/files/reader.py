@@ -116,13 +116,13 @@ class FilesReader(Reader):
         files = [file for file in files if self._may_match(file, plan)]
         target = target_bytes(files, advice, self.options.split_bytes)
         cut = [self._pieces(file, target, plan, few=len(files) <= _FEW_FILES) for file in files]
-        found = [(file, pieces) for file, pieces in cut if pieces]
-        tagged = with_tags([file for file, _ in found], self.options.login)
-        is_text = self.form.text and not self._is_compressed([file for file, _ in found])
+        to_read = [(file, pieces) for file, pieces in cut if pieces]
+        tagged = with_tags([file for file, _ in to_read], self.options.login)
+        is_text = self.form.text and not self._is_compressed([file for file, _ in to_read])
         splits = pack(
             [
                 FilePiece(file, piece)
-                for file, (_, pieces) in zip(tagged, found, strict=True)
+                for file, (_, pieces) in zip(tagged, to_read, strict=True)
                 for piece in pieces
             ],
             target,
@@ -147,8 +147,8 @@ class FilesReader(Reader):
         if self.form.text and file.written is not None:
             return file.written[0]
         options = self._planned().as_written(self.options, None)
-        with reading(show_file(file.root, file.path)), self._open(file) as opened:
-            return self.form.schema(opened, file.path, options, multi_line=False)
+        with reading(show_file(file.root, file.path)), self._open(file) as stream:
+            return self.form.schema(stream, file.path, options, multi_line=False)
 
     def _open(self, file: SourceFile) -> pa.NativeFile:
         return open_planned(file.root, file.path, self.options.login)
@@ -179,11 +179,11 @@ class FilesReader(Reader):
             return file, [Piece({"multi_line": True}, rows, file.size)]
         if file.size <= target and not few:
             return file, [Piece({}, rows, file.size)]
-        with reading(show_file(file.root, file.path)), self._open(file) as opened:
-            file = with_tag(file, opened, self.options.login)
+        with reading(show_file(file.root, file.path)), self._open(file) as stream:
+            file = with_tag(file, stream, self.options.login)
             options = plan.as_written(self.options, file.written[1] if file.written else None)
             cut = SplitRequest(file.size, target, options, plan.condition)
-            pieces = self.form.pieces(opened, file.path, cut)
+            pieces = self.form.pieces(stream, file.path, cut)
         if rows is None:
             return file, pieces
         # The rows that a manifest counted are shared out where the format itself does not count.
@@ -201,59 +201,63 @@ class FilesReader(Reader):
 
     def _read_piece(self, piece: Mapping[str, Any], plan: SourcePlan) -> Iterator[pa.RecordBatch]:
         planned = PlannedFile.of(piece)
-        shown, login = planned.shown, self.options.login
+        label, login = planned.shown, self.options.login
         written = piece.get("written")
         has = plan.columns_of(written["names"] if written and self.form.name == "csv" else None)
         needed = plan.needed()
-        wanted = ReadRequest(
-            schema=pa.schema([each for each in needed if each.name in has.names] or list(has)[:1]),
+        request = ReadRequest(
+            schema=pa.schema(
+                [field for field in needed if field.name in has.names] or list(has)[:1]
+            ),
             all=has,
             options=plan.as_written(self.options, written["dialect"] if written else None),
             fetch=self.fetch_size,
             condition=plan.condition,
-            shown=shown,
+            shown=label,
             strict=plan.strict and written is None,
             inferred=plan.inferred and written is None,
         )
         partition = plan.folder_values(piece["partition"])
-        with reading(shown):
-            opened = planned.open(login)
-        batches = self.form.batches(opened, piece["path"], piece["piece"], wanted)
+        with reading(label):
+            stream = planned.open(login)
+        batches = self.form.batches(stream, piece["path"], piece["piece"], request)
         try:
             while True:
                 try:
-                    with reading(shown):
+                    with reading(label):
                         batch = next(batches, None)
-                    made = None if batch is None else _result(batch, plan, partition, shown)
+                    rows_left = None if batch is None else _result(batch, plan, partition, label)
                 except SourceError:
                     planned.explain(login)
                     raise
-                if made is None:
-                    with reading(shown):
+                if rows_left is None:
+                    with reading(label):
                         planned.check_unchanged(login)
                     return
                 rows = (
-                    batch_rows(self.fetch_size, made.num_rows, made.nbytes) if made.num_rows else 1
+                    batch_rows(self.fetch_size, rows_left.num_rows, rows_left.nbytes)
+                    if rows_left.num_rows
+                    else 1
                 )
-                for start in range(0, made.num_rows, rows):
-                    yield made.slice(start, rows)
+                for start in range(0, rows_left.num_rows, rows):
+                    yield rows_left.slice(start, rows)
         finally:
             with contextlib.suppress(pa.ArrowException, OSError):
                 batches.close()  # type: ignore[attr-defined] # a generator
-            opened.close()
+            stream.close()
 
 
 def _result(
-    batch: pa.RecordBatch, plan: SourcePlan, partition: Mapping[str, pa.Scalar], shown: str
+    batch: pa.RecordBatch, plan: SourcePlan, partition: Mapping[str, pa.Scalar], label: str
 ) -> pa.RecordBatch:
     """The batch with all columns that are needed, filtered, then only those of the result."""
-    found = plan.files if plan.found is None else plan.found
+    schema_there = plan.files if plan.found is None else plan.found
 
     def column(field: pa.Field) -> pa.Array:
         values = nullable(field)
         if not field.nullable and values.null_count:
             raise SourceError(
-                f"{shown}: column {field.name!r} is NULL or not there, and its schema is NOT NULL. Give a schema in "
+                f"{label}: column {field.name!r} is NULL or not there, and its schema is NOT NULL. Give a schema in "
                 "which it may be NULL; if the file itself says NOT NULL, it is damaged: write it again"
             )
         return values
@@ -267,23 +271,25 @@ def _result(
         values = batch.column(number)
         if values.type.equals(field.type):
             return values
-        there = values.type
+        type_there = values.type
         try:
-            values = cast_exactly(values, found.field(field.name).type, declared=plan.found is None)
+            values = cast_exactly(
+                values, schema_there.field(field.name).type, declared=plan.found is None
+            )
             # The host of a read may want its own types, such as Spark's for unsigned numbers.
             return cast_exactly(values, field.type, declared=True)
         except InexactError as error:
             raise SourceError(
-                f"{shown}: column {field.name!r} is {there} there and does not fit {field.type}: {error}. "
+                f"{label}: column {field.name!r} is {type_there} there and does not fit {field.type}: {error}. "
                 "Read such files apart from the others, or give a schema whose type holds the values of all"
             ) from error
 
     condition = plan.condition
     if condition is not None and condition.columns:
         everything = pa.schema([*plan.files, *plan.partitions])
-        asked = [everything.field(name) for name in sorted(condition.columns)]
+        condition_fields = [everything.field(name) for name in sorted(condition.columns)]
         tested = pa.RecordBatch.from_arrays(
-            [column(field) for field in asked], schema=pa.schema(asked)
+            [column(field) for field in condition_fields], schema=pa.schema(condition_fields)
         )
         batch = batch.filter(condition.mask(tested))
     elif condition is not None and not condition.may_match({}):

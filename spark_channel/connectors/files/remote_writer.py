@@ -56,10 +56,12 @@ class RemotePlan(WritePlan):
 class RemoteTarget:
     """The folder of one write."""
 
-    def __init__(self, form: Format, options: FileWriteOptions, place: Location) -> None:
-        self.form, self.options, self.place, self.path = form, options, place, place.path
-        self.address = Address.of(place.root, () if place.login is None else place.login.settings)
-        self.shown = place.show()
+    def __init__(self, form: Format, options: FileWriteOptions, location: Location) -> None:
+        self.form, self.options, self.place, self.path = form, options, location, location.path
+        self.address = Address.of(
+            location.root, () if location.login is None else location.login.settings
+        )
+        self.shown = location.show()
 
     @contextmanager
     def connected(self) -> Iterator[Remote]:
@@ -68,10 +70,10 @@ class RemoteTarget:
 
     def names(self, remote: Remote) -> list[str]:
         """The files that readers see, of those whose names begin with `filePrefix`."""
-        found = remote.info(self.path)
-        if found is None:
+        info = remote.info(self.path)
+        if info is None:
             return []
-        if not found.is_folder:
+        if not info.is_folder:
             raise TargetError(
                 f"{self.shown} is a file; a write needs a directory, which it fills with files"
             )
@@ -150,10 +152,10 @@ class RemoteTarget:
             for name in plan.replaced:
                 remote.remove(posixpath.join(self.path, name))
             self._clear_after(remote, plan)
-            if plan.replaced and (left := sorted(set(self.names(remote)) & set(plan.replaced))):
+            if plan.replaced and (both := sorted(set(self.names(remote)) & set(plan.replaced))):
                 raise CommitError(
-                    f"{self.shown}: the new files are there, and {len(left)} of the files that they replace, too, such "
-                    f"as {left[0]!r}: the server shows it, and removes no file of that name. Remove it on the server"
+                    f"{self.shown}: the new files are there, and {len(both)} of the files that they replace, too, such "
+                    f"as {both[0]!r}: the server shows it, and removes no file of that name. Remove it on the server"
                 )
 
     def _publish(self, remote: Remote, plan: RemotePlan, name: str) -> None:

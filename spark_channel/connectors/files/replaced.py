@@ -39,8 +39,8 @@ def replaced_files(path: str, prefix: str | None = None) -> list[ReplacedFiles]:
     """
     target = _target(path, prefix)
     with writing(target.shown):
-        present = sorted(target.replaced(), key=lambda each: each.number)
-    groups = groupby(present, key=lambda each: each.number)
+        present = sorted(target.replaced(), key=lambda file: file.number)
+    groups = groupby(present, key=lambda file: file.number)
     return [_group(number, list(files)) for number, files in groups]
 
 
@@ -56,13 +56,13 @@ def put_back(path: str, number: int, prefix: str | None = None) -> int:
 
 
 def _group(number: int, files: Sequence[Replaced]) -> ReplacedFiles:
-    until = max(each.until for each in files)
+    until = max(file.until for file in files)
     return ReplacedFiles(
         number,
         until,
         until <= utc_now().isoformat(timespec="seconds"),
-        sum(each.file.nbytes for each in files),
-        [each.file.path for each in files],
+        sum(file.file.nbytes for file in files),
+        [file.file.path for file in files],
     )
 
 
@@ -71,14 +71,14 @@ def _target(path: str, prefix: str | None) -> TargetDirectory:
         raise TargetError(
             f"{path} is on a server of files, where an overwrite removes files at its end: nothing is kept there"
         )
-    place = locate(path)
+    folder = locate(path)
     names = OwnedFileNames(prefix)
-    with writing(place.show()):
-        entry = newest_entry(place, names.home(place.path))
+    with writing(folder.show()):
+        entry = newest_entry(folder, names.home(folder.path))
     if entry is None:
         raise TargetError(
-            f"{names.show(place.show())} has no log of spark-channel, so that no overwrite of it has replaced a file; "
+            f"{names.show(folder.show())} has no log of spark-channel, so that no overwrite of it has replaced a file; "
             "name the folder that a job wrote. Delta and Iceberg tables keep replaced files by their own rules"
         )
     form = entry.manifest.format
-    return TargetDirectory(store_of(place), place.path, form, _TIMEOUT, _RETENTION, names)
+    return TargetDirectory(store_of(folder), folder.path, form, _TIMEOUT, _RETENTION, names)

@@ -96,8 +96,8 @@ class SourcePlan:
         matched = match_names(self.files.names, names)
         if not matched and len(names) == len(self.files):
             return self.files  # by their order
-        known = {spelled: self.files.field(name) for name, spelled in matched.items()}
-        return pa.schema([known.get(name, pa.field(name, pa.string())) for name in names])
+        fields = {spelled: self.files.field(name) for name, spelled in matched.items()}
+        return pa.schema([fields.get(name, pa.field(name, pa.string())) for name in names])
 
     def folder_values(self, partition: Sequence[tuple[str, str | None]]) -> dict[str, pa.Scalar]:
         """What a file's folders say of the columns `partitions`."""
@@ -126,8 +126,8 @@ def is_chosen(options: FileReadOptions, file: SourceFile) -> bool:
 
 def has_chosen(options: FileReadOptions) -> bool:
     """Whether `is_chosen` may be false."""
-    given = options.path_glob_filter, options.modified_before, options.modified_after
-    return any(each is not None for each in given)
+    filters = options.path_glob_filter, options.modified_before, options.modified_after
+    return any(chosen is not None for chosen in filters)
 
 
 def _is_chosen(options: FileReadOptions, name: str, changed: Callable[[], datetime | None]) -> bool:
@@ -156,16 +156,18 @@ def find_files(options: FileReadOptions) -> list[SourceFile]:
     """
     if not has_chosen(options):
         return listed_files(options)
-    found: list[SourceFile] = []
+    files: list[SourceFile] = []
     for file in listed_files(options):
-        is_of = [is_chosen(options, each) for each in origins(file)] if merge_of(file) else [True]
-        found += [file] if all(is_of) else _chosen_parts(options, file) if any(is_of) else []
-    return found
+        is_of = (
+            [is_chosen(options, origin) for origin in origins(file)] if merge_of(file) else [True]
+        )
+        files += [file] if all(is_of) else _chosen_parts(options, file) if any(is_of) else []
+    return files
 
 
 def _chosen_parts(options: FileReadOptions, file: SourceFile) -> Iterator[SourceFile]:
     for part in unmerged([file]):
-        is_of = [is_chosen(options, each) for each in origins(part)]
+        is_of = [is_chosen(options, origin) for origin in origins(part)]
         if any(is_of) and not all(is_of):
             raise SourceError(
                 f"{show_file(file.root, file.path)} was merged from {len(is_of)} files, of which {_FILTERS} choose "
@@ -182,58 +184,58 @@ def listed_files(options: FileReadOptions) -> list[SourceFile]:
     def keep(info: pafs.FileInfo) -> bool:
         return _is_chosen(options, info.base_name, lambda: info.mtime)
 
-    found: dict[tuple[str, str], SourceFile] = {}
+    by_path: dict[tuple[str, str], SourceFile] = {}
     base = locate(options.base_path, "basePath", options.login).path if options.base_path else None
     for path in options.all_paths():
-        place = locate(path, "path" if options.path else "paths", options.login)
+        location = locate(path, "path" if options.path else "paths", options.login)
         for file in list_files(
-            place,
+            location,
             base=base,
             partitions=not options.recursive_file_lookup,
-            manifests=options.use_manifest and not is_remote(place.root),
+            manifests=options.use_manifest and not is_remote(location.root),
             keep=keep,
             hidden=options.hidden_files,
         ):
-            found.setdefault((file.root, file.path), file)
-    return list(found.values())
+            by_path.setdefault((file.root, file.path), file)
+    return list(by_path.values())
 
 
 def plan_source(
     form: Format,
     options: FileReadOptions,
     files: Sequence[SourceFile],
-    given: pa.Schema | None,
+    schema: pa.Schema | None,
     *,
     own: bool = False,
 ) -> tuple[SourcePlan, list[SourceFile]]:
-    """Find out the columns. Reads footers, or a sample of text. `own`: `given` is what an earlier call found.
+    """Find out the columns. Reads footers, or a sample of text. `own`: `schema` is what an earlier call found.
 
     Returns the files, too, of which those that were looked into have a tag.
 
     Raises:
         SourceError: unreadable, or nothing to infer the columns from. SchemaError, OptionError: see `where`.
     """
-    if not files and given is None and not _if_empty(options):
-        shown = ", ".join(options.all_paths())
+    if not files and schema is None and not _if_empty(options):
+        paths = ", ".join(options.all_paths())
         raise SourceError(
-            f"{shown} holds no data files, so its columns are unknown; give a schema to read it as empty"
+            f"{paths} holds no data files, so its columns are unknown; give a schema to read it as empty"
         )
     in_folders = pa.schema(partition_fields(files))
     files = list(files)
-    in_files, dialect, certain = _columns_of(form, options, files, given)
+    in_files, dialect, certain = _columns_of(form, options, files, schema)
     # As for Spark, a folder says the value of a column that its files have, too.
     twice = set(match_names(in_folders.names, in_files.names).values())
     in_files = pa.schema([field for field in in_files if field.name not in twice])
-    inferred = form.text and not certain and (given is None or own)
+    inferred = form.text and not certain and (schema is None or own)
     plan = plan_columns(
         form,
         options,
         in_files,
         in_folders,
-        given,
+        schema,
         dialect=dialect,
         inferred=inferred,
-        declared=given is not None and not own,
+        declared=schema is not None and not own,
     )
     return plan, files
 
@@ -243,7 +245,7 @@ def plan_columns(
     options: ReadOptions,
     in_files: pa.Schema,
     in_folders: pa.Schema,
-    given: pa.Schema | None,
+    schema: pa.Schema | None,
     *,
     dialect: Dialect | None = None,
     inferred: bool = False,
@@ -254,13 +256,13 @@ def plan_columns(
     Raises:
         SchemaError, OptionError: see `where`.
     """
-    found = in_files
-    if given is not None:
+    file_columns = in_files
+    if schema is not None:
         by_line = form.name == "json" and declared
-        in_files, in_folders = _as_given(form, in_files, in_folders, given, by_line=by_line)
+        in_files, in_folders = _as_given(form, in_files, in_folders, schema, by_line=by_line)
     everything = pa.schema([*in_files, *in_folders])
     check_columns(everything)
-    result = everything if given is None else pa.schema(_by_name(everything, given))
+    result = everything if schema is None else pa.schema(_by_name(everything, schema))
     if options.columns is not None:
         result = pa.schema([find_column(result, name, "columns") for name in options.columns])
     if form.text:
@@ -275,7 +277,7 @@ def plan_columns(
         dialect or {},
         strict,
         inferred,
-        None if declared else _as_found(in_files, found),
+        None if declared else _as_found(in_files, file_columns),
     )
 
 
@@ -285,11 +287,13 @@ def _if_empty(options: FileReadOptions) -> pa.Schema:
     return pa.schema([(f"_c{number}", pa.string()) for number in range(count)])
 
 
-def _as_found(columns: pa.Schema, found: pa.Schema) -> pa.Schema:
-    names = match_names(columns.names, found.names)
+def _as_found(columns: pa.Schema, in_files: pa.Schema) -> pa.Schema:
+    names = match_names(columns.names, in_files.names)
     return pa.schema(
         [
-            field.with_type(found.field(names[field.name]).type) if field.name in names else field
+            field.with_type(in_files.field(names[field.name]).type)
+            if field.name in names
+            else field
             for field in columns
         ]
     )
@@ -303,11 +307,11 @@ def _condition(where: str, columns: pa.Schema) -> Condition:
 
 
 def _columns_of(
-    form: Format, options: FileReadOptions, files: list[SourceFile], given: pa.Schema | None
+    form: Format, options: FileReadOptions, files: list[SourceFile], schema: pa.Schema | None
 ) -> tuple[pa.Schema, Dialect, bool]:
     """(columns, dialect, whether a manifest says so). Files that are looked into get their tag in `files`."""
     if isinstance(form, TextFormat):
-        return _text_columns(form, options, files, given)
+        return _text_columns(form, options, files, schema)
     merge = getattr(options, "merge_schema", False)
     numbers = range(len(files)) if merge else _with_other_columns(files)
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
@@ -357,7 +361,7 @@ def _by_log(files: Sequence[SourceFile]) -> tuple[list[int], list[int]]:
             continue
         if id(file.manifest) not in appends:
             keys = enumerate(file.manifest.schemas)
-            appends[id(file.manifest)] = {key: (len(appends), place) for place, key in keys}
+            appends[id(file.manifest)] = {key: (len(appends), position) for position, key in keys}
         logged.setdefault(appends[id(file.manifest)][str(file.listed.schema)], number)
     return [logged[key] for key in sorted(logged)], others
 
@@ -393,23 +397,23 @@ def _spelled_alike(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
 
 def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """The columns of all, each with the type that it has first. One that a file lacks is NULL in its rows."""
-    found: dict[str, pa.Field] = {}
+    fields: dict[str, pa.Field] = {}
     count: dict[str, int] = {}
     for schema in schemas:
         for field in schema:
-            first = found.get(field.name, field)
-            found[field.name] = first.with_nullable(first.nullable or field.nullable)
+            first = fields.get(field.name, field)
+            fields[field.name] = first.with_nullable(first.nullable or field.nullable)
             count[field.name] = count.get(field.name, 0) + 1
     return pa.schema(
         [
             field if count[name] == len(schemas) else field.with_nullable(True)
-            for name, field in found.items()
+            for name, field in fields.items()
         ]
     )
 
 
 def _text_columns(
-    form: TextFormat, options: FileReadOptions, files: list[SourceFile], given: pa.Schema | None
+    form: TextFormat, options: FileReadOptions, files: list[SourceFile], schema: pa.Schema | None
 ) -> tuple[pa.Schema, Dialect, bool]:
     """The columns of the files that the log describes, by name, and of a sample of the others."""
     logged, others = _by_log(files)
@@ -418,40 +422,40 @@ def _text_columns(
         for number in logged
         if (written := files[number].written) is not None
     ]
-    written = _merged(described, given)
+    written = _merged(described, schema)
     if files and not others:
         return written, {}, True
     sampled, dialect = _sampled(form, options, files, others)
     # As for Spark, lines of JSON without a field have no columns; whether they are rows is for the read to decide.
     is_empty = form.name != "json" or not any(files[number].size for number in others)
-    if not len(sampled) and not len(written) and given is None and is_empty:
+    if not len(sampled) and not len(written) and schema is None and is_empty:
         if _if_empty(options):
             return _if_empty(options), dialect, False
-        shown = ", ".join(options.all_paths())
+        paths = ", ".join(options.all_paths())
         raise SourceError(
-            f"{shown} is empty, so its columns are unknown; give a schema to read it as empty"
+            f"{paths} is empty, so its columns are unknown; give a schema to read it as empty"
         )
     # The log says nothing of NULLs in the files of others.
-    known = [field.with_nullable(True) for field in written]
-    both = _spelled_alike([pa.schema(known), sampled])
-    more = [field for field in both[1] if field.name not in both[0].names]
-    return pa.schema([*both[0], *more]), dialect, False
+    nullable = [field.with_nullable(True) for field in written]
+    both = _spelled_alike([pa.schema(nullable), sampled])
+    further = [field for field in both[1] if field.name not in both[0].names]
+    return pa.schema([*both[0], *further]), dialect, False
 
 
-def _merged(logged: Sequence[tuple[pa.Schema, str]], given: pa.Schema | None) -> pa.Schema:
+def _merged(logged: Sequence[tuple[pa.Schema, str]], declared: pa.Schema | None) -> pa.Schema:
     """The columns of all appends to a directory. One that an append lacks is NULL in its rows.
 
     Raises:
-        SchemaError: names a column whose types do not fit each other, and that `given` does not type.
+        SchemaError: names a column whose types do not fit each other, and that `declared` does not type.
     """
     if len({schema.serialize().to_pybytes() for schema, _ in logged}) == 1:
         return logged[0][0]
-    typed = set() if given is None else {name.lower() for name in given.names}
-    found: dict[str, tuple[pa.Field, str, int]] = {}
+    typed = set() if declared is None else {name.lower() for name in declared.names}
+    fields: dict[str, tuple[pa.Field, str, int]] = {}
     schemas = _spelled_alike([schema for schema, _ in logged])
     for schema, (_, path) in zip(schemas, logged, strict=True):
         for field in schema:
-            first, where, count = found.get(field.name, (field, path, 0))
+            first, where, count = fields.get(field.name, (field, path, 0))
             kind = first.type if field.name.lower() in typed else _wider(first.type, field.type)
             if kind is None:
                 raise SchemaError(
@@ -459,11 +463,11 @@ def _merged(logged: Sequence[tuple[pa.Schema, str]], given: pa.Schema | None) ->
                     "read each file with its own"
                 )
             nullable = first.nullable or field.nullable
-            found[field.name] = pa.field(first.name, kind, nullable), where, count + 1
+            fields[field.name] = pa.field(first.name, kind, nullable), where, count + 1
     return pa.schema(
         [
             field.with_nullable(True) if count < len(logged) else field
-            for field, _, count in found.values()
+            for field, _, count in fields.values()
         ]
     )
 
@@ -486,10 +490,10 @@ def _schema_of(
     file = files[number]
     with (
         reading(show_file(file.root, file.path)),
-        open_planned(file.root, file.path, options.login) as opened,
+        open_planned(file.root, file.path, options.login) as stream,
     ):
-        files[number] = with_tag(file, opened, options.login)
-        return form.schema(opened, file.path, options, multi_line=False)
+        files[number] = with_tag(file, stream, options.login)
+        return form.schema(stream, file.path, options, multi_line=False)
 
 
 def _sampled(
@@ -503,16 +507,16 @@ def _sampled(
         file = files[number]
         with (
             reading(show_file(file.root, file.path)),
-            open_planned(file.root, file.path, options.login) as opened,
+            open_planned(file.root, file.path, options.login) as stream,
         ):
-            files[number] = with_tag(file, opened, options.login)
-            found, shown = form.sample(opened, file.path, options)
-        check_columns(found)
-        dialect = {**dialect, **shown}
-        schemas.append(found)
-    for found in _spelled_alike(schemas):
+            files[number] = with_tag(file, stream, options.login)
+            sample, dialect_shown = form.sample(stream, file.path, options)
+        check_columns(sample)
+        dialect = {**dialect, **dialect_shown}
+        schemas.append(sample)
+    for sample in _spelled_alike(schemas):
         is_first = not kinds
-        for field in found:
+        for field in sample:
             # CSV files of one source have one header: the read refuses a file with another one.
             if form.name != "csv" or is_first or field.name in kinds:
                 kind = kinds.get(field.name, pa.null())
@@ -526,39 +530,39 @@ def _decoded(field: pa.Field) -> pa.Field:
 
 
 def _as_given(
-    form: Format, in_files: pa.Schema, in_folders: pa.Schema, given: pa.Schema, *, by_line: bool
+    form: Format, in_files: pa.Schema, in_folders: pa.Schema, schema: pa.Schema, *, by_line: bool
 ) -> tuple[pa.Schema, pa.Schema]:
     """Columns with the given names and types: found by name; those of CSV else by their order.
 
     `by_line`: each line of a file may spell them in its own way, whatever a sample shows.
     """
-    folders = match_names(given.names, in_folders.names)
-    wanted = [field for field in given if field.name not in folders]
+    folders = match_names(schema.names, in_folders.names)
+    fields = [field for field in schema if field.name not in folders]
     if by_line:
-        named = {field.name.lower() for field in wanted}
+        named = {field.name.lower() for field in fields}
         others = [field for field in in_files if field.name.lower() not in named]
-        in_files = pa.schema([*wanted, *others])
-    names = match_names([field.name for field in wanted], in_files.names, "the source")
-    extra = [field for field in wanted if field.name not in names]
+        in_files = pa.schema([*fields, *others])
+    names = match_names([field.name for field in fields], in_files.names, "the source")
+    extra = [field for field in fields if field.name not in names]
     if extra and form.name == "csv":
-        if len(in_files) and len(wanted) != len(in_files):
+        if len(in_files) and len(fields) != len(in_files):
             raise SourceError(
                 f"the given schema has column {extra[0].name!r}, and the files have "
                 f"{', '.join(in_files.names)}: name the files' columns, or give as many as they have"
             )
-        in_files, names, extra = pa.schema(wanted), {}, []
+        in_files, names, extra = pa.schema(fields), {}, []
 
     def typed(columns: pa.Schema, names: Mapping[str, str]) -> list[pa.Field]:
-        columns_of = {spelled: given.field(name) for name, spelled in names.items()}
-        found = [columns_of.get(field.name, field) for field in columns]
-        return [pa.field(field.name, field.type, field.nullable) for field in found]
+        columns_of = {spelled: schema.field(name) for name, spelled in names.items()}
+        columns_found = [columns_of.get(field.name, field) for field in columns]
+        return [pa.field(field.name, field.type, field.nullable) for field in columns_found]
 
     # Other formats give NULL for a column that a file does not have.
     return pa.schema([*typed(in_files, names), *extra]), pa.schema(typed(in_folders, folders))
 
 
-def _by_name(everything: pa.Schema, given: pa.Schema) -> list[pa.Field]:
-    return [everything.field(field.name) for field in given]
+def _by_name(everything: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
+    return [everything.field(field.name) for field in schema]
 
 
 def _check_text(form: Format, schema: pa.Schema) -> None:
@@ -612,25 +616,25 @@ def target_bytes(files: Sequence[SourceFile], advice: int, chosen: int | None) -
 def pack(pieces: Iterable[FilePiece], target: int) -> list[Split]:
     """Splits of about `target` bytes, in the order of the pieces."""
     splits: list[Split] = []
-    held: list[FilePiece] = []
+    group: list[FilePiece] = []
     size = 0
     for piece in pieces:
         # Closing before or after this piece: whichever is nearer to the target.
-        if held and size + piece.piece.nbytes / 2 >= target:
-            splits.append(_split(held))
-            held, size = [], 0
-        held.append(piece)
+        if group and size + piece.piece.nbytes / 2 >= target:
+            splits.append(_split(group))
+            group, size = [], 0
+        group.append(piece)
         size += piece.piece.nbytes
-    if held:
-        splits.append(_split(held))
+    if group:
+        splits.append(_split(group))
     return splits
 
 
 def _split(pieces: Sequence[FilePiece]) -> Split:
     rows = [piece.piece.rows for piece in pieces]
-    known = [count for count in rows if count is not None]
+    counts = [count for count in rows if count is not None]
     return Split(
         {"pieces": [piece.params() for piece in pieces]},
-        rows=sum(known) if len(known) == len(rows) else None,
+        rows=sum(counts) if len(counts) == len(rows) else None,
         nbytes=sum(piece.piece.nbytes for piece in pieces),
     )

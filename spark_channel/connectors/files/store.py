@@ -54,8 +54,8 @@ class Store(ABC):
     answers_late: ClassVar[bool] = True
     """Whether a request that failed may be carried out later: it is on its way to a server."""
 
-    def __init__(self, place: Location, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.place = place
+    def __init__(self, location: Location, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.place = location
         self.clock = clock
 
     @abstractmethod
@@ -129,10 +129,10 @@ class Store(ABC):
 
     def entries(self, path: str, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """The entries of a directory; [] if it does not exist."""
-        found: list[pafs.FileInfo] = self.place.fs.get_file_info(
+        infos: list[pafs.FileInfo] = self.place.fs.get_file_info(
             pafs.FileSelector(path, allow_not_found=True, recursive=recursive)
         )
-        return found
+        return infos
 
 
 class LocalStore(Store):
@@ -142,11 +142,11 @@ class LocalStore(Store):
     answers_late = False
 
     def make(self, path: str) -> None:
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             try:
                 self._make(path)
             except FileNotFoundError:
-                if not left:
+                if not tries_left:
                     raise
             else:
                 return
@@ -154,9 +154,11 @@ class LocalStore(Store):
     def _make(self, path: str) -> None:
         Path(self.place.path).mkdir(parents=True, exist_ok=True)
         inside = posixpath.relpath(path, self.place.path)
-        for made in list(accumulate(inside.split("/"), posixpath.join)) if inside != "." else ():
+        for folder_made in (
+            list(accumulate(inside.split("/"), posixpath.join)) if inside != "." else ()
+        ):
             with (
-                self._beside(posixpath.join(self.place.path, made)) as (folder, name),
+                self._beside(posixpath.join(self.place.path, folder_made)) as (folder, name),
                 suppress(FileExistsError),
             ):
                 os.mkdir(name, dir_fd=folder)
@@ -205,13 +207,13 @@ class LocalStore(Store):
         stream.close()
 
     def put(self, path: str, data: bytes) -> None:
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             temporary = self._temporary(data)
             try:
                 self.rename(temporary, path)
                 break
             except FileNotFoundError:
-                if not left or Path(temporary).exists():
+                if not tries_left or Path(temporary).exists():
                     raise
             finally:
                 self.remove(temporary)
@@ -219,7 +221,7 @@ class LocalStore(Store):
 
     def put_new(self, path: str, data: bytes) -> bool:
         """By a hard link to a whole file."""
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             temporary = self._temporary(data)
             try:
                 self.link(temporary, path)
@@ -230,7 +232,7 @@ class LocalStore(Store):
                     return False
                 break
             except FileNotFoundError:
-                if not left or Path(temporary).exists():
+                if not tries_left or Path(temporary).exists():
                     raise  # the directory is gone; else another host's job took the file for a dead one's
             except OSError as error:
                 if error.errno not in _NO_LINKS:
@@ -268,8 +270,8 @@ class LocalStore(Store):
 
     def remove_unfinished(self, directory: str) -> None:
         for info in self.entries(directory):
-            kind, _, rest = info.base_name.partition("-")
-            pid = rest.partition("-")[0]
+            kind, _, tail = info.base_name.partition("-")
+            pid = tail.partition("-")[0]
             # A process of another host looks dead here: it finds its file gone, and writes another.
             if f"{kind}-" == UNFINISHED and pid.isdigit() and not is_running(int(pid)):
                 self.remove(info.path)
@@ -278,8 +280,8 @@ class LocalStore(Store):
         os.link(old, new)
 
     def rename(self, old: str, new: str) -> None:
-        with self._beside(old) as (here, name), self._beside(new) as (there, other):
-            os.rename(name, other, src_dir_fd=here, dst_dir_fd=there)
+        with self._beside(old) as (here, name), self._beside(new) as (new_folder, other):
+            os.rename(name, other, src_dir_fd=here, dst_dir_fd=new_folder)
 
     def sync(self, directory: str) -> None:
         descriptor = os.open(directory, os.O_RDONLY)
@@ -413,14 +415,14 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def store_of(place: Location) -> Store:
+def store_of(location: Location) -> Store:
     """
     Raises:
         MissingPackageError: HDFS without its library.
     """
-    if place.renames and not place.local:
-        return HdfsStore(place)
-    return LocalStore(place) if place.local else ObjectStore(place)
+    if location.renames and not location.local:
+        return HdfsStore(location)
+    return LocalStore(location) if location.local else ObjectStore(location)
 
 
 # HDFS: files are written hidden and renamed, as on a disk. A rename onto a name that exists fails, in one step.
@@ -433,9 +435,9 @@ _OLD = 86_400.0
 class HdfsStore(Store):
     staged = True
 
-    def __init__(self, place: Location, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(place, clock)
-        hdfs.connect(place.root)  # a library that is missing is found out now
+    def __init__(self, location: Location, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(location, clock)
+        hdfs.connect(location.root)  # a library that is missing is found out now
 
     @property
     def client(self) -> "hdfs.HdfsClient":
@@ -452,12 +454,16 @@ class HdfsStore(Store):
         stream.close()
 
     def put(self, path: str, data: bytes) -> None:
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             temporary = self._temporary(data)
             try:
                 self.client.rename(temporary, path)
             except FileNotFoundError:
-                if not left or self.exists(temporary) or not self.exists(posixpath.dirname(path)):
+                if (
+                    not tries_left
+                    or self.exists(temporary)
+                    or not self.exists(posixpath.dirname(path))
+                ):
                     raise
             else:
                 return
@@ -466,7 +472,7 @@ class HdfsStore(Store):
 
     def put_new(self, path: str, data: bytes) -> bool:
         """By the rename of a whole file."""
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             temporary = self._temporary(data)
             try:
                 self.client.rename_new(temporary, path)
@@ -476,7 +482,11 @@ class HdfsStore(Store):
             except FileNotFoundError:
                 if self._has(path, data):
                     return True
-                if not left or self.exists(temporary) or not self.exists(posixpath.dirname(path)):
+                if (
+                    not tries_left
+                    or self.exists(temporary)
+                    or not self.exists(posixpath.dirname(path))
+                ):
                     raise
             else:
                 return True

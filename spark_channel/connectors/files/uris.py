@@ -62,13 +62,13 @@ class Uri:
             OptionError: a password inside, or a character that its place cannot have; says how to write it.
         """
         check_text(text, option)
-        given, _, rest = text.partition("://")
-        scheme = _SAME_AS.get(given.lower(), given.lower())
+        scheme_text, _, body = text.partition("://")
+        scheme = _SAME_AS.get(scheme_text.lower(), scheme_text.lower())
         settings, mark = "", None
-        if scheme in BUCKETS and (mark := _SETTINGS.search(rest)):
-            rest, settings = rest[: mark.start()], rest[mark.end() :]
-        place, _, path = rest.partition("/")
-        if ":" in place.rpartition("@")[0] or not _HOST.fullmatch(place.rpartition("@")[2]):
+        if scheme in BUCKETS and (mark := _SETTINGS.search(body)):
+            body, settings = body[: mark.start()], body[mark.end() :]
+        bucket, _, path = body.partition("/")
+        if ":" in bucket.rpartition("@")[0] or not _HOST.fullmatch(bucket.rpartition("@")[2]):
             # A secret with a / in it, as in s3://KEY:SEC/RET@bucket, leaves its first half where the port should be.
             raise OptionError(
                 f"option {option!r} holds a password or secret key; "
@@ -81,16 +81,16 @@ class Uri:
                 "object stores cannot have here; name another folder",
                 option=option,
             )
-        _check_place(scheme, given, place, option)
-        for character, (schemes, why) in _NOT_THERE.items():
+        _check_place(scheme, scheme_text, bucket, option)
+        for character, (schemes, fault) in _NOT_THERE.items():
             if scheme in schemes and character in path:
                 raise OptionError(
-                    f"option {option!r} holds {character!r} in the name of a file or folder, {why}; name another one",
+                    f"option {option!r} holds {character!r} in the name of a file or folder, {fault}; name another one",
                     option=option,
                 )
         if mark:
-            _check_settings(given, settings, option)
-        return cls(scheme, place, posixpath.normpath("/" + path.lstrip("/")), settings)
+            _check_settings(scheme_text, settings, option)
+        return cls(scheme, bucket, posixpath.normpath("/" + path.lstrip("/")), settings)
 
 
 def check_text(text: str, option: str) -> None:
@@ -108,30 +108,33 @@ def check_text(text: str, option: str) -> None:
         ) from None
 
 
-def _check_place(scheme: str, given: str, place: str, option: str) -> None:
+def _check_place(scheme: str, named: str, bucket: str, option: str) -> None:
     of_bucket = scheme in ("s3", "gs")
     good = _BUCKET if of_bucket else _PLACE
-    if good.fullmatch(place):
+    if good.fullmatch(bucket):
         return
-    what = "bucket" if of_bucket else "container or account" if scheme in BUCKETS else "host"
-    if not place:
+    kind = "bucket" if of_bucket else "container or account" if scheme in BUCKETS else "host"
+    if not bucket:
         raise OptionError(
-            f"option {option!r} names no {what}; it takes {given}://{what}/folder", option=option
+            f"option {option!r} names no {kind}; it takes {named}://{kind}/folder",
+            option=option,
         )
-    user, _, host = place.rpartition("@")
+    user, _, host = bucket.rpartition("@")
     strange = (
         re.sub(_OF_USER, "", user) or re.sub(_OF_BUCKET if of_bucket else _OF_HOST, "", host) or "@"
     )
     strange = strange[0]
     raise OptionError(
-        f"option {option!r} holds {strange!r} before the first slash after {given}://, where it names a {what}, which "
-        f"cannot have it; a folder follows a slash, as in {given}://{what}/folder{strange}1",
+        f"option {option!r} holds {strange!r} before the first slash after {named}://, where it names a {kind}, which "
+        f"cannot have it; a folder follows a slash, as in {named}://{kind}/folder{strange}1",
         option=option,
     )
 
 
-def _check_settings(given: str, settings: str, option: str) -> None:
-    wrong = next((each for each in settings.split("&") if not _SETTING.fullmatch(each)), None)
+def _check_settings(scheme_text: str, settings: str, option: str) -> None:
+    wrong = next(
+        (setting for setting in settings.split("&") if not _SETTING.fullmatch(setting)), None
+    )
     if wrong is None:
         return
     if "=" in wrong and "#" in wrong:

@@ -100,13 +100,13 @@ class PlannedFile:
         Raises:
             SourceError: another file is in its place. FileNotFoundError: there is none.
         """
-        opened = open_planned(self.root, self.path, login)
+        stream = open_planned(self.root, self.path, login)
         try:
-            self._compare(self._opened(opened, login))
+            self._compare(self._opened(stream, login))
         except BaseException:
-            opened.close()
+            stream.close()
             raise
-        return opened
+        return stream
 
     def check_unchanged(self, login: StorageCredentials | None) -> None:
         """Whether all that was read since `open` is of one version.
@@ -134,20 +134,22 @@ class PlannedFile:
         except (OSError, pa.ArrowException):
             pass  # the first error says more
 
-    def _opened(self, opened: pa.NativeFile, login: StorageCredentials | None) -> _Version:
+    def _opened(self, stream: pa.NativeFile, login: StorageCredentials | None) -> _Version:
         fs = reopen(self.root, login)
         if fs.type_name in _OBJECTS:
-            return _object_version(opened)
+            return _object_version(stream)
         if self.mtime_ns == UNCHANGING:
-            return _Version(opened.size(), UNCHANGING, "")
+            return _Version(stream.size(), UNCHANGING, "")
         # The path is asked after the file is opened: in between it could only have become another file.
         now = _version_at(fs, self.path)
         if now is not None:
             return now
-        kept = find_replaced(fs, self.path) if renames_in(self.root) else None
-        if kept is None:
+        replaced = find_replaced(fs, self.path) if renames_in(self.root) else None
+        if replaced is None:
             raise FileNotFoundError(self.path)
-        return _Version(kept.size, kept.mtime_ns or 0, "")  # to be put aside changes the tag
+        return _Version(
+            replaced.size, replaced.mtime_ns or 0, ""
+        )  # to be put aside changes the tag
 
     def _compare(self, now: _Version) -> None:
         then = _Version(self.size, self.mtime_ns, self.tag)
@@ -159,7 +161,7 @@ class PlannedFile:
 
 
 def with_tag(
-    file: SourceFile, opened: pa.NativeFile | None, login: StorageCredentials | None
+    file: SourceFile, stream: pa.NativeFile | None, login: StorageCredentials | None
 ) -> SourceFile:
     """`file`, which is open, with its tag.
 
@@ -170,7 +172,7 @@ def with_tag(
     if file.mtime_ns == UNCHANGING:
         return file
     if fs.type_name in _OBJECTS:
-        now: _Version | None = _object_version(opened)
+        now: _Version | None = _object_version(stream)
     else:
         now = _local_version(file.path) if file.root == "" else None
     if now is None:  # the store says no more than the listing, or a write has put the file aside
@@ -187,8 +189,8 @@ def with_tags(files: Iterable[SourceFile], login: StorageCredentials | None) -> 
     objects = [
         file for file in unknown if file.root and reopen(file.root, login).type_name in _OBJECTS
     ]
-    found = {(file.root, file.path): file for file in [*local, *_tagged_objects(objects, login)]}
-    return [found.get((file.root, file.path), file) for file in files]
+    tagged = {(file.root, file.path): file for file in [*local, *_tagged_objects(objects, login)]}
+    return [tagged.get((file.root, file.path), file) for file in files]
 
 
 def _tagged_objects(
@@ -199,7 +201,7 @@ def _tagged_objects(
     with ThreadPoolExecutor(min(_THREADS, len(files)), "file-tags") as pool:
         waiting = [pool.submit(_tagged, file, login) for file in files]
         try:
-            return [each.result() for each in waiting]
+            return [future.result() for future in waiting]
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -208,8 +210,8 @@ def _tagged(file: SourceFile, login: StorageCredentials | None) -> SourceFile:
     with reading(show_file(file.root, file.path)):
         if file.root == "":
             return with_tag(file, None, login)
-        with open_planned(file.root, file.path, login) as opened:
-            return with_tag(file, opened, login)
+        with open_planned(file.root, file.path, login) as stream:
+            return with_tag(file, stream, login)
 
 
 def show_file(root: str, path: str) -> str:
@@ -222,8 +224,8 @@ def _version_at(fs: pafs.FileSystem, path: str) -> _Version | None:
         return _local_version(path)
     if fs.type_name in _OBJECTS:
         try:
-            with fs.open_input_file(path) as opened:
-                return _object_version(opened)
+            with fs.open_input_file(path) as stream:
+                return _object_version(stream)
         except FileNotFoundError:
             return None
     info = fs.get_file_info(path)
@@ -236,28 +238,30 @@ def _version_at(fs: pafs.FileSystem, path: str) -> _Version | None:
 
 def _local_version(path: str) -> _Version | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - asked for each file
+        status = os.stat(path)  # noqa: PTH116 - asked for each file
     except (FileNotFoundError, NotADirectoryError):
         return None
     # A mount over a network or FUSE may number its inodes differently on each host, or again after a while.
-    is_disk = os.major(found.st_dev) != 0
-    inode = f"inode {found.st_ino}, " if is_disk else ""
-    return _Version(found.st_size, found.st_mtime_ns, f"{inode}changed at {found.st_ctime_ns} ns")
+    is_disk = os.major(status.st_dev) != 0
+    inode = f"inode {status.st_ino}, " if is_disk else ""
+    return _Version(
+        status.st_size, status.st_mtime_ns, f"{inode}changed at {status.st_ctime_ns} ns"
+    )
 
 
-def _object_version(opened: pa.NativeFile) -> _Version:
-    found = {name.lower(): value.decode() for name, value in opened.metadata().items()}
-    changed = found.get("updated") or found.get("last-modified") or ""
-    if generation := found.get("generation"):
+def _object_version(stream: pa.NativeFile) -> _Version:
+    metadata = {name.lower(): value.decode() for name, value in stream.metadata().items()}
+    changed = metadata.get("updated") or metadata.get("last-modified") or ""
+    if generation := metadata.get("generation"):
         tag = f"generation {generation}"
     else:
         named = {
-            "ETag": found.get("etag"),
-            "version": found.get("versionid"),
+            "ETag": metadata.get("etag"),
+            "version": metadata.get("versionid"),
             "changed at": changed,
         }
         tag = ", ".join(f"{name} {value}" for name, value in named.items() if value)
-    return _Version(opened.size(), _nanoseconds(changed), tag)
+    return _Version(stream.size(), _nanoseconds(changed), tag)
 
 
 def _nanoseconds(text: str) -> int:

@@ -82,22 +82,22 @@ def parse_where(text: str, schema: pa.Schema) -> Condition:
         ) from None
 
 
-def _refused(node: exp.Expression, why: str = "") -> OptionError:
-    shown = node.sql("sqlite")
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+def _refused(node: exp.Expression, reason: str = "") -> OptionError:
+    sql = node.sql("sqlite")
+    sql = sql if len(sql) <= 80 else sql[:77] + "..."
     kind = type(node).__name__
     return OptionError(
-        f"option 'where' holds {shown!r} ({kind}){why and ', ' + why}; it takes {_TAKES}",
+        f"option 'where' holds {sql!r} ({kind}){reason and ', ' + reason}; it takes {_TAKES}",
         option="where",
-        got=shown,
+        got=sql,
         takes=_TAKES,
     )
 
 
-def _plain(node: exp.Expression, *known: str) -> None:
+def _plain(node: exp.Expression, *allowed: str) -> None:
     """Refuse a node that carries a modifier which this compiler does not honour."""
     for name, value in node.args.items():
-        if value and name not in known:
+        if value and name not in allowed:
             raise _refused(node, f"with {name}")
 
 
@@ -127,8 +127,8 @@ class _Compiler:
         compiler = self._nodes.get(type(node))
         if compiler is None:
             raise _refused(node)
-        found = compiler(node)
-        return found.negated() if node.args.get("negate") else found
+        condition = compiler(node)
+        return condition.negated() if node.args.get("negate") else condition
 
     def _chain(
         self, node: exp.Expression, kind: type[exp.Expression], make: type[All | AnyOf]
@@ -185,8 +185,8 @@ class _Compiler:
         if not (isinstance(inner, exp.Literal) and inner.is_string):
             return _NOTHING
         if isinstance(node, exp.Cast):
-            wanted = node.args["to"].sql("sqlite").upper()
-            if not wanted.startswith(("DATE", "TIMESTAMP")):
+            kind = node.args["to"].sql("sqlite").upper()
+            if not kind.startswith(("DATE", "TIMESTAMP")):
                 return _NOTHING
         return inner.this
 
@@ -267,14 +267,14 @@ class _Compiler:
 
     def _is(self, node: exp.Expression) -> Condition:
         _plain(node, "this", "expression")
-        wanted = node.args["expression"]
-        negative = isinstance(wanted, exp.Not)
-        wanted = wanted.this if negative else wanted
+        operand = node.args["expression"]
+        negative = isinstance(operand, exp.Not)
+        operand = operand.this if negative else operand
         column = self._column(node.this)
-        if column is None or not isinstance(wanted, (exp.Null, exp.Boolean)):
+        if column is None or not isinstance(operand, (exp.Null, exp.Boolean)):
             raise _refused(node)
-        found = self._same(column, self._literal(wanted))
-        return found.negated() if negative else found
+        condition = self._same(column, self._literal(operand))
+        return condition.negated() if negative else condition
 
     def _null_safe(self, node: exp.Expression) -> Condition:
         _plain(node, "this", "expression")
@@ -303,8 +303,8 @@ class _Compiler:
             or len(escape) != 1
         ):
             raise _refused(node, "ESCAPE takes one character")
-        found = self._like(node.this, escape)
-        return found.negated() if node.this.args.get("negate") else found
+        condition = self._like(node.this, escape)
+        return condition.negated() if node.this.args.get("negate") else condition
 
     def _like(self, node: exp.Expression, escape: str | None) -> Condition:
         _plain(node, "this", "expression", "negate")

@@ -30,17 +30,17 @@ __all__ = ["ArrowFormat"]
 _MAGIC = b"ARROW1"
 
 
-def _is_file(opened: pa.NativeFile) -> bool:
-    start = opened.read(len(_MAGIC))
-    opened.seek(0)
+def _is_file(stream: pa.NativeFile) -> bool:
+    start = stream.read(len(_MAGIC))
+    stream.seek(0)
     return bool(start == _MAGIC)
 
 
-def _open(opened: pa.NativeFile, columns: list[int] | None = None) -> Any:
+def _open(stream: pa.NativeFile, columns: list[int] | None = None) -> Any:
     options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=columns)
-    if _is_file(opened):
-        return pa.ipc.open_file(opened, options=options)
-    return pa.ipc.open_stream(opened, options=options)
+    if _is_file(stream):
+        return pa.ipc.open_file(stream, options=options)
+    return pa.ipc.open_stream(stream, options=options)
 
 
 def _readable(schema: pa.Schema) -> pa.Schema:
@@ -50,30 +50,30 @@ def _readable(schema: pa.Schema) -> pa.Schema:
 class ArrowFormat(Format):
     name = "arrow"
 
-    def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
-        with _open(opened) as reader:
+    def schema(self, stream: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
+        with _open(stream) as reader:
             return _readable(check_types(reader.schema, path))
 
-    def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
-        if not _is_file(opened):
+    def pieces(self, stream: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
+        if not _is_file(stream):
             return [Piece({}, None, cut.size)]
-        with _open(opened) as reader:
+        with _open(stream) as reader:
             return even_pieces("batches", reader.num_record_batches, cut.size, cut.target)
 
     def batches(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+        self, stream: pa.NativeFile, path: str, params: Mapping[str, Any], request: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
-        with _open(opened) as reader:
-            there = check_types(reader.schema, path)
-        have, readable = there.names, _readable(there)
-        opened.seek(0)
-        names = pick(wanted, have)
+        with _open(stream) as reader:
+            schema = check_types(reader.schema, path)
+        have, readable = schema.names, _readable(schema)
+        stream.seek(0)
+        names = pick(request, have)
         columns = [have.index(name) for name in names]
 
         def ready(batch: pa.RecordBatch) -> pa.RecordBatch:
-            return renamed(checked(batch, wanted, names, readable, decoded=False), names)
+            return renamed(checked(batch, request, names, readable, decoded=False), names)
 
-        with _open(opened, sorted(columns)) as reader:
+        with _open(stream, sorted(columns)) as reader:
             if isinstance(reader, pa.ipc.RecordBatchFileReader):
                 for number in range(*params.get("batches", (0, reader.num_record_batches))):
                     yield ready(reader.get_batch(number))

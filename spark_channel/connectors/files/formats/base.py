@@ -126,18 +126,18 @@ class Format(ABC):
     refusal: ClassVar[str]
 
     @abstractmethod
-    def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
+    def schema(self, stream: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         """The columns of one file. `multi_line`: it is known to hold line ends in values."""
 
     @abstractmethod
-    def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
+    def pieces(self, stream: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         """The file in pieces of about `cut.target` bytes; without those that `cut.condition` rules out."""
 
     @abstractmethod
     def batches(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+        self, stream: pa.NativeFile, path: str, params: Mapping[str, Any], request: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
-        """The batches of one piece, before `condition`: the wanted columns that the file has, named as in `wanted`."""
+        """The batches of one piece, before `condition`: the wanted columns that the file has, named as in `request`."""
 
     @abstractmethod
     def carries(self, kind: pa.DataType) -> bool:
@@ -168,20 +168,20 @@ class Format(ABC):
 
 def batch_rows(fetch: FetchSize, rows: int | None, nbytes: int | None) -> int:
     """Rows of a batch, from the limit and the mean size of a row (`nbytes` / `rows`)."""
-    found = min(fetch.rows or BATCH_ROWS, BATCH_ROWS)
+    row_count = min(fetch.rows or BATCH_ROWS, BATCH_ROWS)
     if rows and nbytes:
-        found = min(found, (fetch.nbytes or BATCH_BYTES) * rows // nbytes)
-    return max(1, found)
+        row_count = min(row_count, (fetch.nbytes or BATCH_BYTES) * rows // nbytes)
+    return max(1, row_count)
 
 
-def pick(wanted: ReadRequest, have: Sequence[str]) -> dict[str, str]:
+def pick(request: ReadRequest, have: Sequence[str]) -> dict[str, str]:
     """The names of a file's columns that are wanted -> their names in the source.
 
     At least one, since rows without a column could not be counted. All columns of the source are matched: one of them
     that is not wanted may be the one that the file has.
     """
-    matched = match_names(wanted.all.names, have, wanted.shown)
-    names = {matched[name]: name for name in wanted.schema.names if name in matched}
+    matched = match_names(request.all.names, have, request.shown)
+    names = {matched[name]: name for name in request.schema.names if name in matched}
     return names or {name: name for name in have[:1]}
 
 

@@ -164,13 +164,13 @@ class CsvFormat(TextFormat):
     refusal = "cannot be carried by CSV; cast it to text, or write another format"
 
     def sample(
-        self, opened: pa.NativeFile, path: str, options: CsvReadOptions
+        self, stream: pa.NativeFile, path: str, options: CsvReadOptions
     ) -> tuple[pa.Schema, Dialect]:
         """Names from the header or `_c0`, ...; types from the first `sampleBytes` (null: not known).
 
         Where the options do not say it, the sample shows whether quoted values hold line ends.
         """
-        file = TextFile(opened, path, path, options)
+        file = TextFile(stream, path, path, options)
         file.head()
         syntax = CsvSyntax.of(options, multi_line=False)
         is_known = options.multi_line is not None
@@ -182,7 +182,7 @@ class CsvFormat(TextFormat):
                 syntax, is_known = CsvSyntax.of(options, syntax.spans_lines(data[:lines])), True
             return syntax.boundary(file)(data, at_end)
 
-        taken = 0
+        nbytes = 0
         names: list[str] | None = None
         sample = b""
         for block in file.blocks(0, None, lambda: options.sample_bytes, boundary):
@@ -192,8 +192,8 @@ class CsvFormat(TextFormat):
                 if names is None:
                     continue
             sample += data
-            taken += len(block.data)
-            if taken >= options.sample_bytes:
+            nbytes += len(block.data)
+            if nbytes >= options.sample_bytes:
                 break
         dialect = {"multi_line": True} if syntax.multi_line else {}
         if names is None:
@@ -207,19 +207,19 @@ class CsvFormat(TextFormat):
     def _first_row(self, head: bytes, options: CsvReadOptions) -> int | None:
         syntax = CsvSyntax.of(options, multi_line=False)
         cleaned = syntax.clean(head)
-        names, rest = syntax.names(cleaned)
+        names, body = syntax.names(cleaned)
         if names is None:
             return None
-        lines = cleaned[: len(cleaned) - len(rest)].splitlines()
+        lines = cleaned[: len(cleaned) - len(body)].splitlines()
         return sum(map(len, head.splitlines(keepends=True)[: len(lines)]))
 
     def _spans_lines(self, options: CsvReadOptions) -> bool:
         return bool(options.multi_line)
 
     def batches(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+        self, stream: pa.NativeFile, path: str, params: Mapping[str, Any], request: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
-        return CsvBlocks(opened, path, params, wanted).batches()
+        return CsvBlocks(stream, path, params, request).batches()
 
     def carries(self, kind: pa.DataType) -> bool:
         return has_text_form(kind) or bool(pa.types.is_time(kind))
@@ -248,10 +248,10 @@ def _refuse_other_separator(path: str, header: str, sample: bytes, quote: str) -
     for separator in (";", "\t", "|"):
         count = header.count(separator)
         if count and rows and all(line.count(separator.encode()) == count for line in rows):
-            shown = "\\t" if separator == "\t" else separator
+            sep = "\\t" if separator == "\t" else separator
             raise SourceError(
-                f"{path} has one column {header!r} when split at ',', and each row holds '{shown}' {count} times: set "
-                f"option sep='{shown}', or sep=',' if it is one column"
+                f"{path} has one column {header!r} when split at ',', and each row holds '{sep}' {count} times: set "
+                f"option sep='{sep}', or sep=',' if it is one column"
             )
 
 
@@ -261,7 +261,7 @@ def _infer(
     if not sample.strip(b"\r\n"):
         return pa.schema([(name, pa.null()) for name in names])
 
-    def parsed(**more: Any) -> pa.Table:
+    def parsed(**settings: Any) -> pa.Table:
         # A malformed row is the read's to report, with its place.
         return pacsv.read_csv(
             csv_buffer(sample),
@@ -269,7 +269,7 @@ def _infer(
                 column_names=names, use_threads=False, block_size=len(sample) + 4
             ),
             parse_options=syntax.parse_options(invalid_row_handler=lambda _: "skip"),
-            convert_options=syntax.convert_options(check_utf8=False, **more),
+            convert_options=syntax.convert_options(check_utf8=False, **settings),
         )
 
     table = parsed(timestamp_parsers=[pacsv.ISO8601])

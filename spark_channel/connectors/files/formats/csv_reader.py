@@ -84,14 +84,14 @@ class CsvSyntax:
             invalid_row_handler=invalid_row_handler,
         )
 
-    def convert_options(self, **more: Any) -> pacsv.ConvertOptions:
+    def convert_options(self, **settings: Any) -> pacsv.ConvertOptions:
         return pacsv.ConvertOptions(
             null_values=list(self.nulls),
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
             strings_can_be_null=True,
             quoted_strings_can_be_null=self.quoted_nulls,
-            **more,
+            **settings,
         )
 
     def boundary(self, file: TextFile) -> Boundary:
@@ -116,8 +116,8 @@ class CsvSyntax:
         one_line, several = replace(self, multi_line=False), replace(self, multi_line=True)
         if one_line.is_regular(data) or all(map(one_line.is_whole, one_line.records(data))):
             return False
-        found = list(several.records(data, partial=False))
-        return all(map(several.is_whole, found)) and not all(map(one_line.is_whole, found))
+        records = list(several.records(data, partial=False))
+        return all(map(several.is_whole, records)) and not all(map(one_line.is_whole, records))
 
     def check(self, data: bytes, rows: int) -> None:
         """Refuse `data`, of which Arrow's parser made `rows`, if a quote is not closed where it must be.
@@ -169,8 +169,8 @@ class CsvSyntax:
         if not data.endswith((b"\n", b"\r")):
             data += b"\n"
         pattern = rf"(?s)\A(?:{self._record(strict=True, possessive='')})*\z"
-        found = pc.match_substring_regex(pa.array([data], pa.large_binary()), pattern)
-        return bool(found[0].as_py())
+        matches = pc.match_substring_regex(pa.array([data], pa.large_binary()), pattern)
+        return bool(matches[0].as_py())
 
     @cached_property
     def _strict(self) -> "re.Pattern[bytes]":
@@ -215,19 +215,19 @@ class CsvSyntax:
 
     @property
     def _blanks(self) -> str:
-        return "".join(each for each in " \t" if each != self.sep)
+        return "".join(blank for blank in " \t" if blank != self.sep)
 
     def _without_blanks(self, data: bytes) -> bytes:
         """Without the blanks around values; those inside of quotes stay."""
         if self._around is None or not self._has_edge(data):
             return data
-        return self._around.sub(lambda found: found.group(1) or b"", data)
+        return self._around.sub(lambda match: match.group(1) or b"", data)
 
     def _has_edge(self, data: bytes) -> bool:
         """Whether `_edge` is somewhere: looks for two bytes take a sixth of its search, which stops at every byte."""
         left, right = self.trims
-        blanks = [each.encode() for each in self._blanks]
-        ends = [bytes([each]) for each in (*self.sep.encode(), *b"\r\n")]
+        blanks = [blank.encode() for blank in self._blanks]
+        ends = [bytes([character]) for character in (*self.sep.encode(), *b"\r\n")]
         return any(
             (left and (data.startswith(blank) or any(end + blank in data for end in ends)))
             or (right and (data.endswith(blank) or any(blank + end in data for end in ends)))
@@ -256,7 +256,7 @@ class CsvSyntax:
         inside = rb"[^%b%b%b]++|%b%b" % (q, escape, line_ends, q, q)
         if escape:
             inside += rb"|%b." % escape
-        before, after = (rb"[%b]*+" % self._blanks.encode() if each else b"" for each in self.trims)
+        before, after = (rb"[%b]*+" % self._blanks.encode() if trim else b"" for trim in self.trims)
         quoted = rb"(?:\A|(?<=[%b\r\n]))%b(%b(?:%b)*+%b)%b(?=[%b\r\n]|\Z)" % (
             *(sep, before, q, inside, q, after, sep),
         )
@@ -293,7 +293,8 @@ class CsvSyntax:
             if escape not in match.group(1):
                 return match.group(0)
             inner = pair.sub(
-                lambda found: quote * 2 if found.group(1) == quote else escape, match.group(1)
+                lambda quote_match: quote * 2 if quote_match.group(1) == quote else escape,
+                match.group(1),
             )
             return quote + inner + quote
 
@@ -304,75 +305,75 @@ class CsvSyntax:
         """The syntax of cleaned data."""
         return replace(self, escape="", comment="", trims=(False, False))
 
-    def names(self, data: bytes, shown: str | None = None) -> tuple[list[str] | None, bytes]:
+    def names(self, data: bytes, label: str | None = None) -> tuple[list[str] | None, bytes]:
         """The column names that cleaned data from a file's start gives, and the data after the header.
 
-        None: only blank lines so far. `shown`: the file, if names that cannot be read are an error.
+        None: only blank lines so far. `label`: the file, if names that cannot be read are an error.
 
         Raises:
             SourceError: a quote in the first record is not closed. UnicodeDecodeError: the names are no UTF-8.
         """
         if self.skip_header:
-            return self._names_by_order(data, shown)
-        line, rest = 1, data
+            return self._names_by_order(data, label)
+        line, body = 1, data
         for record in self.cleaned.records(data):
             if record.strip(b"\r\n"):
                 break
-            line, rest = line + 1, rest[len(record) :]
+            line, body = line + 1, body[len(record) :]
         else:
             return None, b""
-        if shown is not None and not self.cleaned.is_whole(record):
-            raise SourceError(f"{shown}, line {line}: {self.why_not_whole(record)}")
-        if shown is not None and self.header:
+        if label is not None and not self.cleaned.is_whole(record):
+            raise SourceError(f"{label}, line {line}: {self.why_not_whole(record)}")
+        if label is not None and self.header:
             record.decode("utf-8")  # `values` would only replace what is none
         values = self.values(record) if self.cleaned.is_whole(record) else []
         if not self.header:
-            return [f"_c{number}" for number in range(max(len(values), self.least))], rest
+            return [f"_c{number}" for number in range(max(len(values), self.least))], body
         names = [value or f"_c{number}" for number, value in enumerate(values)]
-        return names, rest[len(record) :]
+        return names, body[len(record) :]
 
-    def _names_by_order(self, data: bytes, shown: str | None) -> tuple[list[str] | None, bytes]:
+    def _names_by_order(self, data: bytes, label: str | None) -> tuple[list[str] | None, bytes]:
         """As `names`; the skipped line gives the names if it has one for each value of the first row."""
         line = (data.splitlines(keepends=True) or [b""])[0]
         if not line.endswith((b"\n", b"\r")):
             return (None, b"") if not line else (self._distinct(line, None), b"")
-        names, rest = replace(self, skip_header=False).names(data[len(line) :], shown)
-        return self._distinct(line, names), rest
+        names, body = replace(self, skip_header=False).names(data[len(line) :], label)
+        return self._distinct(line, names), body
 
     def _distinct(self, line: bytes, names: list[str] | None) -> list[str] | None:
         values = self.values(line) if line.strip() and self.cleaned.is_whole(line) else []
-        given = [value for value in values if value]
-        wanted = len(values) if names is None else len(names)
-        if len({value.lower() for value in given}) == wanted:
-            return given or None
+        names_given = [value for value in values if value]
+        columns = len(values) if names is None else len(names)
+        if len({value.lower() for value in names_given}) == columns:
+            return names_given or None
         return names if names is not None else [f"_c{n}" for n in range(len(values))] or None
 
     def why_not_whole(self, record: bytes) -> str:
         """The fault of a cleaned record that is not whole, and what to do."""
         lines = record.strip(b"\r\n").splitlines()
-        shown = cut_text(lines[0])
+        first_line = cut_text(lines[0])
         if not self.multi_line:
             fix = "; if values in quotes hold line ends, set option multiLine=true"
-            what = f"a quote is not closed on its line: {shown}"
+            fault = f"a quote is not closed on its line: {first_line}"
         elif self.cleaned.is_open(record):
-            fix, what = (
+            fix, fault = (
                 "",
-                f"a quote is never closed, and the row that it opens in begins: {shown}",
+                f"a quote is never closed, and the row that it opens in begins: {first_line}",
             )
         else:
             fix = f"; if a quote is part of a value, write it as {self.quote}{self.quote}"
-            what = (
+            fault = (
                 f"text follows a closing quote in a row of {len(lines)} lines, so a quote before it was not closed. "
-                f"The row begins: {shown}"
+                f"The row begins: {first_line}"
             )
         if self.escape.encode() in record and self.escape not in ("", self.quote):
             fix += f"; if {self.escape} is an ordinary character, set option escape={self.quote}"
-        return what + fix
+        return fault + fix
 
     def fields(self, record: bytes) -> list[bytes]:
         """The values of one whole record, as they are written."""
         body = record.rstrip(b"\r\n")
-        return [found[0] for found in self._field.finditer(body)] if body else []
+        return [match[0] for match in self._field.finditer(body)] if body else []
 
     @cached_property
     def _field(self) -> "re.Pattern[bytes]":
@@ -402,8 +403,8 @@ class CsvSyntax:
                 null_values=[],
             ),
         )
-        found = [column[0].as_py() if len(column) else None for column in table.columns]
-        return [None if value is None else value.decode("utf-8", "replace") for value in found]
+        values = [column[0].as_py() if len(column) else None for column in table.columns]
+        return [None if value is None else value.decode("utf-8", "replace") for value in values]
 
 
 def csv_buffer(data: bytes) -> pa.BufferReader:
@@ -418,8 +419,8 @@ def csv_buffer(data: bytes) -> pa.BufferReader:
 
 
 def cut_text(record: bytes) -> str:
-    shown = record.decode("utf-8", "replace").rstrip("\r\n")
-    return shown if len(shown) <= 200 else shown[:197] + "..."
+    text = record.decode("utf-8", "replace").rstrip("\r\n")
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 _MARK = "\ufeff".encode()
@@ -433,9 +434,9 @@ class CsvBlocks(TextBlocks):
     _options: CsvReadOptions
 
     def __init__(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+        self, stream: pa.NativeFile, path: str, params: Mapping[str, Any], request: ReadRequest
     ) -> None:
-        super().__init__(opened, path, params, wanted)
+        super().__init__(stream, path, params, request)
         self._syntax = CsvSyntax.of(self._options, bool(params.get("multi_line")))
         self._names: list[str] = []
         self._numbers_are_plain = self._wanted.inferred
@@ -449,12 +450,12 @@ class CsvBlocks(TextBlocks):
             data = self._syntax.clean(block.data)
             skipped = 0
             if not started:
-                names, rest = self._syntax.names(data, self._wanted.shown)
+                names, body = self._syntax.names(data, self._wanted.shown)
                 if names is None:
                     continue
                 self._names = self._bind(names if self._syntax.header else None, len(names))
-                skipped = data[: len(data) - len(rest)].count(self._file.newline)
-                data, started = rest, True
+                skipped = data[: len(data) - len(body)].count(self._file.newline)
+                data, started = body, True
             if data.strip(b"\r\n"):
                 yield from self._convert(data, Block(block.data, block.line + skipped))
 
@@ -479,12 +480,12 @@ class CsvBlocks(TextBlocks):
         names = {spelled: name for name, spelled in matched.items()}
         bound = [names.get(name, name) for name in header]
         missing = [name for name in self._wanted.schema.names if name not in bound]
-        more = [name for name in bound if name not in all_names] if self._wanted.strict else []
-        if not missing and not more:
+        extra = [name for name in bound if name not in all_names] if self._wanted.strict else []
+        if not missing and not extra:
             return bound
         if not missing:
             raise SourceError(
-                f"{self._wanted.shown} has column {more[0]!r}, which the first file of the source does not have. Give "
+                f"{self._wanted.shown} has column {extra[0]!r}, which the first file of the source does not have. Give "
                 "a schema, or name the columns to read with option 'columns'"
             )
         if (
@@ -516,32 +517,36 @@ class CsvBlocks(TextBlocks):
 
     def _as_wide(self, record: bytes) -> bytes:
         """The record with a value for each column, if it has the least number of values."""
-        wanted, syntax = len(self._names), self._syntax
+        width, syntax = len(self._names), self._syntax
         separators = record.count(syntax.sep.encode())
-        if separators + 1 == wanted or not record.strip(b"\r\n"):
+        if separators + 1 == width or not record.strip(b"\r\n"):
             return record
         if not syntax.cleaned.is_whole(record):
             return record
         fields = syntax.fields(record)
-        if len(fields) == wanted or len(fields) < syntax.least:
+        if len(fields) == width or len(fields) < syntax.least:
             return record
-        more = [b""] * (wanted - len(fields))
-        return syntax.sep.encode().join([*fields[:wanted], *more]) + b"\n"
+        empty_values = [b""] * (width - len(fields))
+        return syntax.sep.encode().join([*fields[:width], *empty_values]) + b"\n"
 
     def _parse(self, data: bytes, columns: list[str] | None = None) -> pa.Table:
         """Raises pa.ArrowInvalid when a row has too few values, or one does not fit its type."""
-        wanted = {field.name: field.type for field in self._wanted.schema}
+        column_types = {field.name: field.type for field in self._wanted.schema}
         # Without a column a row could not be counted.
-        columns = columns or list(wanted) or self._names[:1]
-        text = {name: needs_text(wanted[name], self._options) for name in columns if name in wanted}
+        columns = columns or list(column_types) or self._names[:1]
+        text = {
+            name: needs_text(column_types[name], self._options)
+            for name in columns
+            if name in column_types
+        }
         suspect = self._wanted.inferred and may_hold_changed(data)
         numbers = {
             name
             for name, is_text in text.items()
-            if suspect and self._numbers_are_plain and is_number(wanted[name]) and not is_text
+            if suspect and self._numbers_are_plain and is_number(column_types[name]) and not is_text
         }
         types = {
-            name: pa.string() if text.get(name, True) or name in numbers else wanted[name]
+            name: pa.string() if text.get(name, True) or name in numbers else column_types[name]
             for name in columns
         }
         table = pacsv.read_csv(
@@ -555,8 +560,10 @@ class CsvBlocks(TextBlocks):
             ),
         )
         self._syntax.cleaned.check(data, table.num_rows)
-        found = {name: plain_numbers(table.column(name), wanted[name]) for name in numbers}
-        if any(column is None for column in found.values()):
+        numbers_by_name = {
+            name: plain_numbers(table.column(name), column_types[name]) for name in numbers
+        }
+        if any(column is None for column in numbers_by_name.values()):
             # Blanks around a number, or one that does not fit: Arrow's parser decides, for the other blocks too.
             self._numbers_are_plain = False
             return self._parse(data, columns)
@@ -565,13 +572,13 @@ class CsvBlocks(TextBlocks):
                 # Arrow's parser makes decimals of more digits than their type has.
                 column.validate(full=True)
         for number, name in enumerate(columns):
-            if name in wanted and pa.types.is_string(table.schema.field(number).type):
+            if name in column_types and pa.types.is_string(table.schema.field(number).type):
                 column = table.column(number)
                 if text[name]:
-                    column = from_text(column.combine_chunks(), wanted[name], self._options)
-                elif name in found:
-                    column = found[name]
-                table = table.set_column(number, pa.field(name, wanted[name]), column)
+                    column = from_text(column.combine_chunks(), column_types[name], self._options)
+                elif name in numbers_by_name:
+                    column = numbers_by_name[name]
+                table = table.set_column(number, pa.field(name, column_types[name]), column)
         if self._wanted.inferred:
             self._refuse_changed(data, table, suspect=suspect and not numbers)
         return table
@@ -627,14 +634,14 @@ class CsvBlocks(TextBlocks):
             return
         try:
             yield from self._parse(b"".join(records)).to_batches()
-        except pa.ArrowInvalid as why:
+        except pa.ArrowInvalid as error:
             if len(records) == 1:
                 if self._syntax.multi_line and self._syntax.cleaned.is_open(records[0]):
                     # It is unknown which rows its value swallows.
                     reason = self._syntax.why_not_whole(records[0])
-                    raise SourceError(f"{self._wanted.shown}: {reason}") from why
+                    raise SourceError(f"{self._wanted.shown}: {reason}") from error
                 if self._options.mode == "MARK":
-                    yield self._marked(records[0], why)
+                    yield self._marked(records[0], error)
                 else:
                     self._dropped += 1
                 return
@@ -671,7 +678,7 @@ class CsvBlocks(TextBlocks):
         return SourceError(f"{self._wanted.shown}, line {line}: {self._reason(record, error)}")
 
     def _reason(self, record: bytes, error: pa.ArrowInvalid) -> str:
-        shown = cut_text(record)
+        text = cut_text(record)
         if not self._syntax.cleaned.is_whole(record):
             return self._syntax.why_not_whole(record)
         try:
@@ -679,7 +686,7 @@ class CsvBlocks(TextBlocks):
         except pa.ArrowInvalid:
             values = []
         if len(values) != len(self._names):
-            return f"{len(values)} values for {len(self._names)} columns: {shown}"
+            return f"{len(values)} values for {len(self._names)} columns: {text}"
         for field in self._wanted.schema:
             try:
                 self._parse(record, [field.name])
@@ -691,6 +698,6 @@ class CsvBlocks(TextBlocks):
                 value = values[self._names.index(field.name)]
                 return (
                     f"column {field.name!r} ({field.type}) cannot hold {value!r}; give another type in a schema, "
-                    f"or set nullValue or mode=DROPMALFORMED. The row: {shown}"
+                    f"or set nullValue or mode=DROPMALFORMED. The row: {text}"
                 )
-        return f"{error}: {shown}"
+        return f"{error}: {text}"

@@ -165,8 +165,8 @@ class JsonEncoder(Encoder):
         ends = pc.cumulative_sum(pc.coalesce(lengths, pa.scalar(0, lengths.type))).cast(pa.int64())
         offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
         joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), _text(","))
-        made = _joined(_text(start), joined, _text(end))
-        return pc.if_else(pc.is_valid(values), made, pa.scalar(None, _TEXT))
+        joined_list = _joined(_text(start), joined, _text(end))
+        return pc.if_else(pc.is_valid(values), joined_list, pa.scalar(None, _TEXT))
 
     def _quoted(self, values: pa.Array) -> pa.Array:
         if pc.any(pc.match_substring_regex(values, '[\\\\"\\x00-\\x1f]')).as_py():
@@ -200,10 +200,10 @@ class JsonFormat(TextFormat):
     refusal = "cannot be carried by JSON; cast it to text, or write Parquet"
 
     def sample(
-        self, opened: pa.NativeFile, path: str, options: JsonReadOptions
+        self, stream: pa.NativeFile, path: str, options: JsonReadOptions
     ) -> tuple[pa.Schema, Dialect]:
         """Fields in the order in which they appear, typed from the first `sampleBytes`."""
-        file = TextFile(opened, path, path, options)
+        file = TextFile(stream, path, path, options)
         if file.head().removeprefix(BOM).lstrip().startswith(b"["):  # which may be one long line
             raise _not_lines(path, "is one JSON array", "'.[]'")
         sample = b""
@@ -219,9 +219,9 @@ class JsonFormat(TextFormat):
         if (
             not len(schema)
             and options.mode == "FAILFAST"
-            and (why := why_no_objects(sample.splitlines()))
+            and (fault := why_no_objects(sample.splitlines()))
         ):
-            line, error = why
+            line, error = fault
             raise SourceError(f"{path}, line {line + 1}: {error.reason}") from error.cause
         # Times are text in JSON, and stay it unless `inferTimestamp` says otherwise.
         time = pa.timestamp("us") if options.infer_timestamp else pa.string()
@@ -232,9 +232,9 @@ class JsonFormat(TextFormat):
         return pa.schema([map_leaves(field, as_written) for field in schema]), {}
 
     def batches(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+        self, stream: pa.NativeFile, path: str, params: Mapping[str, Any], request: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
-        return JsonBlocks(opened, path, params, wanted).batches()
+        return JsonBlocks(stream, path, params, request).batches()
 
     def carries(self, kind: pa.DataType) -> bool:
         types = pa.types
@@ -253,9 +253,9 @@ class JsonFormat(TextFormat):
         return {name: getattr(options, name) for name in names}
 
 
-def _not_lines(path: str, what: str, jq: str) -> SourceError:
+def _not_lines(path: str, problem: str, jq: str) -> SourceError:
     return SourceError(
-        f"{path} {what}, and this reads JSON lines: one object in each line. Convert it, for one with jq -c "
+        f"{path} {problem}, and this reads JSON lines: one object in each line. Convert it, for one with jq -c "
         f"{jq} {path}; or read it with spark.read.json(path, multiLine=True), and throttle that"
     )
 
@@ -285,16 +285,16 @@ def _infer(sample: bytes) -> pa.Schema:
     if nests_deeply(lines) or not _is_utf8(sample):
         return infer_lines(lines)
     try:
-        found = pajson.read_json(
+        schema = pajson.read_json(
             pa.BufferReader(sample),
             read_options=pajson.ReadOptions(use_threads=False, block_size=len(sample) + 1),
         ).schema
     except pa.ArrowInvalid:
         return infer_lines(lines)
     if not LONG_NUMBER.search(sample):
-        return pa.schema([map_leaves(field, _small) for field in found])
+        return pa.schema([map_leaves(field, _small) for field in schema])
     exact = infer_lines(lines)
-    times = {field.name: field.type for field in found if pa.types.is_timestamp(field.type)}
+    times = {field.name: field.type for field in schema if pa.types.is_timestamp(field.type)}
     return pa.schema([field.with_type(times.get(field.name, field.type)) for field in exact])
 
 

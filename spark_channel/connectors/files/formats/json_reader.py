@@ -66,8 +66,8 @@ def rounded_numbers(data: bytes, doubles: Collection[bytes]) -> bool:
 
     `doubles` are in lower case.
     """
-    for found in LONG_NUMBER.finditer(data):
-        name, number = found.groups()
+    for match in LONG_NUMBER.finditer(data):
+        name, number = match.groups()
         if (name is None or b"\\" in name or _lower(name) in doubles) and not keeps(
             number.decode()
         ):
@@ -117,13 +117,13 @@ def _has_line_of(size: int, data: bytes, newline: bytes) -> bool:
 
 def _levels(line: bytes) -> int:
     """An upper bound: brackets that close nothing, in a line that is not JSON, count as none."""
-    found = most = 0
+    depth = most = 0
     for byte in _TEXT.sub(b"", line):
         if byte in b"[{":
-            found += 1
-            most = max(most, found)
+            depth += 1
+            most = max(most, depth)
         elif byte in b"]}":
-            found = max(0, found - 1)
+            depth = max(0, depth - 1)
     return most
 
 
@@ -140,8 +140,8 @@ class LineError:
 
 
 def _shown(text: bytes) -> str:
-    shown = text.decode("utf-8", "replace")
-    return shown if len(shown) <= 200 else shown[:197] + "..."
+    text_shown = text.decode("utf-8", "replace")
+    return text_shown if len(text_shown) <= 200 else text_shown[:197] + "..."
 
 
 def _object_in(text: bytes, parse: Callable[[str], Any] = parsed) -> dict[str, Any] | LineError:
@@ -179,23 +179,27 @@ def why_no_objects(lines: Iterable[bytes]) -> tuple[int, LineError] | None:
     for number, line in enumerate(lines):
         if text := line.strip():
             has_other = has_other or text != b"null"
-            found = _object_in(text)
-            if not isinstance(found, LineError):
+            outcome = _object_in(text)
+            if not isinstance(outcome, LineError):
                 return None
-            first = first or (number, found)
+            first = first or (number, outcome)
     return first if has_other else None
 
 
 def parse_lines(
-    lines: list[bytes], wanted: ReadRequest, options: JsonReadOptions
+    lines: list[bytes], request: ReadRequest, options: JsonReadOptions
 ) -> Iterator[tuple[int, list[Any] | LineError]]:
     """(number of the line, its values in the order of the schema, or why not); blank lines are left out."""
-    as_double = _kept_float if wanted.inferred else _float
+    as_double = _kept_float if request.inferred else _float
     converters = [
-        (field.name, field.type, _converter(field.type, options, as_double, closed=wanted.inferred))
-        for field in wanted.schema
+        (
+            field.name,
+            field.type,
+            _converter(field.type, options, as_double, closed=request.inferred),
+        )
+        for field in request.schema
     ]
-    names = _Spelling(wanted.all.names)
+    names = _Spelling(request.all.names)
     for number, line in enumerate(lines):
         text = line.strip()
         if not text:
@@ -209,7 +213,7 @@ def parse_lines(
         except SchemaError as error:
             yield number, LineError(f"{error}: {_shown(text)}", error)
             continue
-        if wanted.strict and (unknown := row.keys() - spelled.values()):
+        if request.strict and (unknown := row.keys() - spelled.values()):
             yield number, LineError(f"{_not_sampled(unknown)}: {_shown(text)}", None)
             continue
         values: list[Any] = []
@@ -316,19 +320,21 @@ def _converter(
         names = _Spelling(name for name, _ in inner)
 
         def as_struct(value: object) -> dict[str, Any]:
-            found = _dict(value)
-            spelled = names.of(found)
-            if closed and (unknown := found.keys() - spelled.values()):
+            members = _dict(value)
+            spelled = names.of(members)
+            if closed and (unknown := members.keys() - spelled.values()):
                 raise UnknownFieldError(_not_sampled(unknown))
-            return {name: convert(found.get(spelled.get(name, name))) for name, convert in inner}
+            return {name: convert(members.get(spelled.get(name, name))) for name, convert in inner}
 
         return as_struct
     if types.is_map(kind):
         item, key = _optional(inside(kind.item_type)), inside(kind.key_type)
-        return lambda value: [(key(name), item(found)) for name, found in _dict(value).items()]
+        return lambda value: [
+            (key(name), item(item_value)) for name, item_value in _dict(value).items()
+        ]
     if types.is_list(kind) or types.is_large_list(kind):
         element = _optional(inside(kind.value_type))
-        return lambda value: [element(found) for found in _list(value)]
+        return lambda value: [element(item) for item in _list(value)]
     if types.is_boolean(kind):
         return _boolean
     if types.is_integer(kind):
@@ -363,12 +369,12 @@ def _time_converter(kind: pa.DataType, options: JsonReadOptions) -> Callable[[An
     def as_time(value: object) -> object:
         if not (isinstance(value, str) and _ISO_TIME.fullmatch(value) and value > _YEAR_1):
             return by_arrow(value)
-        found = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(value)
         if kind.tz is None:
-            return found if found.tzinfo is None else by_arrow(value)
-        if found.tzinfo is None:
-            return found.replace(tzinfo=UTC) if options.time_zone == "UTC" else by_arrow(value)
-        return found
+            return moment if moment.tzinfo is None else by_arrow(value)
+        if moment.tzinfo is None:
+            return moment.replace(tzinfo=UTC) if options.time_zone == "UTC" else by_arrow(value)
+        return moment
 
     if pa.types.is_date32(kind) and options.date_format is None:
         return as_date
@@ -421,12 +427,12 @@ def _float(value: object) -> float:
 
 def _kept_float(value: object) -> float:
     """Raises ValueError for a number that a double would round."""
-    made = _float(value)
+    number = _float(value)
     if isinstance(value, int | Decimal) and not (
-        math.isfinite(made) and Decimal(repr(made)) == value
+        math.isfinite(number) and Decimal(repr(number)) == value
     ):
         raise ValueError("a double does not hold it exactly; give another type in a schema")
-    return made
+    return number
 
 
 def _decimal(value: object) -> Decimal:
@@ -459,21 +465,21 @@ class JsonBlocks(TextBlocks):
     _options: JsonReadOptions
 
     def __init__(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+        self, stream: pa.NativeFile, path: str, params: Mapping[str, Any], request: ReadRequest
     ) -> None:
-        super().__init__(opened, path, params, wanted)
-        self._closed = wanted.strict or (wanted.inferred and _has_structs(wanted.schema))
+        super().__init__(stream, path, params, request)
+        self._closed = request.strict or (request.inferred and _has_structs(request.schema))
         """A field that the sample did not have is an error, also inside a column."""
         # Arrow's parser refuses or ignores unknown fields everywhere: to see those inside, it gets all columns.
         self._wire = _wire_schema(
-            wanted.all if self._closed and not wanted.strict else wanted.schema
+            request.all if self._closed and not request.strict else request.schema
         )
-        self._decimals = any(pa.types.is_decimal(kind) for _, _, kind in walk_types(wanted.schema))
+        self._decimals = any(pa.types.is_decimal(kind) for _, _, kind in walk_types(request.schema))
         self._doubles = {
-            _lower(name.encode()) for field in wanted.schema for name in _double_names(field)
+            _lower(name.encode()) for field in request.schema for name in _double_names(field)
         }
-        self._names = _names_in(wanted.all)
-        self._spelled = {name: name for name in wanted.all.names}
+        self._names = _names_in(request.all)
+        self._spelled = {name: name for name in request.all.names}
         """How the lines of the last block spelled the columns."""
 
     def _batches(self) -> Iterator[pa.RecordBatch]:

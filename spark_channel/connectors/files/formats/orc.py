@@ -48,41 +48,41 @@ class OrcFormat(Format):
     name = "orc"
     refusal = "cannot be carried by ORC; cast it first"
 
-    def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
-        return _readable(check_types(orc.ORCFile(opened).schema, path))
+    def schema(self, stream: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
+        return _readable(check_types(orc.ORCFile(stream).schema, path))
 
-    def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
-        file = orc.ORCFile(opened)
+    def pieces(self, stream: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
+        file = orc.ORCFile(stream)
         return even_pieces("stripes", file.nstripes, cut.size, cut.target, file.nrows)
 
     def batches(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+        self, stream: pa.NativeFile, path: str, params: Mapping[str, Any], request: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
-        footer = read_footer(opened)
-        file = orc.ORCFile(opened)
+        footer = read_footer(stream)
+        file = orc.ORCFile(stream)
         schema = check_types(file.schema, path)
         readable = _readable(schema)
-        names = pick(wanted, readable.names)
+        names = pick(request, readable.names)
         columns = list(names)
         if footer is not None:
-            _check_times(schema, columns, footer.times, wanted.shown)
+            _check_times(schema, columns, footer.times, request.shown)
         for number in range(*params.get("stripes", (0, file.nstripes))):
             # The library takes a name with a dot for a path, and finds another column or none.
             dotted = any("." in name for name in columns)
             batch = picked(
-                file.read_stripe(number, None if dotted else columns), columns, wanted.shown
+                file.read_stripe(number, None if dotted else columns), columns, request.shown
             )
             if footer is not None and batch.num_rows != footer.rows[number]:
                 raise SourceError(
-                    f"{wanted.shown}: stripe {number + 1} has {batch.num_rows} rows, and the footer says "
+                    f"{request.shown}: stripe {number + 1} has {batch.num_rows} rows, and the footer says "
                     f"{footer.rows[number]}. The file is damaged; write it again"
                 )
             if any(_has_instants(schema.field(n).type, readable.field(n).type) for n in columns):
-                zone = "not known" if footer is None else footer.zone(opened, number)
-                batch = _instants(batch, readable, zone, wanted.shown)
-            batch = checked(batch, wanted, names, readable, decoded=True)
+                zone = "not known" if footer is None else footer.zone(stream, number)
+                batch = _instants(batch, readable, zone, request.shown)
+            batch = checked(batch, request, names, readable, decoded=True)
             if footer is None or footer.julian:
-                batch = _JULIAN.rebased(batch, wanted.shown)
+                batch = _JULIAN.rebased(batch, request.shown)
             yield renamed(batch, names)
 
     def carries(self, kind: pa.DataType) -> bool:
@@ -219,9 +219,9 @@ def _check_range(name: str, values: pa.Array) -> None:
     """Arrow's ORC reader holds times in 64-bit nanoseconds: 1677 to 2262. Spark's takes old days for Julian ones, and
     fails at parts of a second before 1970 as Arrow writes them."""
     if not pa.types.is_timestamp(values.type):
-        if (found := first_julian(values)) is not None:
+        if (date := first_julian(values)) is not None:
             raise TargetError(
-                f"column {name!r} holds the date {found}, which Spark reads from ORC files as another day: before "
+                f"column {name!r} holds the date {date}, which Spark reads from ORC files as another day: before "
                 "1582-10-15 it counts by the Julian calendar. Write Parquet, or cast the column to text"
             )
         return
@@ -246,15 +246,15 @@ def _check_range(name: str, values: pa.Array) -> None:
         seconds = pc.floor_temporal(values, unit="second")
         parted = pc.and_(pc.not_equal(values, seconds), pc.less(seconds, _EPOCH.cast(values.type)))
         if pc.any(parted).as_py():
-            found = pc.min(values.filter(parted))
+            date = pc.min(values.filter(parted))
             raise TargetError(
-                f"column {name!r} holds {found}, a part of a second before 1970: Spark cannot read ORC files with such "
+                f"column {name!r} holds {date}, a part of a second before 1970: Spark cannot read ORC files with such "
                 "times from Arrow's writer. Write Parquet, or cast the column to text"
             )
 
 
 def _check_times(
-    schema: pa.Schema, columns: list[str], times: Mapping[int, tuple[int, int]], shown: str
+    schema: pa.Schema, columns: list[str], times: Mapping[int, tuple[int, int]], label: str
 ) -> None:
     """Old versions of pyarrow let times overflow that are not within 64-bit nanoseconds."""
     number = 1
@@ -263,7 +263,7 @@ def _check_times(
         edges = [edge for column in range(number, end) for edge in times.get(column, ())]
         if field.name in columns and any(abs(edge) // 1000 >= _LIMIT_SECONDS for edge in edges):
             raise SourceError(
-                f"{shown}: column {field.name!r} holds a time outside of 1677-09-21 to 2262-04-11, which Arrow's "
+                f"{label}: column {field.name!r} holds a time outside of 1677-09-21 to 2262-04-11, which Arrow's "
                 "reader of ORC cannot hold. Leave it out with option 'columns', or write the file again as Parquet"
             )
         number = end
@@ -301,34 +301,34 @@ def _readable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([map_leaves(field, as_read) for field in schema])
 
 
-def _instants(batch: pa.RecordBatch, readable: pa.Schema, zone: str, shown: str) -> pa.RecordBatch:
+def _instants(batch: pa.RecordBatch, readable: pa.Schema, zone: str, label: str) -> pa.RecordBatch:
     """The batch with Spark's instants in UTC: the file has them as local times of its writer's zone."""
     if zone in UTC:
         return batch
     columns = []
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
-        kind, wanted = values.type, readable.field(name).type
-        if pa.types.is_timestamp(kind) and kind.tz is None and wanted.tz:
+        kind, column_type = values.type, readable.field(name).type
+        if pa.types.is_timestamp(kind) and kind.tz is None and column_type.tz:
             try:
                 values = pc.assume_timezone(values, zone).cast(pa.timestamp("ns", "UTC"))
             except (pa.ArrowException, ValueError, OSError) as error:
                 raise SourceError(
-                    f"{shown}: column {name!r} holds a time that is not one certain instant in the zone {zone!r}, in "
+                    f"{label}: column {name!r} holds a time that is not one certain instant in the zone {zone!r}, in "
                     f"which Spark wrote it: {error}. Write the file again as Parquet"
                 ) from error
-        elif pa.types.is_nested(kind) and _has_instants(kind, wanted):
+        elif pa.types.is_nested(kind) and _has_instants(kind, column_type):
             raise SourceError(
-                f"{shown}: column {name!r} ({kind}) holds times of the zone {zone!r}, which are read in columns, and "
+                f"{label}: column {name!r} ({kind}) holds times of the zone {zone!r}, which are read in columns, and "
                 "not inside others. Write the file again as Parquet"
             )
         columns.append(values)
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _has_instants(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    pairs = zip(inner_types("", kind), inner_types("", wanted), strict=True)
+def _has_instants(kind: pa.DataType, readable: pa.DataType) -> bool:
+    pairs = zip(inner_types("", kind), inner_types("", readable), strict=True)
     return any(
-        pa.types.is_timestamp(there) and not there.tz and here.tz for (_, there), (_, here) in pairs
+        pa.types.is_timestamp(inner) and not inner.tz and here.tz for (_, inner), (_, here) in pairs
     )
 
 
@@ -353,14 +353,14 @@ class OrcFooter:
     _footers: tuple[tuple[int, int], ...]
     _codec: int
 
-    def zone(self, opened: pa.NativeFile, stripe: int) -> str:
+    def zone(self, stream: pa.NativeFile, stripe: int) -> str:
         """Where the times of a stripe were local when they were written; "" = not said.
 
         Raises:
             ValueError: damaged.
         """
         with _damage():
-            data = _at(opened, *self._footers[stripe])
+            data = _at(stream, *self._footers[stripe])
             return str(_fields(_plain(data, self._codec)).get(3, [b""])[0], "utf-8")
 
 
@@ -372,22 +372,22 @@ def _damage() -> Iterator[None]:
         raise ValueError(f"its footer cannot be read: {error}") from error
 
 
-def read_footer(opened: pa.NativeFile) -> OrcFooter | None:
-    """None = it is compressed by LZO, which Arrow and Python lack. Leaves `opened` at its start.
+def read_footer(stream: pa.NativeFile) -> OrcFooter | None:
+    """None = it is compressed by LZO, which Arrow and Python lack. Leaves `stream` at its start.
 
     Raises:
         ValueError: damaged.
     """
     with _damage():
-        size = opened.size()
-        tail = _at(opened, max(0, size - _TAIL), min(size, _TAIL))
+        size = stream.size()
+        tail = _at(stream, max(0, size - _TAIL), min(size, _TAIL))
         last = len(tail) - 1
         script = _fields(tail[last - tail[-1] : last])
         length, codec = _first(script, 1), _first(script, 2)
         if codec == _LZO:
-            opened.seek(0)
+            stream.seek(0)
             return None
-        data = _at(opened, size - 1 - tail[-1] - length, length)
+        data = _at(stream, size - 1 - tail[-1] - length, length)
         footer = _fields(_plain(data, codec))
         rows, footers = [], []
         for raw in footer.get(3, []):
@@ -395,7 +395,7 @@ def read_footer(opened: pa.NativeFile) -> OrcFooter | None:
             offset, index, data_length, foot, count = (_first(stripe, n) for n in range(1, 6))
             rows.append(count)
             footers.append((offset + index + data_length, foot))
-        opened.seek(0)
+        stream.seek(0)
     # Before files named their calendar, there was Java's writer alone, and Hive's old calendar.
     calendar, writer = _first(footer, 11), _first(footer, 9)
     julian = calendar == _JULIAN_CALENDAR or (not calendar and writer == _JAVA_WRITER)
@@ -403,20 +403,23 @@ def read_footer(opened: pa.NativeFile) -> OrcFooter | None:
 
 
 def _times(statistics: list[bytes]) -> dict[int, tuple[int, int]]:
-    found = {}
+    edges_by_column = {}
     for number, raw in enumerate(statistics):
-        for each in _fields(raw).get(9, []):
-            edges = _fields(each)
+        for message in _fields(raw).get(9, []):
+            edges = _fields(message)
             low, high = (edges.get(utc) or edges.get(local) for utc, local in ((3, 1), (4, 2)))
             if low and high:
                 # Signed numbers have their sign in the lowest bit.
-                found[number] = (low[0] >> 1) ^ -(low[0] & 1), (high[0] >> 1) ^ -(high[0] & 1)
-    return found
+                edges_by_column[number] = (
+                    (low[0] >> 1) ^ -(low[0] & 1),
+                    (high[0] >> 1) ^ -(high[0] & 1),
+                )
+    return edges_by_column
 
 
-def _at(opened: pa.NativeFile, offset: int, length: int) -> bytes:
-    opened.seek(offset)
-    return bytes(opened.read(length))
+def _at(stream: pa.NativeFile, offset: int, length: int) -> bytes:
+    stream.seek(offset)
+    return bytes(stream.read(length))
 
 
 def _first(fields: dict[int, list[Any]], number: int) -> int:
@@ -428,14 +431,14 @@ def _plain(data: bytes, codec: int) -> bytes:
     if codec == 0:
         return data
     parts = []
-    at, left = 0, _MOST
+    at, remaining = 0, _MOST
     while at < len(data):
         head = int.from_bytes(data[at : at + 3], "little")
         chunk = data[at + 3 : at + 3 + (head >> 1)]
         at += 3 + (head >> 1)
-        parts.append(chunk if head & 1 else _decompressed(chunk, codec, left))
-        left -= len(parts[-1])
-        if left < 0:
+        parts.append(chunk if head & 1 else _decompressed(chunk, codec, remaining))
+        remaining -= len(parts[-1])
+        if remaining < 0:
             raise OSError(f"it unpacks to more than {_MOST} bytes")
     return b"".join(parts)
 
@@ -444,10 +447,10 @@ def _decompressed(chunk: bytes, codec: int, most: int) -> bytes:
     """The bytes of a chunk; if they are more than `most`, `most + 1` or more of them."""
     if codec == 1:
         unpacking = zlib.decompressobj(-15)
-        found = unpacking.decompress(chunk, most + 1)
-        if not unpacking.eof and len(found) <= most:
+        plain = unpacking.decompress(chunk, most + 1)
+        if not unpacking.eof and len(plain) <= most:
             raise zlib.error("it is cut off")
-        return found
+        return plain
     if codec == _ZSTD:
         return bytes(pa.CompressedInputStream(pa.BufferReader(chunk), "zstd").read(most + 1))
     if codec == _SNAPPY:
@@ -462,46 +465,46 @@ def _decompressed(chunk: bytes, codec: int, most: int) -> bytes:
 
 def _unpacked(chunk: bytes, most: int) -> bytes:
     """A block of LZ4, which does not say its size, as Arrow's codec would have to know it."""
-    made = bytearray()
+    plain = bytearray()
     at = 0
-    while at < len(chunk) and len(made) <= most:
+    while at < len(chunk) and len(plain) <= most:
         token = chunk[at]
         length, at = _length(chunk, at + 1, token >> 4)
-        made += chunk[at : at + length]
+        plain += chunk[at : at + length]
         at += length
         if at >= len(chunk):
             break
         distance = int.from_bytes(chunk[at : at + 2], "little")
         length, at = _length(chunk, at + 2, token & 15)
-        for _ in range(min(length + 4, most + 1 - len(made))):
-            made.append(made[-distance])
-    return bytes(made)
+        for _ in range(min(length + 4, most + 1 - len(plain))):
+            plain.append(plain[-distance])
+    return bytes(plain)
 
 
 def _length(chunk: bytes, at: int, length: int) -> tuple[int, int]:
-    more = 255 if length == 15 else 0
-    while more == 255:
-        more = chunk[at]
-        length += more
+    part = 255 if length == 15 else 0
+    while part == 255:
+        part = chunk[at]
+        length += part
         at += 1
     return length, at
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
     """(a number in base 128 at `at`, where it ends)."""
-    found = shift = 0
+    number = shift = 0
     while True:
         byte = data[at]
         at += 1
-        found |= (byte & 127) << shift
+        number |= (byte & 127) << shift
         if byte < 128:
-            return found, at
+            return number, at
         shift += 7
 
 
 def _fields(data: bytes) -> dict[int, list[Any]]:
     """The fields of a message of protobuf, by their numbers."""
-    found: dict[int, list[Any]] = {}
+    fields: dict[int, list[Any]] = {}
     at = 0
     while at < len(data):
         tag, at = _number(data, at)
@@ -518,5 +521,5 @@ def _fields(data: bytes) -> dict[int, list[Any]]:
                 length = {1: 8, 5: 4}[kind]
             value = data[at : at + length]
             at += length
-        found.setdefault(number, []).append(value)
-    return found
+        fields.setdefault(number, []).append(value)
+    return fields

@@ -50,7 +50,7 @@ __all__ = [
 class RowGroupEncoder(Encoder):
     """Gathers batches into row groups: one has at most `group_rows` rows, and ends once it has `group_bytes` of Arrow.
 
-    `in_file` is the schema in the file, if it is another one than that of the rows. `more` is for
+    `in_file` is the schema in the file, if it is another one than that of the rows. `options` is for
     `pyarrow.parquet.ParquetWriter`.
     """
 
@@ -62,7 +62,7 @@ class RowGroupEncoder(Encoder):
         group_bytes: int,
         *,
         in_file: pa.Schema | None = None,
-        **more: Any,
+        **options: Any,
     ) -> None:
         self._schema, self._in_file = schema, in_file or schema
         self._group_rows, self._group_bytes = group_rows, group_bytes
@@ -70,17 +70,17 @@ class RowGroupEncoder(Encoder):
         self._rows = 0
         self.held_bytes = 0
         """Arrow bytes of the row group that is being gathered."""
-        self._open = partial(pq.ParquetWriter, sink, self._in_file, version="2.6", **more)
+        self._open = partial(pq.ParquetWriter, sink, self._in_file, version="2.6", **options)
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         start = 0
         while start < batch.num_rows:
-            taken = batch.slice(start, self._group_rows - self._rows)
-            start += taken.num_rows
-            self._held.append(taken)
-            self._rows += taken.num_rows
-            self.held_bytes += taken.nbytes
+            rows = batch.slice(start, self._group_rows - self._rows)
+            start += rows.num_rows
+            self._held.append(rows)
+            self._rows += rows.num_rows
+            self.held_bytes += rows.nbytes
             if self._rows >= self._group_rows or self.held_bytes >= self._group_bytes:
                 self._write_group()
 
@@ -151,8 +151,8 @@ def _leaves(schema: pa.Schema) -> list[tuple[str, bool]]:
     """The leaf columns of a file: the path of each, and whether it is floating-point."""
     sink = pa.BufferOutputStream()
     pq.write_metadata(schema, sink)
-    found = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
-    leaves = [found.column(number) for number in range(len(found))]
+    parquet_schema = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    leaves = [parquet_schema.column(number) for number in range(len(parquet_schema))]
     return [(leaf.path, leaf.physical_type in _FLOATING) for leaf in leaves]
 
 
@@ -188,11 +188,11 @@ class ParquetFormat(Format):
     name = "parquet"
     refusal = "has no counterpart in Parquet; cast it first"
 
-    def _open(self, opened: pa.NativeFile, *, keyed: bool = False) -> pq.ParquetFile:
+    def _open(self, stream: pa.NativeFile, *, keyed: bool = False) -> pq.ParquetFile:
         # With a buffer a column chunk is streamed; without one it is read whole.
         try:
             return pq.ParquetFile(
-                opened,
+                stream,
                 buffer_size=_READ_BUFFER,
                 pre_buffer=False,
                 # Nanoseconds end in the year 2262, and wrap around: findings/arrow-int96-wraps.sh
@@ -209,7 +209,7 @@ class ParquetFormat(Format):
             ) from error
 
     def _open_for(
-        self, opened: pa.NativeFile, condition: Condition | None
+        self, stream: pa.NativeFile, condition: Condition | None
     ) -> tuple[pq.ParquetFile, Condition | None]:
         """The file, and the condition that its statistics may be asked about: none if a column is encrypted.
 
@@ -217,26 +217,26 @@ class ParquetFormat(Format):
         """
         if condition is not None:
             try:
-                return self._open(opened, keyed=True), condition
+                return self._open(stream, keyed=True), condition
             except (OSError, ValueError, pa.ArrowException):
-                opened.seek(0)
-        return self._open(opened), None
+                stream.seek(0)
+        return self._open(stream), None
 
-    def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
-        with closing(self._open(opened)) as file:
+    def schema(self, stream: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
+        with closing(self._open(stream)) as file:
             return _readable(file, path)
 
-    def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
-        file, condition = self._open_for(opened, cut.condition)
+    def pieces(self, stream: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
+        file, condition = self._open_for(stream, cut.condition)
         with closing(file):
-            found = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+            row_groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             # Not the sizes of the columns: encrypted ones have none to ask for.
-            weights = [max(group.total_byte_size, group.num_rows, 0) for group in found]
+            weights = [max(group.total_byte_size, group.num_rows, 0) for group in row_groups]
             total = sum(weights)
             pieces: list[Piece] = []
             groups: list[int] = []
             rows = nbytes = 0
-            for number, (group, weight) in enumerate(zip(found, weights, strict=True)):
+            for number, (group, weight) in enumerate(zip(row_groups, weights, strict=True)):
                 if group.num_rows == 0 or not _may_match(file, number, condition):
                     continue
                 groups.append(number)
@@ -250,32 +250,32 @@ class ParquetFormat(Format):
             return pieces
 
     def batches(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+        self, stream: pa.NativeFile, path: str, params: Mapping[str, Any], request: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
-        file, condition = self._open_for(opened, wanted.condition)
+        file, condition = self._open_for(stream, request.condition)
         with closing(file):
             readable, julian = _readable(file, path), _julian(file)
-            names = pick(wanted, readable.names)
+            names = pick(request, readable.names)
             for number in params.get("groups", range(file.num_row_groups)):
                 if _may_match(file, number, condition):
-                    for batch in _group(file, number, list(names), wanted):
-                        made = checked(batch, wanted, names, readable, decoded=True)
+                    for batch in _group(file, number, list(names), request):
+                        valid = checked(batch, request, names, readable, decoded=True)
                         if julian is not None:
-                            made = julian.rebased(made, wanted.shown)
-                        yield renamed(made, names)
+                            valid = julian.rebased(valid, request.shown)
+                        yield renamed(valid, names)
 
-    def check_times(self, opened: pa.NativeFile, shown: str) -> None:
+    def check_times(self, stream: pa.NativeFile, label: str) -> None:
         """Refuse times of which pyiceberg's reader makes others: it holds those of 96 bits in nanoseconds, cuts
         nanoseconds, and takes each day for a Gregorian one.
 
         Raises:
             SourceError: names the column.
         """
-        with closing(self._open(opened)) as file:
-            there, readable, julian = file.schema_arrow, _readable(file, shown), _julian(file)
+        with closing(self._open(stream)) as file:
+            file_schema, readable, julian = file.schema_arrow, _readable(file, label), _julian(file)
             odd = [
                 field.name
-                for field, plain in zip(there, readable, strict=True)
+                for field, plain in zip(file_schema, readable, strict=True)
                 if julian is not None
                 or not field.type.equals(plain.type)
                 or "[ns" in str(field.type)
@@ -284,16 +284,16 @@ class ParquetFormat(Format):
                 return
             for number in range(file.num_row_groups):
                 for batch in file.iter_batches(row_groups=[number], columns=odd, use_threads=False):
-                    batch = picked(batch, odd, shown)
+                    batch = picked(batch, odd, label)
                     columns = [
                         as_type(values, readable.field(name).type)
                         for name, values in zip(batch.schema.names, batch.columns, strict=True)
                     ]
                     if julian is not None:
-                        julian.check(pa.RecordBatch.from_arrays(columns, names=odd), shown)
+                        julian.check(pa.RecordBatch.from_arrays(columns, names=odd), label)
                     for name, values in zip(odd, columns, strict=True):
                         for leaf in temporal_leaves(values):
-                            _check_nanoseconds(leaf, name, shown)
+                            _check_nanoseconds(leaf, name, label)
 
     def carries(self, kind: pa.DataType) -> bool:
         types = pa.types
@@ -364,10 +364,10 @@ def _readable(file: pq.ParquetFile, path: str) -> pa.Schema:
     return pa.schema([_with_notes(field, map_leaves(field, as_read)) for field in schema])
 
 
-def _with_notes(field: pa.Field, made: pa.Field) -> pa.Field:
+def _with_notes(field: pa.Field, target: pa.Field) -> pa.Field:
     """What a write noted of the column's definition."""
     notes = {name: text for name, text in (field.metadata or {}).items() if name in _NOTES}
-    return made.with_metadata(notes) if notes else made
+    return target.with_metadata(notes) if notes else target
 
 
 _NOTES = (b"comment", KEY_NOTE.encode())
@@ -380,16 +380,16 @@ def _spark_types(file: pq.ParquetFile) -> dict[int, str]:
         columns = {field["name"]: list(_spark_leaves(field["type"])) for field in noted["fields"]}
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
-    found: dict[int, str] = {}
+    types: dict[int, str] = {}
     leaves = leaf_columns(file.schema_arrow)
     first = 0
     for position, name in enumerate(file.schema_arrow.names):
         count = leaves.count(position)
         kinds = columns.get(name, [])
         if len(kinds) == count:
-            found.update(enumerate(kinds, first))
+            types.update(enumerate(kinds, first))
         first += count
-    return found
+    return types
 
 
 def _spark_leaves(kind: Any) -> Iterator[str]:
@@ -433,43 +433,43 @@ def _julian(file: pq.ParquetFile) -> Julian | None:
     return Julian(None if zone is None else zone.decode(errors="replace"), old.__contains__)
 
 
-def _check_nanoseconds(leaf: pa.Array, name: str, shown: str) -> None:
+def _check_nanoseconds(leaf: pa.Array, name: str, label: str) -> None:
     if not pa.types.is_timestamp(leaf.type):
         return
     try:
         leaf.cast(pa.timestamp("ns", leaf.type.tz)).cast(pa.timestamp("us", leaf.type.tz))
     except pa.ArrowInvalid as error:
         raise SourceError(
-            f"{shown}: column {name!r} holds a time outside of 1677-09-21 to 2262-04-11, or of nanoseconds, which "
+            f"{label}: column {name!r} holds a time outside of 1677-09-21 to 2262-04-11, or of nanoseconds, which "
             f"cannot be read from Iceberg tables exactly: {error}. Rewrite the data file with Spark"
         ) from error
 
 
 def _group(
-    file: pq.ParquetFile, number: int, columns: list[str], wanted: ReadRequest
+    file: pq.ParquetFile, number: int, columns: list[str], request: ReadRequest
 ) -> Iterator[pa.RecordBatch]:
     """The batches of a row group: as many rows as the footer says."""
     group = file.metadata.row_group(number)
     rows = 0
     try:
         for batch in file.iter_batches(
-            batch_size=batch_rows(wanted.fetch, group.num_rows, group.total_byte_size),
+            batch_size=batch_rows(request.fetch, group.num_rows, group.total_byte_size),
             row_groups=[number],
             columns=columns,
             use_threads=False,
         ):
             rows += batch.num_rows
-            yield picked(batch, columns, wanted.shown)
+            yield picked(batch, columns, request.shown)
     except OSError as error:
         if not (encrypted := [name for name in columns if _is_encrypted(file, number, name)]):
             raise
         raise SourceError(
-            f"{wanted.shown}: column {encrypted[0]!r} is encrypted, and spark-channel has no keys; read the "
+            f"{request.shown}: column {encrypted[0]!r} is encrypted, and spark-channel has no keys; read the "
             "others with option 'columns', or decrypt the file first"
         ) from error
     if rows != group.num_rows:
         raise SourceError(
-            f"{wanted.shown}: row group {number + 1} has {rows} rows, and the footer says {group.num_rows}. The "
+            f"{request.shown}: row group {number + 1} has {rows} rows, and the footer says {group.num_rows}. The "
             "file is damaged; write it again"
         )
 
@@ -503,10 +503,10 @@ def _no_keys() -> tuple[Any, Any]:
             raise OSError("there are no keys")
 
     factory = encryption.CryptoFactory(NoKeys)
-    made = factory.file_decryption_properties(
+    properties = factory.file_decryption_properties(
         encryption.KmsConnectionConfig(), encryption.DecryptionConfiguration()
     )
-    return factory, made
+    return factory, properties
 
 
 def _may_match(file: pq.ParquetFile, number: int, condition: Condition | None) -> bool:
@@ -519,7 +519,7 @@ def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[
         return {}
     schema, group = file.schema_arrow, file.metadata.row_group(number)
     leaves, noted = file.schema, _spark_types(file)
-    found = {}
+    ranges = {}
     for index, position in enumerate(leaf_columns(schema)[: min(group.num_columns, len(leaves))]):
         name = schema.names[position]
         if name not in columns or pa.types.is_nested(schema.field(position).type):
@@ -543,5 +543,5 @@ def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[
             except (ValueError, TypeError, OverflowError, AttributeError):
                 low = high = None
         nulls = statistics.null_count if statistics.has_null_count else None
-        found[name] = ValueRange(low, high, nulls, group.num_rows)
-    return found
+        ranges[name] = ValueRange(low, high, nulls, group.num_rows)
+    return ranges

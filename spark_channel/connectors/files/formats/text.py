@@ -118,7 +118,7 @@ def is_splittable(path: str, compression: str | None, encoding: str) -> bool:
     )
 
 
-def _of_archive(opened: pa.NativeFile, shown: str) -> Callable[[int], bytes]:
+def _of_archive(stream: pa.NativeFile, label: str) -> Callable[[int], bytes]:
     """Reads the files of a ZIP archive, one after the other.
 
     Raises:
@@ -126,12 +126,12 @@ def _of_archive(opened: pa.NativeFile, shown: str) -> Callable[[int], bytes]:
     """
 
     def parts() -> Iterator[IO[bytes]]:
-        with zipfile.ZipFile(opened) as archive:
+        with zipfile.ZipFile(stream) as archive:
             for entry in archive.infolist():
                 with archive.open(entry) as part:
                     yield part
 
-    left = parts()
+    parts_left = parts()
     part: IO[bytes] | None = None
 
     def read(size: int) -> bytes:
@@ -139,28 +139,28 @@ def _of_archive(opened: pa.NativeFile, shown: str) -> Callable[[int], bytes]:
         try:
             while True:
                 data = b"" if part is None else part.read(size)
-                if data or (part := next(left, None)) is None:
+                if data or (part := next(parts_left, None)) is None:
                     return data
         except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
             raise SourceError(
-                f"{shown} cannot be read as a ZIP archive: {error}. Unpack it, or pack it anew without a password"
+                f"{label} cannot be read as a ZIP archive: {error}. Unpack it, or pack it anew without a password"
             ) from None
 
     return read
 
 
 class TextFile:
-    """One open text file. `opened` is at its start, and closed by its owner."""
+    """One open text file. `stream` is at its start, and closed by its owner."""
 
     def __init__(
-        self, opened: pa.NativeFile, path: str, shown: str, options: TextReadOptions
+        self, stream: pa.NativeFile, path: str, label: str, options: TextReadOptions
     ) -> None:
-        self._opened = opened
+        self._opened = stream
         self._codec = codec_of(path, options.compression)
         self._encoding = options.encoding
         self._raw = _is_utf8(options.encoding) or _is_ascii_superset(options.encoding)
         self._most = options.max_line_bytes
-        self._shown = shown
+        self._shown = label
         self._streams: list[pa.CompressedInputStream] = []
         self.newline = b"\n"
 
@@ -210,9 +210,9 @@ class TextFile:
             raise SourceError(
                 f"{self._shown} is compressed with {codec}, unlike its name says. Set option compression={codec}"
             )
-        for magic, (what, advice) in _OTHER_FORMATS.items():
-            if start.startswith(magic) and not (what == _ZIP and self._codec == "zip"):
-                raise SourceError(f"{self._shown} is {what}, not text. {advice}")
+        for magic, (kind, advice) in _OTHER_FORMATS.items():
+            if start.startswith(magic) and not (kind == _ZIP and self._codec == "zip"):
+                raise SourceError(f"{self._shown} is {kind}, not text. {advice}")
 
     def last_newline(self, data: bytes, at_end: bool) -> int:
         """The boundary of files in which every line is a record."""
@@ -241,14 +241,14 @@ class TextFile:
         first = start == 0
         at_end = False
         while end is None or position < end:
-            wanted = max(1, size())
+            block_bytes = max(1, size())
             cut = 0
             while not cut:
                 if not at_end:
                     # More of a record that is larger than a block: twice as much each time.
-                    missing = max(wanted, len(BOM) if first else 0) - len(pending)
-                    more = min(len(pending), self._most + 1 - len(pending))
-                    chunk = bytes(read(missing if missing > 0 else more))
+                    missing = max(block_bytes, len(BOM) if first else 0) - len(pending)
+                    further = min(len(pending), self._most + 1 - len(pending))
+                    chunk = bytes(read(missing if missing > 0 else further))
                     at_end = not chunk
                     pending += chunk
                 if first and len(pending) < len(BOM) and not at_end:
@@ -279,9 +279,9 @@ class TextFile:
 
     def _next_line(self, read: Callable[[int], bytes], position: int) -> tuple[int, bytes]:
         while chunk := bytes(read(HEAD)):
-            found = chunk.find(self.newline)
-            if found >= 0:
-                return position + found + 1, chunk[found + 1 :]
+            index = chunk.find(self.newline)
+            if index >= 0:
+                return position + index + 1, chunk[index + 1 :]
             position += len(chunk)
         return position, b""
 
@@ -295,10 +295,10 @@ class TextFile:
         if start == 0:
             return 0
         self._opened.seek(0)
-        left, lines = start - 1, 0
-        while left > 0 and (chunk := bytes(self._opened.read(min(left, 1 << 20)))):
+        remaining, lines = start - 1, 0
+        while remaining > 0 and (chunk := bytes(self._opened.read(min(remaining, 1 << 20)))):
             lines += chunk.count(self.newline)
-            left -= len(chunk)
+            remaining -= len(chunk)
         # The line that byte start - 1 lies in is the last one of the range before.
         return lines + 1
 
@@ -313,11 +313,11 @@ class TextBlocks:
     """The assumed bytes of a row, before the first block is read."""
 
     def __init__(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+        self, stream: pa.NativeFile, path: str, params: Mapping[str, Any], request: ReadRequest
     ) -> None:
-        self._options: TextReadOptions = wanted.options
-        self._wanted = wanted
-        self._file = TextFile(opened, path, wanted.shown, self._options)
+        self._options: TextReadOptions = request.options
+        self._wanted = request
+        self._file = TextFile(stream, path, request.shown, self._options)
         if "newline" in params:
             self._file.newline = params["newline"].encode()
         else:
@@ -362,14 +362,14 @@ class TextFormat(Format):
     ending: ClassVar[str]
 
     @abstractmethod
-    def sample(self, opened: pa.NativeFile, path: str, options: Any) -> tuple[pa.Schema, Dialect]:
+    def sample(self, stream: pa.NativeFile, path: str, options: Any) -> tuple[pa.Schema, Dialect]:
         """The columns of one file (see `schema`), and what its first bytes show that the options do not say."""
 
-    def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
-        return self.sample(opened, path, options)[0]
+    def schema(self, stream: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
+        return self.sample(stream, path, options)[0]
 
-    def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
-        file = TextFile(opened, path, path, cut.options)
+    def pieces(self, stream: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
+        file = TextFile(stream, path, path, cut.options)
         head = file.head()
         body = head.removeprefix(BOM)
         first = self._first_row(body, cut.options)
@@ -573,8 +573,8 @@ def compressed(sink: Sink, codec: str, level: int | None) -> tuple[Sink, Callabl
     if codec == "bz2":
         members = _Members(sink, lambda data: bz2.compress(data, level or 9))
     else:
-        found = pa.Codec(codec, compression_level=level)
-        members = _Members(sink, lambda data: bytes(found.compress(data, asbytes=True)))
+        compressor = pa.Codec(codec, compression_level=level)
+        members = _Members(sink, lambda data: bytes(compressor.compress(data, asbytes=True)))
     return members, members.end
 
 
@@ -650,7 +650,7 @@ def _plain_inferred(kind: pa.DataType, _notes: Notes) -> pa.DataType:
     if types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     others = (types.is_null, types.is_time, types.is_duration, types.is_binary)
-    return pa.string() if any(each(kind) for each in others) else kind
+    return pa.string() if any(is_other(kind) for is_other in others) else kind
 
 
 def merge_inferred(one: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -95,11 +95,11 @@ def leaf_columns(schema: pa.Schema) -> list[int]:
 
 def renamed(batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
     """`batch` of a file's columns with their names in the source."""
-    wanted = [names[name] for name in batch.schema.names]
-    return pa.RecordBatch.from_arrays(batch.columns, names=wanted)
+    source_names = [names[name] for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(batch.columns, names=source_names)
 
 
-def picked(batch: pa.RecordBatch, columns: Sequence[str], shown: str) -> pa.RecordBatch:
+def picked(batch: pa.RecordBatch, columns: Sequence[str], label: str) -> pa.RecordBatch:
     """`batch` with these columns. A library that takes a name for a path brings other ones, too, or leaves it out.
 
     Raises:
@@ -108,7 +108,7 @@ def picked(batch: pa.RecordBatch, columns: Sequence[str], shown: str) -> pa.Reco
     missing = [name for name in columns if batch.schema.names.count(name) != 1]
     if missing:
         raise SourceError(
-            f"{shown}: column {missing[0]!r} was asked for and did not come: the file's library takes its name for a "
+            f"{label}: column {missing[0]!r} was asked for and did not come: the file's library takes its name for a "
             "path. Give the column a name without dots where the file is written"
         )
     return batch.select(list(columns))
@@ -186,8 +186,8 @@ def _interval_text(value: tuple[int, int, int] | None) -> str | None:
         return None
     months, days, nanoseconds = value
     sign = "-" if nanoseconds < 0 else ""
-    whole, rest = divmod(abs(nanoseconds), 1_000_000_000)
-    seconds = f"{whole}.{rest:09}".rstrip("0") if rest else str(whole)
+    whole, fraction = divmod(abs(nanoseconds), 1_000_000_000)
+    seconds = f"{whole}.{fraction:09}".rstrip("0") if fraction else str(whole)
     text = (f"{months}M" if months else "") + (f"{days}D" if days else "")
     if nanoseconds or not text:
         text += f"T{sign}{seconds}S"
@@ -225,7 +225,7 @@ def check_types(schema: pa.Schema, path: str) -> pa.Schema:
 
 def checked(
     batch: pa.RecordBatch,
-    wanted: ReadRequest,
+    request: ReadRequest,
     names: Mapping[str, str],
     readable: pa.Schema,
     *,
@@ -239,8 +239,8 @@ def checked(
     Raises:
         SourceError: names the column.
     """
-    as_bytes = {name for name, column in names.items() if _is_bytes(column, wanted.schema)}
-    _check_values(batch, as_bytes, wanted.shown, decoded=decoded)
+    as_bytes = {name for name, column in names.items() if _is_bytes(column, request.schema)}
+    _check_values(batch, as_bytes, request.shown, decoded=decoded)
     columns = []
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         kind = readable.field(name).type
@@ -252,23 +252,23 @@ def checked(
             columns.append(as_type(values, kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SourceError(
-                f"{wanted.shown}: column {name!r} ({values.type}) cannot be read as {kind}: {error}"
+                f"{request.shown}: column {name!r} ({values.type}) cannot be read as {kind}: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def check_values(batch: pa.RecordBatch, wanted: pa.Schema, shown: str, *, decoded: bool) -> None:
+def check_values(batch: pa.RecordBatch, schema: pa.Schema, label: str, *, decoded: bool) -> None:
     """
     Raises:
-        SourceError: text that is not UTF-8 in a column that is not `wanted` as binary, a time that no day has, or
+        SourceError: text that is not UTF-8 in a column that is not `schema` as binary, a time that no day has, or
             offsets that are wrong.
     """
-    as_bytes = {name for name in batch.schema.names if _is_bytes(name, wanted)}
-    _check_values(batch, as_bytes, shown, decoded=decoded)
+    as_bytes = {name for name in batch.schema.names if _is_bytes(name, schema)}
+    _check_values(batch, as_bytes, label, decoded=decoded)
 
 
 def _check_values(
-    batch: pa.RecordBatch, as_bytes: Collection[str], shown: str, *, decoded: bool
+    batch: pa.RecordBatch, as_bytes: Collection[str], label: str, *, decoded: bool
 ) -> None:
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         try:
@@ -281,7 +281,7 @@ def _check_values(
                 else ""
             )
             raise SourceError(
-                f"{shown}: column {name!r} ({values.type}) holds a value that is not valid: {reason}{fix}"
+                f"{label}: column {name!r} ({values.type}) holds a value that is not valid: {reason}{fix}"
             ) from error
 
 
@@ -295,16 +295,16 @@ def _check(values: pa.Array, *, decoded: bool, any_bytes: bool) -> None:
             )
         if any_bytes or _is_ascii(values):
             return
-    elif decoded and not any(each(kind) for each in _VALIDATED):
+    elif decoded and not any(is_kind(kind) for is_kind in _VALIDATED):
         return
     values.validate(full=True)
 
 
-def _is_bytes(name: str, wanted: pa.Schema) -> bool:
-    index = wanted.get_field_index(name)
+def _is_bytes(name: str, schema: pa.Schema) -> bool:
+    index = schema.get_field_index(name)
     if index < 0:
         return False
-    kind = wanted.field(index).type
+    kind = schema.field(index).type
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -331,19 +331,19 @@ class Julian:
     zone: str | None
     holds: Callable[[str], bool]
 
-    def rebased(self, batch: pa.RecordBatch, shown: str) -> pa.RecordBatch:
+    def rebased(self, batch: pa.RecordBatch, label: str) -> pa.RecordBatch:
         """The same dates and times in the Gregorian calendar, as Spark reads them.
 
         Raises:
             SourceError: an old time in another zone than UTC, or an old date inside another value; names the column.
         """
         columns = [
-            self._rebased(values, name, shown) if self.holds(name) else values
+            self._rebased(values, name, label) if self.holds(name) else values
             for name, values in zip(batch.schema.names, batch.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
-    def _rebased(self, values: pa.Array, name: str, shown: str) -> pa.Array:
+    def _rebased(self, values: pa.Array, name: str, label: str) -> pa.Array:
         kind = values.type
         if pa.types.is_date32(kind):
             days = values.view(pa.int32())
@@ -357,7 +357,7 @@ class Julian:
                 return values
             if self.zone not in UTC:
                 raise SourceError(
-                    f"{shown}: column {name!r} holds {pa.scalar(oldest, pa.timestamp('us'))}, a time before 1900 in "
+                    f"{label}: column {name!r} holds {pa.scalar(oldest, pa.timestamp('us'))}, a time before 1900 in "
                     f"the calendar and the zone ({self.zone or 'not known'}) of an old version of Spark or Hive, "
                     "which cannot be converted exactly. Write the file again as Parquet with Spark 3 or later"
                 )
@@ -371,10 +371,10 @@ class Julian:
             )
         if pa.types.is_nested(kind):
             for leaf in temporal_leaves(values):
-                self._check_new(leaf, name, shown)
+                self._check_new(leaf, name, label)
         return values
 
-    def check(self, batch: pa.RecordBatch, shown: str) -> None:
+    def check(self, batch: pa.RecordBatch, label: str) -> None:
         """
         Raises:
             SourceError: a date or time of the Julian calendar; names the column.
@@ -382,12 +382,12 @@ class Julian:
         for name, values in zip(batch.schema.names, batch.columns, strict=True):
             if self.holds(name):
                 for leaf in temporal_leaves(values):
-                    self._check_new(leaf, name, shown)
+                    self._check_new(leaf, name, label)
 
-    def _check_new(self, leaf: pa.Array, name: str, shown: str) -> None:
-        if not self._rebased(leaf, name, shown).equals(leaf):
+    def _check_new(self, leaf: pa.Array, name: str, label: str) -> None:
+        if not self._rebased(leaf, name, label).equals(leaf):
             raise SourceError(
-                f"{shown}: column {name!r} holds {pc.min(leaf)} inside another value, in the Julian calendar of "
+                f"{label}: column {name!r} holds {pc.min(leaf)} inside another value, in the Julian calendar of "
                 "Hive and old versions of Spark. Write the file again as Parquet with Spark 3 or later"
             )
 
@@ -397,8 +397,8 @@ def first_julian(leaf: pa.Array) -> object:
     if not pa.types.is_date32(leaf.type):
         return None
     oldest = pc.min(leaf.view(pa.int32())).as_py()
-    found = oldest is not None and oldest < _FIRST_GREGORIAN
-    return pc.min(leaf).as_py() if found else None
+    is_julian = oldest is not None and oldest < _FIRST_GREGORIAN
+    return pc.min(leaf).as_py() if is_julian else None
 
 
 def temporal_leaves(values: pa.Array) -> list[pa.Array]:
@@ -411,35 +411,35 @@ def text_leaves(values: pa.Array) -> list[pa.Array]:
     return _leaves(values, lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _leaves(values: pa.Array, wanted: Callable[[pa.DataType], bool]) -> list[pa.Array]:
+def _leaves(values: pa.Array, is_wanted: Callable[[pa.DataType], bool]) -> list[pa.Array]:
     kind = values.type
     if pa.types.is_map(kind):
         entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
         values = values.cast(pa.list_(entry))
     if pa.types.is_struct(kind):
-        return [leaf for child in values.flatten() for leaf in _leaves(child, wanted)]
+        return [leaf for child in values.flatten() for leaf in _leaves(child, is_wanted)]
     if pa.types.is_nested(values.type):
-        return _leaves(values.flatten(), wanted)
-    return [values] if wanted(kind) else []
+        return _leaves(values.flatten(), is_wanted)
+    return [values] if is_wanted(kind) else []
 
 
 def _gregorian(days: pa.Int32Array) -> pa.Int32Array:
     """Days since 1970 of the same year, month and day; those before 1582-10-15 are Julian."""
     coded = days.dictionary_encode()
-    made = [
+    gregorian = [
         day if day >= _FIRST_GREGORIAN else _one_gregorian(day)
         for day in coded.dictionary.to_pylist()
     ]
-    return pa.array(made, pa.int32()).take(coded.indices)
+    return pa.array(gregorian, pa.int32()).take(coded.indices)
 
 
 def _one_gregorian(day: int) -> int:
     # Richards' algorithm, from the number of the Julian day.
     count = day + 2_440_588 + 32_082
     years = (4 * count + 3) // 1461
-    rest = count - 1461 * years // 4
-    months = (5 * rest + 2) // 153
+    day_of_cycle = count - 1461 * years // 4
+    months = (5 * day_of_cycle + 2) // 153
     year, month = years - 4800 + months // 10, months + 3 - 12 * (months // 10)
-    of_month = rest - (153 * months + 2) // 5
+    of_month = day_of_cycle - (153 * months + 2) // 5
     # The years 1000, 1100, ... have a 29 February in the Julian calendar alone: Spark makes it 1 March.
     return (date(year, month, 1) + timedelta(of_month) - _EPOCH).days
