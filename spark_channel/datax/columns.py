@@ -138,7 +138,7 @@ _SHIPPED_EXTRA = ("yyyyMMdd",)
 
 def time_patterns(formats: ColumnFormats) -> tuple[str, ...]:
     """The patterns of `common.column` for text that becomes a time, in DataX's order; else DataX's own."""
-    given = {
+    patterns_given = {
         "common.column.datetimeFormat": formats.datetime_format or _SHIPPED["datetime"],
         "common.column.dateFormat": formats.date_format or _SHIPPED["date"],
         "common.column.timeFormat": formats.time_format or _SHIPPED["time"],
@@ -148,7 +148,7 @@ def time_patterns(formats: ColumnFormats) -> tuple[str, ...]:
         },
     }
     patterns = []
-    for path, text in given.items():
+    for path, text in patterns_given.items():
         with at(path):
             patterns.append(strptime_pattern(text))
     return tuple(dict.fromkeys(patterns))
@@ -157,44 +157,44 @@ def time_patterns(formats: ColumnFormats) -> tuple[str, ...]:
 def time_texts(formats: ColumnFormats) -> tuple[str, ...]:
     """The patterns of `common.column` that write timestamps, dates and times of day into text columns."""
     texts = []
-    for what, shipped in _SHIPPED.items():
-        with at(f"common.column.{what}Format"):
-            texts.append(strptime_pattern(getattr(formats, f"{what}_format") or shipped))
+    for kind, shipped in _SHIPPED.items():
+        with at(f"common.column.{kind}Format"):
+            texts.append(strptime_pattern(getattr(formats, f"{kind}_format") or shipped))
     return tuple(texts)
 
 
-def picked_columns(columns: object, place: PluginContext) -> Labelled | None:
+def picked_columns(columns: object, context: PluginContext) -> Labelled | None:
     """The step that a file reader's `column` list means; None = every column as text.
 
     Raises:
         JobFileError: names the column at fault.
     """
-    path = place.key("column")
+    path = context.key("column")
     if is_every_column(columns):
         return None
     if not isinstance(columns, list) or not columns:
         raise refusal(path, columns, 'a list of {"index": 0, "type": "long"}, or ["*"]')
     outputs = []
-    seen: set[int] = set()
-    for number, given in enumerate(columns):
+    indexes: set[int] = set()
+    for number, column_given in enumerate(columns):
         here = f"{path}[{number}]"
-        column = parse_section(PickedColumn, given, here)
-        place.left.extend(f"{here}.{key} (unknown)" for key in column.model_extra or {})
+        column = parse_section(PickedColumn, column_given, here)
+        context.left.extend(f"{here}.{key} (unknown)" for key in column.model_extra or {})
         if (column.index is None) == (column.value is None):
             got = "neither index nor value" if column.index is None else "both index and value"
             raise refused(here, got, "one of them")
         kind = column_type(column.type, f"{here}.type")
         patterns: tuple[str, ...] = ()
         if pa.types.is_timestamp(kind):
-            patterns = time_patterns(place.formats)
+            patterns = time_patterns(context.formats)
             if column.format is not None:
                 with at(f"{here}.format"):
                     patterns = (strptime_pattern(column.format),)
         name = column.name
-        if name is None and (column.index is None or column.index in seen):
+        if name is None and (column.index is None or column.index in indexes):
             name = f"c{number}"
         if column.index is not None:
-            seen.add(column.index)
+            indexes.add(column.index)
         outputs.append(Output(column.index, name, kind, patterns, column.value, exact=True))
     with at(path):
         return Labelled(Select(tuple(outputs)), path)
@@ -225,7 +225,7 @@ def max_index(columns: object) -> int:
     """The largest index of a column list that `picked_columns` has read; -1 = it holds constants alone."""
     assert isinstance(columns, list)
     return max(
-        (int(each.get("index", -1)) for each in columns if each.get("index") is not None),
+        (int(column.get("index", -1)) for column in columns if column.get("index") is not None),
         default=-1,
     )
 
@@ -249,13 +249,13 @@ def text_positions(columns: tuple[NamedColumn, ...]) -> frozenset[int]:
     )
 
 
-def written_columns(columns: tuple[NamedColumn, ...], place: PluginContext) -> Labelled:
+def written_columns(columns: tuple[NamedColumn, ...], context: PluginContext) -> Labelled:
     """The step that gives a file writer's columns their names and Hive types, by position."""
-    path = place.key("column")
+    path = context.key("column")
     outputs = []
     for number, column in enumerate(columns):
         kind = column_type(column.type, f"{path}[{number}].type", hive=True)
-        outputs.append(Output(number, column.name, kind, time_patterns(place.formats)))
+        outputs.append(Output(number, column.name, kind, time_patterns(context.formats)))
     refuse_twice(path, [column.name for column in columns])
     return Labelled(Select(tuple(outputs), exhaustive=True), path)
 
@@ -277,8 +277,8 @@ def with_unique_names(query: str, dialect: str) -> str:
         tree = sqlglot.parse_one(query, read=dialect)
         if not _is_ambiguous(tree, dialect):
             return query
-        made = _with_aliases(query, tree, dialect)
-        return made if _is_same(tree, sqlglot.parse_one(made, read=dialect)) else query
+        aliased = _with_aliases(query, tree, dialect)
+        return aliased if _is_same(tree, sqlglot.parse_one(aliased, read=dialect)) else query
     except (sqlglot.errors.SqlglotError, RecursionError):
         return query
 
@@ -288,7 +288,7 @@ def _is_ambiguous(tree: object, dialect: str) -> bool:
 
     if not isinstance(tree, exp.Select) or tree.is_star:
         return False
-    counted = Counter(_name(each) for each in tree.selects)
+    counted = Counter(_name(select) for select in tree.selects)
     # PostgreSQL names `max(a)` and `max(b)` max; MySQL names them by their texts.
     nameless = counted.pop("", 0)
     return any(count > 1 for count in counted.values()) or (nameless > 1 and dialect == "postgres")
@@ -304,7 +304,7 @@ def _with_aliases(query: str, tree: Any, dialect: str) -> str:
     items = _items(query, dialect)
     if len(items) != len(tree.selects):
         return query
-    seen = {_name(each) for each in tree.selects}
+    names = {_name(select) for select in tree.selects}
     before: set[str] = set()
     edits: list[tuple[int, int, str]] = []
     for number, (tokens, column) in enumerate(zip(items, tree.selects, strict=True)):
@@ -316,11 +316,11 @@ def _with_aliases(query: str, tree: Any, dialect: str) -> str:
         if isinstance(column, exp.Alias):
             last -= 2 if tokens[last - 1].token_type.name == "ALIAS" else 1
         alias = next(
-            made
-            for n in range(number, number + len(seen) + 1)
-            if (made := f"{name or 'c'}_{n}") not in seen
+            free_alias
+            for n in range(number, number + len(names) + 1)
+            if (free_alias := f"{name or 'c'}_{n}") not in names
         )
-        seen.add(alias)
+        names.add(alias)
         written = (
             f'"{alias}"' if dialect == "postgres" else f"`{alias}`" if dialect == "mysql" else alias
         )
@@ -354,14 +354,14 @@ def _items(query: str, dialect: str) -> list[list[Any]]:
 
 def _is_same(one: Any, other: Any) -> bool:
     """Whether the queries differ in the aliases of their columns only."""
-    columns = [[each.unalias() for each in tree.selects] for tree in (one, other)]
-    rest = [tree.copy() for tree in (one, other)]
-    for tree in rest:
+    columns = [[select.unalias() for select in tree.selects] for tree in (one, other)]
+    trees = [tree.copy() for tree in (one, other)]
+    for tree in trees:
         tree.set("expressions", [])
-    names = [_name(each) for each in other.selects]
+    names = [_name(select) for select in other.selects]
     return (
         columns[0] == columns[1]
-        and rest[0] == rest[1]
+        and trees[0] == trees[1]
         and len({n for n in names if n}) == len(names)
     )
 
@@ -426,14 +426,14 @@ def _number(text: str) -> int:
 
 
 def job_transformers(
-    steps: tuple[Step, ...], root: str, left: list[str]
+    steps: tuple[Step, ...], root: str, ineffective: list[str]
 ) -> tuple[Transformer, ...]:
     """The steps of one content; their errors carry their place in the job file.
 
     Raises:
         JobFileError: an unknown transformer, a missing column number, or parameters that make no sense.
     """
-    made = []
+    transformers = []
     for number, step in enumerate(steps):
         path = f"{root}[{number}]"
         if step.name in ("dx_groovy", "dx_fackGroovy"):
@@ -441,7 +441,9 @@ def job_transformers(
         if step.name not in _STEPS:
             raise refusal(f"{path}.name", step.name, "one of " + ", ".join(_STEPS))
         parameter = parse_section(StepParameter, _spread(step.parameter), f"{path}.parameter")
-        left.extend(f"{path}.parameter.{key} (unknown)" for key in parameter.model_extra or {})
+        ineffective.extend(
+            f"{path}.parameter.{key} (unknown)" for key in parameter.model_extra or {}
+        )
         build, takes = _STEPS[step.name]
         paras = f"{path}.parameter.paras"
         if len(parameter.paras) != len(takes):
@@ -453,8 +455,8 @@ def job_transformers(
                 inner = build(parameter.column_index, *parameter.paras)
             except ValueError as error:
                 raise JobFileError(f"{paras} got {error}") from None
-        made.append(Labelled(inner, f"{path} ({step.name})"))
-    return tuple(made)
+        transformers.append(Labelled(inner, f"{path} ({step.name})"))
+    return tuple(transformers)
 
 
 def _spread(parameter: dict[str, Any]) -> dict[str, Any]:

@@ -255,13 +255,13 @@ def parse_parameters(text: str) -> dict[str, str]:
         OptionError: something that is not `-Dname=value`; never shows a value.
     """
     try:
-        given = shlex.split(text)
+        words = shlex.split(text)
     except ValueError as error:
         raise OptionError(
             f"option '-p' takes {_TAKES}: {error}", option="-p", takes=_TAKES
         ) from None
     variables = {}
-    for word in given:
+    for word in words:
         name, equals, value = word.removeprefix("-D").partition("=")
         if not word.startswith("-D") or not equals or _NAME.fullmatch(name) is None:
             raise OptionError(
@@ -323,14 +323,14 @@ class _Length:
     def __init__(self, source: str) -> None:
         self._source, self._count = source, 0
 
-    def add(self, count: int, place: Callable[[], str] | None = None) -> None:
+    def add(self, count: int, path_of: Callable[[], str] | None = None) -> None:
         """
         Raises:
             JobFileError: there are too many; names the place of the text that is one too much.
         """
         self._count += count
         if self._count > _MOST_TEXT:
-            where = self._source if place is None else place()
+            where = self._source if path_of is None else path_of()
             raise JobFileError(
                 f"{where}: the job has more than {_MOST_TEXT >> 20} MiB of text with its variables put in; "
                 "shorten their values ('-p'), or split the job"
@@ -340,7 +340,7 @@ class _Length:
 def _expand(
     text: str,
     variables: Mapping[str, str],
-    place: Callable[[re.Match[str]], str],
+    path_of: Callable[[re.Match[str]], str],
     length: _Length,
     whole: Callable[[], str] | None = None,
 ) -> str:
@@ -351,17 +351,17 @@ def _expand(
             unset.setdefault(match.group(1), match)
     if unset:
         names = list(unset)
-        shown = ", ".join(f"${{{name}}}" for name in names[:_MOST_NAMES])
-        shown += f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        names_shown = ", ".join(f"${{{name}}}" for name in names[:_MOST_NAMES])
+        names_shown += f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         verb = "is" if len(names) == 1 else "are"
         raise JobFileError(
-            f'{place(unset[names[0]])}: {shown} {verb} not set; give -p "-D{names[0]}=..." or '
+            f'{path_of(unset[names[0]])}: {names_shown} {verb} not set; give -p "-D{names[0]}=..." or '
             f"variables={{{names[0]!r}: ...}}. A secret may be given as ${{env:NAME}} or ${{file:PATH}}"
         )
 
     def value(match: re.Match[str]) -> str:
         found = variables.get(match.group(1) or match.group(2), match.group())
-        length.add(len(found), lambda: place(match))
+        length.add(len(found), lambda: path_of(match))
         return found
 
     return _BRACED_OR_BARE.sub(value, text)
@@ -418,23 +418,23 @@ def parse_text(text: str, variables: dict[str, str], source: str) -> Any:
 
 def _blank(match: re.Match[str]) -> str:
     """Strings stay; the rest becomes spaces, so that lines and columns stay what they are."""
-    found = match.group()
-    is_kept = found[0] in "\"'" or match["unclosed"]
-    return found if is_kept else _NOT_NEWLINE.sub(" ", found)
+    piece = match.group()
+    is_kept = piece[0] in "\"'" or match["unclosed"]
+    return piece if is_kept else _NOT_NEWLINE.sub(" ", piece)
 
 
 def _strict(match: re.Match[str]) -> str:
     """A string or a key as JSON writes it; a comma too many as a space."""
-    found = match.group()
+    piece = match.group()
     if match["unclosed"]:
-        return found
+        return piece
     if match["commas"]:
         ends = match.string[match.end() : match.end() + 1] in ("}", "]")
-        last = len(found) if ends else found.rindex(",")
-        return found[:last].replace(",", " ") + found[last:]
-    if found[0] not in "\"'":
-        return f'"{found}"'
-    return f'"{_INSIDE.sub(_escape, found[1:-1])}"'
+        last = len(piece) if ends else piece.rindex(",")
+        return piece[:last].replace(",", " ") + piece[last:]
+    if piece[0] not in "\"'":
+        return f'"{piece}"'
+    return f'"{_INSIDE.sub(_escape, piece[1:-1])}"'
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -76,11 +76,13 @@ def dirty_limit(
     Raises:
         JobFileError: the job allows refused rows, and a target cannot leave one out; or both have a limit.
     """
-    given = settings["max_dirty_rows"] is not None or settings.get("max_dirty_fraction") is not None
+    has_limit = (
+        settings["max_dirty_rows"] is not None or settings.get("max_dirty_fraction") is not None
+    )
     allows = settings["max_dirty_rows"] or settings.get("max_dirty_fraction")
     changed: dict[str, Any] = {}
     for path, end in ends:
-        if end.own_dirty_limit and given:
+        if end.own_dirty_limit and has_limit:
             raise refused(
                 "job.setting.errorLimit",
                 f"a limit, and {path} has another",
@@ -92,7 +94,7 @@ def dirty_limit(
                 "a number of rows that may be refused",
                 f"record 0, or none: {end.endpoint.name} cannot leave rows out: {end.no_dirty_rows}",
             )
-        if end.no_dirty_rows and not given:
+        if end.no_dirty_rows and not has_limit:
             warnings.append(f"{path}: one row that is refused ends the job, and nothing is written")
         if end.own_dirty_limit or end.no_dirty_rows:
             changed = {"max_dirty_rows": 0}  # which an option of the writer may change
@@ -184,12 +186,12 @@ def _plain(data: object, path: str) -> object:
         JobFileError: a key that is not text, or a value that JSON has no word for.
     """
     if isinstance(data, Mapping):
-        made = {}
+        plain = {}
         for key, value in data.items():
             if not isinstance(key, str):
                 raise JobFileError(f"{path or 'job'}: key {key!r} is not text")
-            made[key] = _plain(value, f"{path}.{key}" if path else key)
-        return made
+            plain[key] = _plain(value, f"{path}.{key}" if path else key)
+        return plain
     if isinstance(data, (list, tuple)):
         return [_plain(value, f"{path}[{number}]") for number, value in enumerate(data)]
     if isinstance(data, os.PathLike):
@@ -204,10 +206,12 @@ def _plain(data: object, path: str) -> object:
 def loaded_of(job: JobFile, name: str, all_content: bool, commit: CommitSetting) -> LoadedJob:
     warnings: list[str] = []
     contents = job.job.content
-    left = [text for text in ineffective_keys(job) if all_content or not _of_later_content(text)]
+    ineffective = [
+        text for text in ineffective_keys(job) if all_content or not _of_later_content(text)
+    ]
     if len(contents) > 1 and not all_content:
         others = ", ".join(
-            f"job.content[{n}] ({content.reader.name} to {', '.join(each.name for each in content.writers)})"
+            f"job.content[{n}] ({content.reader.name} to {', '.join(writer.name for writer in content.writers)})"
             for n, content in enumerate(contents[1:], 1)
         )
         warnings.append(
@@ -216,11 +220,11 @@ def loaded_of(job: JobFile, name: str, all_content: bool, commit: CommitSetting)
     settings = settings_of(job, warnings)
     chosen = contents if all_content else contents[:1]
     specs = tuple(
-        _spec(job, content, f"job.content[{number}]", settings, warnings, left, commit)
+        _spec(job, content, f"job.content[{number}]", settings, warnings, ineffective, commit)
         for number, content in enumerate(chosen)
     )
-    if left:
-        warnings.append("without effect: " + "; ".join(dict.fromkeys(left)))
+    if ineffective:
+        warnings.append("without effect: " + "; ".join(dict.fromkeys(ineffective)))
     return LoadedJob(specs, tuple(dict.fromkeys(warnings)), name)
 
 
@@ -285,7 +289,7 @@ def places(
     path: str,
     settings: Mapping[str, Any],
     warnings: list[str],
-    left: list[str],
+    ineffective: list[str],
     commit: CommitSetting,
 ) -> Callable[[str, Plugin], PluginContext]:
     """What gives a plugin of the content at `path` its place."""
@@ -300,7 +304,7 @@ def places(
     def place(half: str, plugin: Plugin) -> PluginContext:
         where = f"{path}.{half}.parameter"
         return PluginContext(
-            where, plugin.name, job.common.column, channels, commit, warnings, left
+            where, plugin.name, job.common.column, channels, commit, warnings, ineffective
         )
 
     return place
@@ -312,14 +316,14 @@ def _spec(
     path: str,
     settings: dict[str, Any],
     warnings: list[str],
-    left: list[str],
+    ineffective: list[str],
     commit: CommitSetting,
 ) -> TransferSpec:
-    place = places(job, path, settings, warnings, left, commit)
+    context_of = places(job, path, settings, warnings, ineffective, commit)
     read = find_plugin(content.reader.name, "reader", f"{path}.reader.name")
-    reader = read(content.reader.parameter, place("reader", content.reader))
-    steps = job_transformers(content.transformer, f"{path}.transformer", left)
-    ends = _writers(content, path, place)
+    reader = read(content.reader.parameter, context_of("reader", content.reader))
+    steps = job_transformers(content.transformer, f"{path}.transformer", ineffective)
+    ends = _writers(content, path, context_of)
     targets = tuple(
         Target(
             end.endpoint,
@@ -352,7 +356,7 @@ def _spec(
         settings = with_end(settings, ends[0][1], ends[0][0])
     settings = {**settings, **dirty_limit(settings, ends, warnings)}
     if commit:
-        more = commit.options(int(path[len("job.content[") : -1]))
+        commit_options = commit.options(int(path[len("job.content[") : -1]))
         for plugin, target in zip(content.writers, targets, strict=True):
             if target.writer.spark_format:
                 raise refused(
@@ -362,8 +366,11 @@ def _spec(
                 )
             settings = {**settings, **_judged_whole(settings, commit, target.writer, warnings)}
         targets = tuple(
-            replace(each, writer=replace(each.writer, options={**each.writer.options, **more}))
-            for each in targets
+            replace(
+                target,
+                writer=replace(target.writer, options={**target.writer.options, **commit_options}),
+            )
+            for target in targets
         )
         first = targets[0]
     several = len(targets) > 1
@@ -380,17 +387,19 @@ def _spec(
 
 
 def _writers(
-    content: Content, path: str, place: Callable[[str, Plugin], PluginContext]
+    content: Content, path: str, context_of: Callable[[str, Plugin], PluginContext]
 ) -> list[tuple[str, ParsedPlugin]]:
     """The writers with the paths of their parameters."""
     if not content.writers:
         raise refusal(f"{path}.writer", [], "a writer, or a list of them")
-    made = []
+    writers = []
     for number, plugin in enumerate(content.writers):
         half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
         write = find_plugin(plugin.name, "writer", f"{path}.{half}.name")
-        made.append((f"{path}.{half}.parameter", write(plugin.parameter, place(half, plugin))))
-    return made
+        writers.append(
+            (f"{path}.{half}.parameter", write(plugin.parameter, context_of(half, plugin)))
+        )
+    return writers
 
 
 # All that keeps a job file from running, not only the first of it. Opens nothing but the file.
@@ -479,11 +488,13 @@ def check_job_file(path: Path, variables: Mapping[str, str]) -> JobFileCheck:
             _look_at_all(data, faults)
     names = ", ".join(f"${{{name}}}" for name in unset.values())
     notes = (f"{names} not set: give -p",) if unset else ()
-    own = [fault for fault in faults.found if not _depends(fault, data, unset)]
-    left = tuple(f"depends on {names}: {fault}" for fault in faults.found if fault not in own)
-    more = loaded.warnings if loaded is not None else ()
-    said = (*notes, *left, *more)
-    return JobFileCheck(loaded, tuple(own), said, tuple(faults.missing), unset)
+    own_faults = [fault for fault in faults.found if not _depends(fault, data, unset)]
+    dependent = tuple(
+        f"depends on {names}: {fault}" for fault in faults.found if fault not in own_faults
+    )
+    warnings = loaded.warnings if loaded is not None else ()
+    remarks = (*notes, *dependent, *warnings)
+    return JobFileCheck(loaded, tuple(own_faults), remarks, tuple(faults.missing), unset)
 
 
 def _look_at_all(data: object, faults: _Faults) -> None:
@@ -503,35 +514,35 @@ def _look_at_all(data: object, faults: _Faults) -> None:
         job = _frame(content)
         if job is None:
             return
-    content, path, left = job.job.content[0], "job.content[0]", list[str]()
+    content, path, ineffective = job.job.content[0], "job.content[0]", list[str]()
     settings = settings_of(job, [])
-    place = places(job, path, settings, [], left, CommitSetting())
+    context_of = places(job, path, settings, [], ineffective, CommitSetting())
     reader = content.reader
     faults.of(
         lambda: find_plugin(reader.name, "reader", f"{path}.reader.name")(
-            reader.parameter, place("reader", reader)
+            reader.parameter, context_of("reader", reader)
         )
     )
     for number, step in enumerate(content.transformer):
-        faults.of(lambda step=step, number=number: _one_step(step, number, path, left))  # type: ignore[misc] # mypy infers no lambda with a default
+        faults.of(lambda step=step, number=number: _one_step(step, number, path, ineffective))  # type: ignore[misc] # mypy infers no lambda with a default
     for number, plugin in enumerate(content.writers):
         half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
         faults.of(
             lambda plugin=plugin, half=half: find_plugin(
                 plugin.name, "writer", f"{path}.{half}.name"
             )(  # type: ignore[misc] # mypy infers no lambda with a default
-                plugin.parameter, place(half, plugin)
+                plugin.parameter, context_of(half, plugin)
             )
         )
 
 
-def _one_step(step: Any, number: int, path: str, left: list[str]) -> None:
+def _one_step(step: Any, number: int, path: str, ineffective: list[str]) -> None:
     """As the step at its own place of the list."""
     try:
-        job_transformers((step,), f"{path}.transformer", left)
+        job_transformers((step,), f"{path}.transformer", ineffective)
     except JobFileError as error:
-        place = f"{path}.transformer[{number}]"
-        raise JobFileError(str(error).replace(f"{path}.transformer[0]", place)) from None
+        step_path = f"{path}.transformer[{number}]"
+        raise JobFileError(str(error).replace(f"{path}.transformer[0]", step_path)) from None
 
 
 def _first_content(data: Any) -> Content | None:
@@ -555,11 +566,11 @@ def _depends(fault: str, data: Any, unset: Iterable[str]) -> bool:
     """Whether the value at the path that a fault names contains a variable that is not set."""
     match = _PATH.match(fault)
     if match is None or data is None:
-        return any(each in fault for each in unset)
+        return any(variable in fault for variable in unset)
     value = data
     for name, number in _PART.findall(match.group()):
         try:
             value = value[name] if name else value[int(number)]
         except (KeyError, IndexError, TypeError):
             break
-    return any(each in str(value) for each in unset)
+    return any(variable in str(value) for variable in unset)

@@ -40,11 +40,11 @@ class CommitSetting:
 
     def options(self, content: int = 0) -> dict[str, Any]:
         """As options of the job; each of several contents has its own name."""
-        made: dict[str, Any] = {} if self.mode is None else {"commit": self.mode}
+        options: dict[str, Any] = {} if self.mode is None else {"commit": self.mode}
         if self.transaction is not None:
             name, version = self.transaction
-            made["txn"] = f"{name}#{content}:{version}" if content else f"{name}:{version}"
-        return made
+            options["txn"] = f"{name}#{content}:{version}" if content else f"{name}:{version}"
+        return options
 
 
 def transaction_of_job(text: str, variables: Mapping[str, Any], option: str) -> tuple[str, int]:
@@ -56,14 +56,12 @@ def transaction_of_job(text: str, variables: Mapping[str, Any], option: str) -> 
     _, colon, _ = text.strip().rpartition(":")
     if not colon:
         name = text.strip()
-        dates = {
-            made for value in variables.values() if (made := parse_day(str(value))) is not None
-        }
+        dates = {day for value in variables.values() if (day := parse_day(str(value))) is not None}
         if name and len(dates) == 1:
             return name, dates.pop()
-        why = "several" if dates else "none"
+        count = "several" if dates else "none"
         raise OptionError(
-            f"option {option!r} got {text!r} without a version, and {why} of the values of -p is a date; it takes "
+            f"option {option!r} got {text!r} without a version, and {count} of the values of -p is a date; it takes "
             f"{_TAKES}",
             option=option,
             got=text,

@@ -41,10 +41,10 @@ def expand_tables(tables: tuple[str, ...], path: str) -> tuple[str, ...]:
 
 
 def _expand(name: str, path: str) -> list[str]:
-    found = _RANGE.fullmatch(name)
-    if found is None:
+    match = _RANGE.fullmatch(name)
+    if match is None:
         return [name]
-    before, first, last, after = found.groups()
+    before, first, last, after = match.groups()
     low, high = sorted((int(first), int(last)))
     if high - low >= _MOST_TABLES:
         raise refusal(path, name, f"at most {_MOST_TABLES} tables")
@@ -142,7 +142,7 @@ def _reason(error: Exception) -> str:
 
 
 def select_statements(
-    columns: tuple[str, ...], where: str | None, dialect: str, place: PluginContext
+    columns: tuple[str, ...], where: str | None, dialect: str, context: PluginContext
 ) -> Callable[[str], str]:
     """A SELECT for each table, of the job's own texts; expressions are named c0, c1, ... by their place.
 
@@ -154,16 +154,16 @@ def select_statements(
     import sqlglot
     from sqlglot import exp
 
-    path = place.key("column")
+    path = context.key("column")
     outputs: list[str] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     for number, text in enumerate(columns):
         if text == "*":
             outputs.append(text)
             continue
         parsed = _parsed(text, dialect, f"{path}[{number}]")
         name = parsed.alias_or_name.lower() if isinstance(parsed, (exp.Column, exp.Alias)) else ""
-        if not name or name in seen:
+        if not name or name in names:
             bare = (
                 parsed.unalias().sql(dialect=dialect)
                 if isinstance(parsed, exp.Alias)
@@ -171,18 +171,18 @@ def select_statements(
             )
             name = f"c{number}"
             text = f"{_closed(bare)} AS {name}"
-        seen.add(name)
+        names.add(name)
         outputs.append(_closed(text.strip()))
-    listed, condition = ", ".join(outputs), ""
+    outputs_text, condition = ", ".join(outputs), ""
     if where is not None:
-        _parsed(where, dialect, place.key("where"))
+        _parsed(where, dialect, context.key("where"))
         condition = f" WHERE {_closed(where)}"
 
     def of_table(table: str) -> str:
         try:
             exp.to_table(table, dialect=dialect)
         except (sqlglot.errors.SqlglotError, ValueError, RecursionError):
-            raise refusal(place.key("table"), table, "a table, or schema.table") from None
-        return f"SELECT {listed} FROM {table}{condition}"  # noqa: S608 - the job's own texts, each parsed
+            raise refusal(context.key("table"), table, "a table, or schema.table") from None
+        return f"SELECT {outputs_text} FROM {table}{condition}"  # noqa: S608 - the job's own texts, each parsed
 
     return of_table

@@ -104,10 +104,10 @@ def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)):
         value = [value]
     try:
-        made = [_text(one) for one in value]
+        texts = [_text(one) for one in value]
     except ValueError:
         raise ValueError(takes) from None
-    return tuple(text for text in made if text.strip())
+    return tuple(text for text in texts if text.strip())
 
 
 _ESCAPED = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(0[0-7]{0,2})|(t))")
@@ -116,10 +116,10 @@ _ESCAPED = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(0[0-7]{0,2})|(
 def _delimiter(value: object) -> str:
     """Job files also name a character by its escape, `\\\\u0001` in JSON."""
     text = _text(value)
-    found = _ESCAPED.fullmatch(text)
-    if found is None:
+    match = _ESCAPED.fullmatch(text)
+    if match is None:
         return text
-    code, short, octal, _ = found.groups()
+    code, short, octal, _ = match.groups()
     hexadecimal = code or short
     return chr(int(hexadecimal, 16)) if hexadecimal else chr(int(octal, 8)) if octal else "\t"
 
@@ -203,14 +203,14 @@ def parse_section(model: type[_S], data: object, root: str) -> _S:
     except ValidationError as error:
         details = error.errors(include_url=False)
     first, *others = (_refusal_of(detail, root) for detail in details)
-    first.others = tuple(dict.fromkeys(str(each) for each in others))
+    first.others = tuple(dict.fromkeys(str(other) for other in others))
     raise first
 
 
 def _refusal_of(detail: Any, root: str) -> JobFileError:
     # The tag of a shape is not part of the path.
     path = (
-        json_path(tuple(each for each in detail["loc"] if each not in (ONE, MANY)), root) or "job"
+        json_path(tuple(step for step in detail["loc"] if step not in (ONE, MANY)), root) or "job"
     )
     if detail["type"] == "missing":
         return JobFileError(f"{path} is missing")
@@ -236,17 +236,17 @@ def _standard(detail: Any) -> str:
 def refusal(path: str, got: object, takes: str) -> JobFileError:
     """`path` got something else than it takes. Secrets, and what is inside objects, are not shown."""
     if isinstance(got, dict):
-        seen = "an object"
+        got_text = "an object"
     elif isinstance(got, (list, tuple)):
-        seen = "a list" if got else "an empty list"
+        got_text = "a list" if got else "an empty list"
     elif got is None:
-        seen = "null"
+        got_text = "null"
     else:
         # The keys of other tools' job files are typed nowhere: a name that sounds like a secret's is taken for one.
         text = MASK if is_secret_name(path.rsplit(".", 1)[-1]) else mask_text(str(got))
         text = shortened(text, 60)
-        seen = repr(text) if isinstance(got, str) else text
-    return refused(path, seen, takes)
+        got_text = repr(text) if isinstance(got, str) else text
+    return refused(path, got_text, takes)
 
 
 def refuse_twice(path: str, names: Sequence[str]) -> None:
@@ -261,9 +261,9 @@ def refuse_twice(path: str, names: Sequence[str]) -> None:
             raise refused(path, f"{name!r} twice, at [{first}] and [{number}]", "each name once")
 
 
-def refused(path: str, seen: str, takes: str) -> JobFileError:
-    """`path` got what `seen` describes."""
-    return JobFileError(f"{path} got {seen}; it takes {takes}")
+def refused(path: str, got_text: str, takes: str) -> JobFileError:
+    """`path` got what `got_text` describes."""
+    return JobFileError(f"{path} got {got_text}; it takes {takes}")
 
 
 def ineffective_keys(section: JobSection, path: str = "") -> Iterator[str]:
@@ -272,30 +272,30 @@ def ineffective_keys(section: JobSection, path: str = "") -> Iterator[str]:
     Raises:
         JobFileError: a key whose meaning cannot be kept.
     """
-    known = {
+    sections = {
         field.alias or name: getattr(section, name)
         for name, field in type(section).model_fields.items()
     }
     for key in section.model_extra or {}:
-        place = f"{path}.{key}" if path else key
+        key_path = f"{path}.{key}" if path else key
         if key in section.refused:
-            raise JobFileError(f"{place} is not supported: {section.refused[key]}")
+            raise JobFileError(f"{key_path} is not supported: {section.refused[key]}")
         if key.startswith("*"):
             raise JobFileError(
-                f"{place} is encrypted by DataX and cannot be read here; "
+                f"{key_path} is encrypted by DataX and cannot be read here; "
                 f"give {key[1:]!r} as ${{env:NAME}} or ${{file:PATH}}"
             )
-        yield f"{place} ({section.ignored.get(key) or _unknown(key, [*known, *section.ignored])})"
-    for key, value in known.items():
-        place = f"{path}.{key}" if path else key
+        yield f"{key_path} ({section.ignored.get(key) or _unknown(key, [*sections, *section.ignored])})"
+    for key, value in sections.items():
+        key_path = f"{path}.{key}" if path else key
         if isinstance(value, JobSection):
-            yield from ineffective_keys(value, place)
+            yield from ineffective_keys(value, key_path)
         elif isinstance(value, tuple):
             for number, one in enumerate(value):
                 if isinstance(one, JobSection):
-                    yield from ineffective_keys(one, f"{place}[{number}]")
+                    yield from ineffective_keys(one, f"{key_path}[{number}]")
 
 
-def _unknown(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+def _unknown(key: str, known_keys: list[str]) -> str:
+    near = difflib.get_close_matches(key, known_keys, n=1, cutoff=0.75)
     return f"unknown; did you mean {near[0]!r}?" if near else "unknown"

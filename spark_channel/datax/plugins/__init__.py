@@ -33,9 +33,11 @@ Builder = Callable[[dict[str, Any], PluginContext], ParsedPlugin]
 def _late(module: str, name: str) -> Builder:
     """A plugin whose module is imported by the job that uses it: every start of the command would pay for all."""
 
-    def build(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-        made: ParsedPlugin = getattr(import_module(f"{__name__}.{module}"), name)(parameter, place)
-        return made
+    def build(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+        parsed_plugin: ParsedPlugin = getattr(import_module(f"{__name__}.{module}"), name)(
+            parameter, context
+        )
+        return parsed_plugin
 
     return build
 
@@ -75,7 +77,8 @@ _WRITERS: dict[str, Builder] = {
 def readers() -> dict[str, Builder]:
     """The builders of DataX's reader plugins: ours, and those that connectors declare."""
     named = {
-        f"{name}reader": partial(database_reader, each) for name, each in known_databases().items()
+        f"{name}reader": partial(database_reader, database)
+        for name, database in known_databases().items()
     }
     aliases = {f"{name}reader": partial(alias_reader, name) for name in ALIASES}
     return {**declared_plugins("reader"), **aliases, **_READERS, **named}
@@ -84,7 +87,8 @@ def readers() -> dict[str, Builder]:
 def writers() -> dict[str, Builder]:
     """The builders of DataX's writer plugins: ours, and those that connectors declare."""
     named = {
-        f"{name}writer": partial(database_writer, each) for name, each in known_databases().items()
+        f"{name}writer": partial(database_writer, database)
+        for name, database in known_databases().items()
     }
     aliases = {f"{name}writer": partial(alias_writer, name) for name in ALIASES}
     return {**declared_plugins("writer"), **aliases, **_WRITERS, **named}
@@ -97,15 +101,15 @@ def find_plugin(name: str, half: Literal["reader", "writer"], path: str) -> Buil
         JobFileError: neither is here; lists those that are.
     """
     plugins = readers() if half == "reader" else writers()
-    wanted = name.strip().lower()
-    found = plugins.get(wanted) or connector_plugin(wanted, half)
-    if found is not None:
-        return found
+    plugin_name = name.strip().lower()
+    builder = plugins.get(plugin_name) or connector_plugin(plugin_name, half)
+    if builder is not None:
+        return builder
     connectors = connector_names(half)
-    if wanted in connector_names():
-        hint = f"connector {wanted!r} has no {half}; "
+    if plugin_name in connector_names():
+        hint = f"connector {plugin_name!r} has no {half}; "
     else:
-        near = difflib.get_close_matches(wanted, [*plugins, *connectors], n=1)
+        near = difflib.get_close_matches(plugin_name, [*plugins, *connectors], n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
     raise UnknownPluginError(
         name,

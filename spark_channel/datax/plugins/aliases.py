@@ -124,81 +124,81 @@ class AdbpgWriter(JobSection):
     ignore_insert: Flag = False
 
 
-def alias_reader(name: str, parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    made = _translated(name, parameter, place)
+def alias_reader(name: str, parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    translated = _translated(name, parameter, context)
     if name == "oceanbasev10":
-        own, made = _own(OceanbaseReader, made, place)
-        if own.read_batch_size is not None:
-            made["fetchSize"] = own.read_batch_size
-    return database_reader(known_databases()[ALIASES[name].protocol], made, place)
+        oceanbase, translated = _own(OceanbaseReader, translated, context)
+        if oceanbase.read_batch_size is not None:
+            translated["fetchSize"] = oceanbase.read_batch_size
+    return database_reader(known_databases()[ALIASES[name].protocol], translated, context)
 
 
-def alias_writer(name: str, parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    made = _translated(name, parameter, place)
+def alias_writer(name: str, parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    translated = _translated(name, parameter, context)
     if name == "oceanbasev10":
-        given, made = _own(OceanbaseWriter, made, place)
-        made["writeMode"] = given.ob_write_mode
+        oceanbase, translated = _own(OceanbaseWriter, translated, context)
+        translated["writeMode"] = oceanbase.ob_write_mode
     elif name == "drds":
         # What drdswriter does unless a job says `insert ignore`.
-        made.setdefault("writeMode", "replace")
+        translated.setdefault("writeMode", "replace")
     elif name == "adbmysql":
-        _adbmysql(made, place)
+        _adbmysql(translated, context)
     elif name == "adbpg":
-        made = _adbpg(made, place)
-    return database_writer(known_databases()[ALIASES[name].protocol], made, place)
+        translated = _adbpg(translated, context)
+    return database_writer(known_databases()[ALIASES[name].protocol], translated, context)
 
 
 def _own(
-    model: type[_S], parameter: dict[str, Any], place: PluginContext
+    model: type[_S], parameter: dict[str, Any], context: PluginContext
 ) -> tuple[_S, dict[str, Any]]:
     """What only this plugin knows, and the rest of the parameter."""
-    known = {
+    keys = {
         *(field.alias for field in model.model_fields.values()),
         *model.ignored,
         *model.refused,
     }
-    own = {key: value for key, value in parameter.items() if key in known}
-    return place.read(model, own), {
-        key: value for key, value in parameter.items() if key not in known
+    own_parameter = {key: value for key, value in parameter.items() if key in keys}
+    return context.read(model, own_parameter), {
+        key: value for key, value in parameter.items() if key not in keys
     }
 
 
-def _adbmysql(parameter: dict[str, Any], place: PluginContext) -> None:
+def _adbmysql(parameter: dict[str, Any], context: PluginContext) -> None:
     """DataX knows ON DUPLICATE KEY UPDATE for MySQL alone, and sends REPLACE for `update` elsewhere."""
     mode = parameter.get("writeMode")
     if mode is None:
-        place.warnings.append(
-            f"{place.key('writeMode')} is missing: rows are inserted, as DataX's adbmysqlwriter does, "
+        context.warnings.append(
+            f"{context.key('writeMode')} is missing: rows are inserted, as DataX's adbmysqlwriter does, "
             "although its page names replace as the default"
         )
     elif isinstance(mode, str) and mode.strip().lower().startswith("update"):
         parameter["writeMode"] = "replace"
-        place.warnings.append(
-            f"{place.key('writeMode')}: update means replace, as in DataX's adbmysqlwriter; "
+        context.warnings.append(
+            f"{context.key('writeMode')}: update means replace, as in DataX's adbmysqlwriter; "
             "a column that is not written gets its default"
         )
 
 
-def _adbpg(parameter: dict[str, Any], place: PluginContext) -> dict[str, Any]:
-    given, made = _own(AdbpgWriter, parameter, place)
-    if "connection" not in made:
-        wanted = {"host": given.host, "database": given.database, "table": given.table}
-        missing = next((key for key, value in wanted.items() if not value.strip()), None)
+def _adbpg(parameter: dict[str, Any], context: PluginContext) -> dict[str, Any]:
+    adbpg, remaining = _own(AdbpgWriter, parameter, context)
+    if "connection" not in remaining:
+        address = {"host": adbpg.host, "database": adbpg.database, "table": adbpg.table}
+        missing = next((key for key, value in address.items() if not value.strip()), None)
         if missing is not None:
-            raise place.missing(missing, "host, port, database, schema and table, or connection")
-        table = f"{given.schema_name}.{given.table}" if given.schema_name else given.table
-        url = f"jdbc:postgresql://{given.host}:{given.port}/{quote(given.database, safe='', errors='surrogatepass')}"
-        made["connection"] = [{"jdbcUrl": url, "table": [table]}]
-    if given.ignore_insert:
-        made["writeMode"] = "insert ignore"
-    return made
+            raise context.missing(missing, "host, port, database, schema and table, or connection")
+        table = f"{adbpg.schema_name}.{adbpg.table}" if adbpg.schema_name else adbpg.table
+        url = f"jdbc:postgresql://{adbpg.host}:{adbpg.port}/{quote(adbpg.database, safe='', errors='surrogatepass')}"
+        remaining["connection"] = [{"jdbcUrl": url, "table": [table]}]
+    if adbpg.ignore_insert:
+        remaining["writeMode"] = "insert ignore"
+    return remaining
 
 
-def _translated(name: str, parameter: dict[str, Any], place: PluginContext) -> dict[str, Any]:
+def _translated(name: str, parameter: dict[str, Any], context: PluginContext) -> dict[str, Any]:
     """The parameter with urls of the protocol. What is malformed stays, and is refused where it is read."""
     protocol, schemes = ALIASES[name].protocol, ALIASES[name].schemes
-    place.warnings.append(
-        f"{place.path}: {place.plugin} is read and written by the protocol of {protocol}; it was not tested "
+    context.warnings.append(
+        f"{context.path}: {context.plugin} is read and written by the protocol of {protocol}; it was not tested "
         "against this kind of server"
     )
     users: set[str] = set()
@@ -206,42 +206,49 @@ def _translated(name: str, parameter: dict[str, Any], place: PluginContext) -> d
     def url(text: Any) -> Any:
         if not isinstance(text, str):
             return text
-        found = _TENANT.fullmatch(text.strip())
-        if found is not None:
-            text = found["url"]
-            cluster, _, tenant = found["tenant"].partition(":")
+        tenant_match = _TENANT.fullmatch(text.strip())
+        if tenant_match is not None:
+            text = tenant_match["url"]
+            cluster, _, tenant = tenant_match["tenant"].partition(":")
             users.add(f"@{tenant}#{cluster}" if tenant else f"@{cluster}")
         for scheme in schemes:
             text = re.sub(rf"^\s*jdbc:{scheme}:", f"jdbc:{protocol}:", text, flags=re.IGNORECASE)
         return text
 
-    made = _with_urls(parameter, url)
-    user = made.get("username")
+    translated = _with_urls(parameter, url)
+    user = translated.get("username")
     if users and isinstance(user, str) and "@" not in user:
         if len(users) > 1:
             raise refused(
-                place.key("connection"),
+                context.key("connection"),
                 "urls of several tenants",
                 "urls of one, which becomes a part of the user's name",
             )
-        made["username"] = user + users.pop()
-    return made
+        translated["username"] = user + users.pop()
+    return translated
 
 
 def _with_urls(parameter: dict[str, Any], url: Callable[[Any], Any]) -> dict[str, Any]:
-    given = parameter.get("connection")
-    listed = given if isinstance(given, list) else [given]
-    made = []
-    for connection in listed:
+    connection_given = parameter.get("connection")
+    connections = connection_given if isinstance(connection_given, list) else [connection_given]
+    connections_made = []
+    for connection in connections:
         if isinstance(connection, dict) and "jdbcUrl" in connection:
             urls = connection["jdbcUrl"]
             connection = {
                 **connection,
-                "jdbcUrl": [url(each) for each in urls] if isinstance(urls, list) else url(urls),
+                "jdbcUrl": [url(url_text) for url_text in urls]
+                if isinstance(urls, list)
+                else url(urls),
             }
-        made.append(connection)
+        connections_made.append(connection)
     return (
-        {**parameter, "connection": made if isinstance(given, list) else made[0]}
-        if given is not None
+        {
+            **parameter,
+            "connection": connections_made
+            if isinstance(connection_given, list)
+            else connections_made[0],
+        }
+        if connection_given is not None
         else dict(parameter)
     )

@@ -83,9 +83,9 @@ def declared_plugins(
     half: str,
 ) -> dict[str, Callable[[dict[str, Any], PluginContext], ParsedPlugin]]:
     """By their names, those of connectors that declare names of DataX and speak no SQL."""
-    made = _reader if half == "reader" else _writer
+    builder = _reader if half == "reader" else _writer
     return {
-        f"{name}{half}": partial(made, connector, connector.name)
+        f"{name}{half}": partial(builder, connector, connector.name)
         for connector in all_connectors()
         if not connector.dialect and getattr(connector, half)
         for name in connector.datax
@@ -93,32 +93,32 @@ def declared_plugins(
 
 
 def _reader(
-    connector: Connector, name: str, parameter: dict[str, Any], place: PluginContext
+    connector: Connector, name: str, parameter: dict[str, Any], context: PluginContext
 ) -> ParsedPlugin:
-    given = _Given(connector, "reader", parameter, place)
-    return ParsedPlugin(Endpoint(name, given.options), of_job=given.of_job())
+    plugin = _Given(connector, "reader", parameter, context)
+    return ParsedPlugin(Endpoint(name, plugin.options), of_job=plugin.of_job())
 
 
 def _writer(
-    connector: Connector, name: str, parameter: dict[str, Any], place: PluginContext
+    connector: Connector, name: str, parameter: dict[str, Any], context: PluginContext
 ) -> ParsedPlugin:
     mode: SaveMode = "append"
-    rest = {}
+    remaining = {}
     for key, value in parameter.items():
         if key.lower() != "mode":
-            rest[key] = value
+            remaining[key] = value
         elif value is not None:
-            found = _MODES.get(str(value).strip().lower())
-            if found is None:
-                raise refusal(place.key(key), value, "append, overwrite or errorIfExists")
-            mode = found
-    given = _Given(connector, "writer", rest, place)
+            save_mode = _MODES.get(str(value).strip().lower())
+            if save_mode is None:
+                raise refusal(context.key(key), value, "append, overwrite or errorIfExists")
+            mode = save_mode
+    plugin = _Given(connector, "writer", remaining, context)
     return ParsedPlugin(
-        Endpoint(name, given.options),
+        Endpoint(name, plugin.options),
         save_mode=mode,
-        of_job=given.of_job(),
-        own_dirty_limit=given.has_dirty_limit(),
-        no_dirty_rows=given.why_no_dirty_rows(),
+        of_job=plugin.of_job(),
+        own_dirty_limit=plugin.has_dirty_limit(),
+        no_dirty_rows=plugin.why_no_dirty_rows(),
     )
 
 
@@ -135,9 +135,9 @@ class _Given:
     """The options of one end, held to be what the connector takes. Opens nothing."""
 
     def __init__(
-        self, connector: Connector, half: str, parameter: Mapping[str, Any], place: PluginContext
+        self, connector: Connector, half: str, parameter: Mapping[str, Any], context: PluginContext
     ) -> None:
-        self._connector, self._half, self._place = connector, half, place
+        self._connector, self._half, self._place = connector, half, context
         self._parsed: Options | None = None
         self._keys: dict[str, _Key] = {}
         try:
@@ -172,9 +172,10 @@ class _Given:
         model = self._model
         if model is None or not issubclass(model, WriteOptions):
             return ""
-        own = self._keys.get("commit")
+        commit_key = self._keys.get("commit")
         by_job = (
-            "job" in (self._place.commit.mode, own and own.value) and model.dirty_commit == "task"
+            "job" in (self._place.commit.mode, commit_key and commit_key.value)
+            and model.dirty_commit == "task"
         )
         return model.refused.get("maxDirtyRows", _TOGETHER if by_job else "")
 
@@ -195,32 +196,32 @@ class _Given:
                 f"that of {earlier.typed}, which is the same option",
             )
         reason = (
-            {each.lower(): why for each, why in model.ignored.items()}.get(key.lower())
+            {option.lower(): reason for option, reason in model.ignored.items()}.get(key.lower())
             if model
             else None
         )
         if reason is not None:
             self._place.left.append(f"{self._place.key(key)} ({reason})")
             return
-        listed = list(map(_text, value)) if isinstance(value, list) else None
-        self._keys[name] = _Key(key, _text(value), listed)
+        texts = list(map(_text, value)) if isinstance(value, list) else None
+        self._keys[name] = _Key(key, _text(value), texts)
 
     def _parse(self, model: type[Options]) -> None:
         """
         Raises:
             JobFileError: what the connector does not take; names the key.
         """
-        more = self._place.commit.options() if self._half == "writer" else {}
-        self._refuse_twice(more)
+        commit_options = self._place.commit.options() if self._half == "writer" else {}
+        self._refuse_twice(commit_options)
         later: set[str] = set()
         if self._half == "reader" and "schema" not in model.names():
             # As `spark.read.schema` takes it.
             later.update(name for name in self._keys if name.lower() == "schema")
         while True:
-            given = without_references({**self.options, **more})
-            given = {name: value for name, value in given.items() if name not in later}
+            values = without_references({**self.options, **commit_options})
+            values = {name: value for name, value in values.items() if name not in later}
             try:
-                self._parsed, _ = model.parse(given, connector=self._connector.name)
+                self._parsed, _ = model.parse(values, connector=self._connector.name)
             except ChannelError as error:
                 name = self._named(getattr(error, "option", ""))
                 if name is not None and self._as_commas(self._keys[name]):
@@ -230,7 +231,7 @@ class _Given:
                 if name is not None and has_reference(self._keys[name].value):
                     later.add(name)
                     continue
-                raise self._fault(error, name, more) from error
+                raise self._fault(error, name, commit_options) from error
             break
         for option in _OF_JOB:  # `50k` and 50000 are one limit
             name = self._named(_alias(model, option))
@@ -240,7 +241,7 @@ class _Given:
     def _refuse_twice(self, commit: Mapping[str, Any]) -> None:
         for option in commit:
             spellings = (option, "txnAppId", "txnVersion") if option == "txn" else (option,)
-            name = next((found for each in spellings if (found := self._named(each))), None)
+            name = next((key for spelling in spellings if (key := self._named(spelling))), None)
             if name is not None and self._keys[name].value != commit[option]:
                 raise refused(
                     self._place.key(self._keys[name].typed),
@@ -250,26 +251,26 @@ class _Given:
 
     def _as_commas(self, key: _Key) -> bool:
         """A list that was refused as JSON becomes a text with commas, once."""
-        listed, key.listed = key.listed, None
-        if not listed or any("," in each for each in listed):
+        texts, key.listed = key.listed, None
+        if not texts or any("," in text for text in texts):
             return False
-        key.value = ",".join(listed)
+        key.value = ",".join(texts)
         return True
 
     def _named(self, option: str) -> str | None:
         """The key of `options` that an error's option is."""
-        wanted = option if self._model is None else _spelled(self._model, option)
+        spelled = option if self._model is None else _spelled(self._model, option)
         return next(
-            (name for name in self._keys if name.lower() in (option.lower(), wanted.lower())), None
+            (name for name in self._keys if name.lower() in (option.lower(), spelled.lower())), None
         )
 
     def _fault(
-        self, error: ChannelError, name: str | None, more: Mapping[str, Any]
+        self, error: ChannelError, name: str | None, commit_options: Mapping[str, Any]
     ) -> JobFileError:
         path = self._place.path
         if name is not None:
             path = self._place.key(self._keys[name].typed)
-        elif isinstance(error, OptionError) and error.option in more:
+        elif isinstance(error, OptionError) and error.option in commit_options:
             by_mode = error.option == "commit"
             path = "job.setting.commit, or --commit" if by_mode else "job.setting.txn, or --txn"
         return JobFileError(f"{path}: {error}")
@@ -290,14 +291,14 @@ def _spelled(model: type[Options], key: str) -> str:
 
 
 def _alias(model: type[Options], field: str) -> str:
-    found = model.model_fields.get(field)
-    return field if found is None else found.alias or field
+    field_info = model.model_fields.get(field)
+    return field if field_info is None else field_info.alias or field
 
 
 def _is_plain_text(model: type[Options], name: str) -> bool:
     """Whether an option is any text, so that the JSON of a list would be taken for one."""
     field = model.model_fields.get(model.names().get(name.lower(), ""))
-    if field is None or any(isinstance(each, BeforeValidator) for each in field.metadata):
+    if field is None or any(isinstance(note, BeforeValidator) for note in field.metadata):
         return False
     return field.annotation in (str, str | None)
 
@@ -311,12 +312,12 @@ _IN_URL = {"zeroDates": "zerodatetimebehavior"}
 
 def reading_options(connector: str, urls: Collection[str]) -> dict[str, str]:
     """DataX's defaults, but for what the urls themselves say."""
-    said = " ".join(urls).lower()
+    all_urls = " ".join(urls).lower()
     defaults = _as_datax(connector).reader
     return {
         name: value
         for name, value in defaults.items()
-        if _IN_URL.get(name, name.lower()) not in said
+        if _IN_URL.get(name, name.lower()) not in all_urls
     }
 
 
@@ -334,9 +335,9 @@ def zone_options(
     PostgreSQL runs some `statements` outside of transactions alone, which a session with its own zone does not do.
     """
     option = _as_datax(connector).zone
-    said = any("zone" in text.lower() for text in texts)
+    names_zone = any("zone" in text.lower() for text in texts)
     alone = any(_OUTSIDE.search(text) for text in statements)
-    return {} if not option or said or alone else {option: local_zone()}
+    return {} if not option or names_zone or alone else {option: local_zone()}
 
 
 _OUTSIDE = re.compile(r"^\s*vacuum\b|\bconcurrently\b", re.IGNORECASE)
@@ -344,8 +345,8 @@ _OUTSIDE = re.compile(r"^\s*vacuum\b|\bconcurrently\b", re.IGNORECASE)
 
 def decimal_steps(connector: str | None) -> tuple[Transformer, ...]:
     """The step that gives decimals the text that DataX's plugin for this connector gives them, if it has its own."""
-    own = connector is not None and _as_datax(connector).short_decimals
-    return (ShortDecimals(),) if own else ()
+    has_short = connector is not None and _as_datax(connector).short_decimals
+    return (ShortDecimals(),) if has_short else ()
 
 
 def duplicate_options(connector: str, write_mode: str) -> Mapping[str, str]:
@@ -371,7 +372,12 @@ def writing_options(connector: str, *, promises: bool) -> Mapping[str, str]:
 
 def _as_datax(connector: str) -> DataxCompatibility:
     return next(
-        (each.as_datax for each in all_connectors() if each.name == connector), DataxCompatibility()
+        (
+            connector_there.as_datax
+            for connector_there in all_connectors()
+            if connector_there.name == connector
+        ),
+        DataxCompatibility(),
     )
 
 
@@ -414,42 +420,44 @@ class StreamWriter(JobSection):
     }
 
 
-def stream_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+def stream_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
     """As DataX: every channel makes `sliceRecordCount` rows, all of them equal but for `random` columns."""
-    given = place.read(StreamReader, parameter)
-    slices = place.channels
+    plugin = context.read(StreamReader, parameter)
+    slices = context.channels
     if slices is None:
-        place.warnings.append(
-            f"{place.path}: streamreader makes sliceRecordCount rows for each channel, "
+        context.warnings.append(
+            f"{context.path}: streamreader makes sliceRecordCount rows for each channel, "
             "and no number of channels is set; it makes them once"
         )
-    rows = given.slice_record_count * (slices or 1)
+    rows = plugin.slice_record_count * (slices or 1)
     if rows > 2**63 - 1:
         raise refusal(
-            place.key("sliceRecordCount"), given.slice_record_count, "fewer than 2**63 rows in all"
+            context.key("sliceRecordCount"),
+            plugin.slice_record_count,
+            "fewer than 2**63 rows in all",
         )
-    outputs = tuple(_output(column, n, place) for n, column in enumerate(given.column))
-    with at(place.key("column")):
-        step = Labelled(Select(outputs), place.key("column"))
+    outputs = tuple(_output(column, n, context) for n, column in enumerate(plugin.column))
+    with at(context.key("column")):
+        step = Labelled(Select(outputs), context.key("column"))
     return ParsedPlugin(Endpoint("generator", {"rows": str(rows), "schema": "id BIGINT"}), (step,))
 
 
-def _output(column: MadeUpColumn, number: int, place: PluginContext) -> Output:
-    path = f"{place.key('column')}[{number}]"
+def _output(column: MadeUpColumn, number: int, context: PluginContext) -> Output:
+    path = f"{context.key('column')}[{number}]"
     kind = column_type(column.type, f"{path}.type")
     patterns: tuple[str, ...] = ()
     if pa.types.is_timestamp(kind):
-        patterns = time_patterns(place.formats)
+        patterns = time_patterns(context.formats)
         if column.date_format is not None:
             with at(f"{path}.dateFormat"):
                 patterns = (strptime_pattern(column.date_format),)
     if column.value is not None:
         if column.random is not None:
-            place.left.append(f"{path}.random (value is set, and wins)")
+            context.left.append(f"{path}.random (value is set, and wins)")
         with at(path):
-            made = Output(None, f"c{number}", kind, patterns, column.value, exact=True)
-            Select((made,))
-            return made
+            output = Output(None, f"c{number}", kind, patterns, column.value, exact=True)
+            Select((output,))
+            return output
     if column.random is None:
         raise refused(path, "neither value nor random", "one of them")
     return Output(
@@ -493,6 +501,6 @@ def _microseconds(text: str, patterns: tuple[str, ...]) -> int:
     raise ValueError(text)
 
 
-def stream_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    place.read(StreamWriter, parameter)
+def stream_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    context.read(StreamWriter, parameter)
     return ParsedPlugin(Endpoint("discard"))

@@ -75,26 +75,28 @@ _OTHER = Database(None, "", ())
 
 def known_databases() -> dict[str, Database]:
     """By DataX's plugin names without `reader` or `writer`: those that connectors declare, then Spark's JDBC source."""
-    found = {
+    declared = {
         name: _of(connector)
         for connector in all_connectors()
         if _is_database(connector)
         for name in connector.datax
     }
-    rest = {name: database for name, database in _BY_JDBC.items() if name != "dm"}
-    return {**rest, **found, "rdbms": _OTHER}
+    by_jdbc = {name: database for name, database in _BY_JDBC.items() if name != "dm"}
+    return {**by_jdbc, **declared, "rdbms": _OTHER}
 
 
 def jdbc_port(scheme: str) -> int | None:
     """The port of a database that Spark's JDBC source reaches, where its url names none."""
-    return next((each.port for each in _BY_JDBC.values() if scheme in each.schemes), None)
+    return next(
+        (database.port for database in _BY_JDBC.values() if scheme in database.schemes), None
+    )
 
 
 def _by_scheme(scheme: str) -> Database:
     for connector in all_connectors():
         if scheme in connector.schemes and _is_database(connector):
             return _of(connector)
-    return next((each for each in _BY_JDBC.values() if scheme in each.schemes), _OTHER)
+    return next((database for database in _BY_JDBC.values() if scheme in database.schemes), _OTHER)
 
 
 def _is_database(connector: Connector) -> bool:
@@ -202,8 +204,8 @@ class DatabaseWriter(JobSection):
     ledger: Literal["required", "optional", "none"] | None = None
 
 
-def _login(given: DatabaseReader | DatabaseWriter) -> dict[str, str]:
-    login = {"user": given.username, "password": given.password}
+def _login(plugin: DatabaseReader | DatabaseWriter) -> dict[str, str]:
+    login = {"user": plugin.username, "password": plugin.password}
     return {key: value for key, value in login.items() if value is not None}
 
 
@@ -211,7 +213,7 @@ def _database(named: Database, urls: Sequence[str], path: str) -> Database:
     """The server kind that the urls are of; a plugin for any database uses them alone."""
     if not urls:
         raise refusal(path, [], "a jdbc url, or a list of them")
-    found = None
+    kind = None
     for url in urls:
         match = _SCHEME.match(url)
         if match is None:
@@ -220,10 +222,10 @@ def _database(named: Database, urls: Sequence[str], path: str) -> Database:
         if named.schemes and scheme not in named.schemes:
             raise refused(path, f"a url of {scheme}", "jdbc:" + " or jdbc:".join(named.schemes))
         this = _by_scheme(scheme)
-        if found not in (None, this):
+        if kind not in (None, this):
             raise refused(path, "urls of several kinds of database", "urls of one kind")
-        found = this
-    return found or named
+        kind = this
+    return kind or named
 
 
 def _endpoint(
@@ -242,48 +244,48 @@ def _endpoint(
     return Endpoint(name, options, spark_format, tuple(parts))
 
 
-def _kinds(named: Database, urls: list[tuple[str, ...]], place: PluginContext) -> Database:
+def _kinds(named: Database, urls: list[tuple[str, ...]], context: PluginContext) -> Database:
     kinds = [
-        _database(named, group, f"{place.key('connection')}[{n}].jdbcUrl")
+        _database(named, group, f"{context.key('connection')}[{n}].jdbcUrl")
         for n, group in enumerate(urls)
     ]
     if any(kind != kinds[0] for kind in kinds):
         raise refused(
-            place.key("connection"), "urls of several kinds of database", "urls of one kind"
+            context.key("connection"), "urls of several kinds of database", "urls of one kind"
         )
     return kinds[0]
 
 
 def database_reader(
-    named: Database, parameter: dict[str, Any], place: PluginContext
+    named: Database, parameter: dict[str, Any], context: PluginContext
 ) -> ParsedPlugin:
     """Every table, or every querySql, is a part of the reader; one of them alone is the reader itself."""
-    given = place.read(DatabaseReader, parameter)
-    database = _kinds(named, [connection.jdbc_url for connection in given.connection], place)
-    urls = [url for connection in given.connection for url in connection.jdbc_url]
-    options = {**_login(given), **_session(given.session, database)}
+    plugin = context.read(DatabaseReader, parameter)
+    database = _kinds(named, [connection.jdbc_url for connection in plugin.connection], context)
+    urls = [url for connection in plugin.connection for url in connection.jdbc_url]
+    options = {**_login(plugin), **_session(plugin.session, database)}
     if database.connector is not None:
         options = {**reading_options(database.connector, urls), **options}
-        options |= mode_options(database.connector, (*urls, *given.session))
-        options |= zone_options(database.connector, (*urls, *given.session))
-    if given.jdbc_config and database.connector is None:
-        options = {**given.jdbc_config, **options}
-    elif given.jdbc_config:
-        place.left.append(f"{place.key('jdbcConfig')} (no JDBC driver takes part)")
-    if given.fetch_size is not None:
-        options["fetchsize"] = str(given.fetch_size)
-    by_query = [bool(connection.query_sql) for connection in given.connection]
-    for number, connection in enumerate(given.connection):
+        options |= mode_options(database.connector, (*urls, *plugin.session))
+        options |= zone_options(database.connector, (*urls, *plugin.session))
+    if plugin.jdbc_config and database.connector is None:
+        options = {**plugin.jdbc_config, **options}
+    elif plugin.jdbc_config:
+        context.left.append(f"{context.key('jdbcConfig')} (no JDBC driver takes part)")
+    if plugin.fetch_size is not None:
+        options["fetchsize"] = str(plugin.fetch_size)
+    by_query = [bool(connection.query_sql) for connection in plugin.connection]
+    for number, connection in enumerate(plugin.connection):
         if bool(connection.table) == bool(connection.query_sql):
             got = "both table and querySql" if connection.table else "neither table nor querySql"
-            raise refused(f"{place.key('connection')}[{number}]", got, "one of them")
+            raise refused(f"{context.key('connection')}[{number}]", got, "one of them")
     if any(by_query) and not all(by_query):
         raise refused(
-            place.key("connection"), "table here and querySql there", "one of them for all"
+            context.key("connection"), "table here and querySql there", "one of them for all"
         )
     if all(by_query):
-        return _queries(given, database, options, place)
-    return _tables(given, database, options, place)
+        return _queries(plugin, database, options, context)
+    return _tables(plugin, database, options, context)
 
 
 def _session(statements: tuple[str, ...], database: Database) -> dict[str, str]:
@@ -301,20 +303,20 @@ def _session(statements: tuple[str, ...], database: Database) -> dict[str, str]:
 
 
 def _queries(
-    given: DatabaseReader, database: Database, options: dict[str, str], place: PluginContext
+    plugin: DatabaseReader, database: Database, options: dict[str, str], context: PluginContext
 ) -> ParsedPlugin:
     unused = {
-        "column": given.column,
-        "where": given.where.strip(),
-        "splitPk": given.split_pk.strip(),
-        "splitFactor": given.split_factor,
+        "column": plugin.column,
+        "where": plugin.where.strip(),
+        "splitPk": plugin.split_pk.strip(),
+        "splitFactor": plugin.split_factor,
     }
-    place.left.extend(
-        f"{place.key(key)} (querySql says all)" for key, value in unused.items() if value
+    context.left.extend(
+        f"{context.key(key)} (querySql says all)" for key, value in unused.items() if value
     )
     parts = [
         EndpointOverrides({"query": _query(query, database)}, connection.jdbc_url)
-        for connection in given.connection
+        for connection in plugin.connection
         for query in connection.query_sql
     ]
     if database.connector is not None and any("*" in part.options["query"] for part in parts):
@@ -330,139 +332,141 @@ def _query(text: str, database: Database) -> str:
 
 
 def _tables(
-    given: DatabaseReader, database: Database, options: dict[str, str], place: PluginContext
+    plugin: DatabaseReader, database: Database, options: dict[str, str], context: PluginContext
 ) -> ParsedPlugin:
-    if not given.column:
-        raise place.missing("column", 'a list of columns and expressions, or ["*"]')
-    if "*" in given.column and len(given.column) > 1:
-        raise refused(place.key("column"), "* beside other columns", '["*"] alone, or columns')
-    where = _WHERE_END.sub("", given.where).strip() or None
-    every = given.column == ("*",)
-    names = None if every else plain_columns(given.column, database.dialect, place.key("column"))
-    key = _split_key(given, database, place)
+    if not plugin.column:
+        raise context.missing("column", 'a list of columns and expressions, or ["*"]')
+    if "*" in plugin.column and len(plugin.column) > 1:
+        raise refused(context.key("column"), "* beside other columns", '["*"] alone, or columns')
+    where = _WHERE_END.sub("", plugin.where).strip() or None
+    every = plugin.column == ("*",)
+    names = None if every else plain_columns(plugin.column, database.dialect, context.key("column"))
+    key = _split_key(plugin, database, context)
     direct = database.connector is not None and (every or names is not None)
-    asked = given.column
+    columns = plugin.column
     if direct:
         if names is not None:
             options["columns"] = json.dumps(names)
         if where is not None:
             options["where"] = where
-    elif key is not None and not every and not selects(asked, key, database.dialect):
-        asked = (*asked, given.split_pk.strip())
+    elif key is not None and not every and not selects(columns, key, database.dialect):
+        columns = (*columns, plugin.split_pk.strip())
     if key is not None:
-        options |= {"partitionColumn": key, **_bounds(given, database, place)}
+        options |= {"partitionColumn": key, **_bounds(plugin, database, context)}
     by_query = not direct and (where is not None or not every)
-    select = select_statements(asked, where, database.dialect, place) if by_query else None
+    select = select_statements(columns, where, database.dialect, context) if by_query else None
     parts = []
-    for number, connection in enumerate(given.connection):
-        for table in expand_tables(connection.table, f"{place.key('connection')}[{number}].table"):
+    for number, connection in enumerate(plugin.connection):
+        for table in expand_tables(
+            connection.table, f"{context.key('connection')}[{number}].table"
+        ):
             source = {"dbtable": table}
             if select is not None:
                 query = select(table)
                 source = {"query": query} if key is None else {"dbtable": f"({query}) source"}
             parts.append(EndpointOverrides(source, connection.jdbc_url))
     steps = decimal_steps(database.connector)
-    if len(asked) > len(given.column):
-        wanted = Select(tuple(Output(position) for position in range(len(given.column))))
-        steps = (*steps, Labelled(wanted, place.key("column")))
+    if len(columns) > len(plugin.column):
+        without_key = Select(tuple(Output(position) for position in range(len(plugin.column))))
+        steps = (*steps, Labelled(without_key, context.key("column")))
     return ParsedPlugin(
-        _endpoint(database, options, parts), steps, splits_per_channel=given.split_factor
+        _endpoint(database, options, parts), steps, splits_per_channel=plugin.split_factor
     )
 
 
-def _split_key(given: DatabaseReader, database: Database, place: PluginContext) -> str | None:
+def _split_key(plugin: DatabaseReader, database: Database, context: PluginContext) -> str | None:
     """The column that splits the tables; Spark's JDBC source can split between bounds alone."""
-    bounds = {"lowerBound": given.lower_bound, "upperBound": given.upper_bound}
-    found = {name: value for name, value in bounds.items() if value is not None}
-    if len(found) == 1:
-        absent = next(name for name in bounds if name not in found)
-        raise place.missing(absent, "both bounds or none")
-    if not given.split_pk.strip():
-        place.left.extend(f"{place.key(name)} (no splitPk is given)" for name in found)
+    bounds = {"lowerBound": plugin.lower_bound, "upperBound": plugin.upper_bound}
+    bounds_given = {name: value for name, value in bounds.items() if value is not None}
+    if len(bounds_given) == 1:
+        absent = next(name for name in bounds if name not in bounds_given)
+        raise context.missing(absent, "both bounds or none")
+    if not plugin.split_pk.strip():
+        context.left.extend(f"{context.key(name)} (no splitPk is given)" for name in bounds_given)
         return None
-    names = plain_columns((given.split_pk.strip(),), database.dialect, place.key("splitPk"))
+    names = plain_columns((plugin.split_pk.strip(),), database.dialect, context.key("splitPk"))
     if names is None:
-        raise refusal(place.key("splitPk"), given.split_pk, "one column's name")
-    if database.connector is None and not found:
-        place.warnings.append(
-            f"{place.key('splitPk')}: each table is read through one connection, since Spark's JDBC source "
+        raise refusal(context.key("splitPk"), plugin.split_pk, "one column's name")
+    if database.connector is None and not bounds_given:
+        context.warnings.append(
+            f"{context.key('splitPk')}: each table is read through one connection, since Spark's JDBC source "
             "splits only between bounds; give lowerBound and upperBound beside splitPk to split it"
         )
         return None
     return names[0]
 
 
-def _bounds(given: DatabaseReader, database: Database, place: PluginContext) -> dict[str, str]:
-    if given.lower_bound is None or given.upper_bound is None or not given.split_pk.strip():
+def _bounds(plugin: DatabaseReader, database: Database, context: PluginContext) -> dict[str, str]:
+    if plugin.lower_bound is None or plugin.upper_bound is None or not plugin.split_pk.strip():
         return {}
-    bounds = {"lowerBound": given.lower_bound, "upperBound": given.upper_bound}
+    bounds = {"lowerBound": plugin.lower_bound, "upperBound": plugin.upper_bound}
     if database.connector is None:
-        bounds["numPartitions"] = str(place.channels or 1)
+        bounds["numPartitions"] = str(context.channels or 1)
     return bounds
 
 
 def database_writer(
-    named: Database, parameter: dict[str, Any], place: PluginContext
+    named: Database, parameter: dict[str, Any], context: PluginContext
 ) -> ParsedPlugin:
-    given = place.read(DatabaseWriter, parameter)
-    for number, connection in enumerate(given.connection):
+    plugin = context.read(DatabaseWriter, parameter)
+    for number, connection in enumerate(plugin.connection):
         if len(connection.jdbc_url) != 1:
-            path = f"{place.key('connection')}[{number}].jdbcUrl"
+            path = f"{context.key('connection')}[{number}].jdbcUrl"
             raise refused(
                 path, f"{len(connection.jdbc_url)} urls", "one url: a write goes to one server"
             )
-    database = _kinds(named, [connection.jdbc_url for connection in given.connection], place)
-    if not given.column:
-        raise place.missing("column", 'a list of the target\'s columns, or ["*"]')
-    if given.empty_as_null:
+    database = _kinds(named, [connection.jdbc_url for connection in plugin.connection], context)
+    if not plugin.column:
+        raise context.missing("column", 'a list of the target\'s columns, or ["*"]')
+    if plugin.empty_as_null:
         raise refusal(
-            place.key("emptyAsNull"), True, "false; NULLIF in the reader's column makes NULLs"
+            context.key("emptyAsNull"), True, "false; NULLIF in the reader's column makes NULLs"
         )
     tables = [
         (connection.jdbc_url, table)
-        for number, connection in enumerate(given.connection)
-        for table in expand_tables(connection.table, f"{place.key('connection')}[{number}].table")
+        for number, connection in enumerate(plugin.connection)
+        for table in expand_tables(connection.table, f"{context.key('connection')}[{number}].table")
     ]
-    options = _login(given)
+    options = _login(plugin)
     names = [table for _, table in tables]
     if database.connector is None:
-        shared, each, mode = _spark_jdbc(given, tables, place)
+        shared, overrides, mode = _spark_jdbc(plugin, tables, context)
     else:
-        shared, each, mode = _own(given, names, place, database.connector)
+        shared, overrides, mode = _own(plugin, names, context, database.connector)
         urls = [url for group, _ in tables for url in group]
-        shared |= mode_options(database.connector, (*urls, *given.session))
+        shared |= mode_options(database.connector, (*urls, *plugin.session))
         shared |= zone_options(
             database.connector,
-            (*urls, *given.session),
-            statements=(*given.pre_sql, *given.post_sql),
+            (*urls, *plugin.session),
+            statements=(*plugin.pre_sql, *plugin.post_sql),
         )
     parts = [
-        EndpointOverrides({"dbtable": table, **more}, url)
-        for (url, table), more in zip(tables, each, strict=True)
+        EndpointOverrides({"dbtable": table, **override}, url)
+        for (url, table), override in zip(tables, overrides, strict=True)
     ]
     return ParsedPlugin(
         _endpoint(database, {**options, **shared}, parts),
-        _renamed(given, database, place),
+        _renamed(plugin, database, context),
         mode,
-        columns=None if given.column == ("*",) else len(given.column),
+        columns=None if plugin.column == ("*",) else len(plugin.column),
         exact_numbers=database.connector is not None,
     )
 
 
 def _renamed(
-    given: DatabaseWriter, database: Database, place: PluginContext
+    plugin: DatabaseWriter, database: Database, context: PluginContext
 ) -> tuple[Transformer, ...]:
-    path = place.key("column")
-    if given.column == ("*",):
-        place.warnings.append(
+    path = context.key("column")
+    if plugin.column == ("*",):
+        context.warnings.append(
             f"{path}: * matches the columns by name, where DataX uses their positions"
         )
         return ()
-    names = bare_names(given.column, database.dialect, path)
+    names = bare_names(plugin.column, database.dialect, path)
     for number, name in enumerate(names):
         if not name:
             raise refusal(
-                f"{path}[{number}]", given.column[number], "the name of a target's column"
+                f"{path}[{number}]", plugin.column[number], "the name of a target's column"
             )
     refuse_twice(path, names)
     return (Labelled(Rename(names), path),)
@@ -475,49 +479,53 @@ def _statements(texts: tuple[str, ...], table: str) -> str:
     return json.dumps([text.replace("@table", table) for text in texts])
 
 
-def _own(given: DatabaseWriter, tables: list[str], place: PluginContext, connector: str) -> Built:
-    options = {"createTable": "false", **_writing(given, place, connector)}
-    if given.batch_size is not None:
-        options["batchSize"] = str(given.batch_size)
-    if given.session:
-        options["sessionInitStatement"] = json.dumps(given.session)
-    mode, keys = _write_mode(given, place)
-    by_every_key = duplicate_options(connector, given.write_mode)
-    if by_every_key and not (given.key_columns or given.conflict_column):
+def _own(
+    plugin: DatabaseWriter, tables: list[str], context: PluginContext, connector: str
+) -> Built:
+    options = {"createTable": "false", **_writing(plugin, context, connector)}
+    if plugin.batch_size is not None:
+        options["batchSize"] = str(plugin.batch_size)
+    if plugin.session:
+        options["sessionInitStatement"] = json.dumps(plugin.session)
+    mode, keys = _write_mode(plugin, context)
+    by_every_key = duplicate_options(connector, plugin.write_mode)
+    if by_every_key and not (plugin.key_columns or plugin.conflict_column):
         options |= by_every_key
     elif mode != "insert":
         options["writeMode"] = mode
         if keys:
             options["keyColumns"] = json.dumps(keys)
-    each = []
+    overrides = []
     for table in tables:
-        more = {}
-        if given.pre_sql:
-            if place.commit:
-                more["preSql"] = _statements(_emptying(given.pre_sql, connector), table)
+        override = {}
+        if plugin.pre_sql:
+            if context.commit:
+                override["preSql"] = _statements(_emptying(plugin.pre_sql, connector), table)
             else:
-                more["startSql"] = _statements(given.pre_sql, table)
-        if given.post_sql:
-            more["postSql"] = _statements(given.post_sql, table)
-        each.append(more)
-    return options, each, "append"
+                override["startSql"] = _statements(plugin.pre_sql, table)
+        if plugin.post_sql:
+            override["postSql"] = _statements(plugin.post_sql, table)
+        overrides.append(override)
+    return options, overrides, "append"
 
 
-def _writing(given: DatabaseWriter, place: PluginContext, connector: str) -> dict[str, str]:
+def _writing(plugin: DatabaseWriter, context: PluginContext, connector: str) -> dict[str, str]:
     """A job that asks for no transaction runs also where its role may only change rows, as with DataX."""
-    asked = {
-        "stagingSchema": given.staging_schema,
-        "ledgerTable": given.ledger_table,
-        "ledger": given.ledger,
+    all_options = {
+        "stagingSchema": plugin.staging_schema,
+        "ledgerTable": plugin.ledger_table,
+        "ledger": plugin.ledger,
     }
-    found = {name: value for name, value in asked.items() if value is not None}
-    defaults = writing_options(connector, promises=bool(place.commit))
-    if found and "ledger" not in writing_options(connector, promises=False):
-        name = next(iter(found))
+    options_given = {name: value for name, value in all_options.items() if value is not None}
+    defaults = writing_options(connector, promises=bool(context.commit))
+    if options_given and "ledger" not in writing_options(connector, promises=False):
+        name = next(iter(options_given))
         raise refusal(
-            place.key(name), found[name], f"nothing: {connector} keeps its claims beside the table"
+            context.key(name),
+            options_given[name],
+            f"nothing: {connector} keeps its claims beside the table",
         )
-    return {**defaults, **found}
+    return {**defaults, **options_given}
 
 
 def _emptying(texts: tuple[str, ...], connector: str) -> tuple[str, ...]:
@@ -527,61 +535,67 @@ def _emptying(texts: tuple[str, ...], connector: str) -> tuple[str, ...]:
     return tuple(_TRUNCATE.sub(r"DELETE FROM \1", text) for text in texts)
 
 
-def _write_mode(given: DatabaseWriter, place: PluginContext) -> tuple[str, tuple[str, ...]]:
-    text = " ".join(given.write_mode.split())
+def _write_mode(plugin: DatabaseWriter, context: PluginContext) -> tuple[str, tuple[str, ...]]:
+    text = " ".join(plugin.write_mode.split())
     if text.lower() in ("insert", "insert into", ""):
         return "insert", ()
     if text.lower() in ("insert ignore", "insert ignore into"):
-        return "skipExisting", given.key_columns or given.conflict_column
+        return "skipExisting", plugin.key_columns or plugin.conflict_column
     update = _UPDATE.fullmatch(text)
     if update is None:
         raise refusal(
-            place.key("writeMode"),
+            context.key("writeMode"),
             text,
             "insert, insert ignore, replace, update, or update(key, columns)",
         )
     inside = tuple(name.strip() for name in (update.group(1) or "").split(",") if name.strip())
-    return "upsert", inside or given.key_columns or given.conflict_column
+    return "upsert", inside or plugin.key_columns or plugin.conflict_column
 
 
 def _schemes(urls: Iterable[str]) -> set[str]:
-    return {found.group(1).lower() for found in map(_SCHEME.match, urls) if found}
+    return {match.group(1).lower() for match in map(_SCHEME.match, urls) if match}
 
 
 def _spark_jdbc(
-    given: DatabaseWriter, targets: list[tuple[tuple[str, ...], str]], place: PluginContext
+    plugin: DatabaseWriter, targets: list[tuple[tuple[str, ...], str]], context: PluginContext
 ) -> Built:
     """Spark's JDBC writer inserts; any other write mode is refused, since rows would be wrong."""
-    mode, _ = _write_mode(given, place)
+    mode, _ = _write_mode(plugin, context)
     if mode != "insert":
         raise refusal(
-            place.key("writeMode"), given.write_mode, "insert: Spark's JDBC writer knows no other"
+            context.key("writeMode"),
+            plugin.write_mode,
+            "insert: Spark's JDBC writer knows no other",
         )
-    if given.post_sql:
+    if plugin.post_sql:
         raise refusal(
-            place.key("postSql"), list(given.post_sql), "nothing: Spark's JDBC writer runs no SQL"
+            context.key("postSql"),
+            list(plugin.post_sql),
+            "nothing: Spark's JDBC writer runs no SQL",
         )
     tables = [table for _, table in targets]
     options = {"createTable": "false"}
-    if given.batch_size is not None:
-        options["batchsize"] = str(given.batch_size)
-    if given.session:
-        place.left.append(f"{place.key('session')} (Spark's JDBC writer opens its sessions itself)")
+    if plugin.batch_size is not None:
+        options["batchsize"] = str(plugin.batch_size)
+    if plugin.session:
+        context.left.append(
+            f"{context.key('session')} (Spark's JDBC writer opens its sessions itself)"
+        )
     save_mode: SaveMode = "append"
-    if given.pre_sql:
-        emptied = [_EMPTIES.fullmatch(text.strip()) for text in given.pre_sql]
+    if plugin.pre_sql:
+        emptied = [_EMPTIES.fullmatch(text.strip()) for text in plugin.pre_sql]
         names = {match.group(1) for match in emptied if match}
         if not all(emptied) or not names <= {"@table", *tables} or len(tables) > 1:
             raise refusal(
-                place.key("preSql"),
-                list(given.pre_sql),
+                context.key("preSql"),
+                list(plugin.pre_sql),
                 "`truncate table @table` or `delete from @table`; Spark's JDBC writer runs no other SQL",
             )
         unknown = _schemes(url for urls, _ in targets for url in urls) - _TRUNCATED
         if unknown:
             raise refusal(
-                place.key("preSql"),
-                list(given.pre_sql),
+                context.key("preSql"),
+                list(plugin.pre_sql),
                 f"nothing for jdbc:{min(unknown)}: Spark does not know how to empty a table there, "
                 "and would drop it and create another; empty it before the job",
             )

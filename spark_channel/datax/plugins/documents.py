@@ -70,25 +70,25 @@ def ddl(columns: Iterable[tuple[str, str]]) -> str:
     )
 
 
-def typed(columns: Iterable[tuple[str, str]], place: PluginContext) -> Labelled:
+def typed(columns: Iterable[tuple[str, str]], context: PluginContext) -> Labelled:
     """The step that gives the texts their types.
 
     Raises:
         JobFileError: a type that is not known.
     """
-    path = place.key("column")
+    path = context.key("column")
     outputs = []
-    for number, (_, given) in enumerate(columns):
-        kind = given.strip().lower()
+    for number, (_, type_text) in enumerate(columns):
+        kind = type_text.strip().lower()
         word = (
             "json"
             if kind.startswith(("document", "object", "nested")) and kind != "objectid"
             else kind
         )
         if word not in _KINDS:
-            raise refusal(f"{path}[{number}].type", given, "one of " + ", ".join(_KINDS))
-        found = _KINDS[word]
-        outputs.append(Output(number, None, None if word == "bytes" else found))
+            raise refusal(f"{path}[{number}].type", type_text, "one of " + ", ".join(_KINDS))
+        kind_of_word = _KINDS[word]
+        outputs.append(Output(number, None, None if word == "bytes" else kind_of_word))
     with at(path):
         return Labelled(Select(tuple(outputs)), path)
 
@@ -202,95 +202,99 @@ class MongoWriter(MongoPlugin):
     batch_size: Positive | None = None
 
 
-def mongodb_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(MongoReader, parameter)
-    columns = [(column.name, column.type) for column in given.column]
-    options = {**_mongodb_address(given, place), "schema": ddl(columns), "timeZone": local_zone()}
+def mongodb_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(MongoReader, parameter)
+    columns = [(column.name, column.type) for column in plugin.column]
+    options = {
+        **_mongodb_address(plugin, context),
+        "schema": ddl(columns),
+        "timeZone": local_zone(),
+    }
     separators = {}
-    for number, column in enumerate(given.column):
+    for number, column in enumerate(plugin.column):
         if column.type.strip().lower() == "array":
             if not column.splitter:
-                raise place.missing(
+                raise context.missing(
                     f"column[{number}].splitter", "the text between the items of an array"
                 )
             separators[column.name] = column.splitter
     if separators:
         options["arraySeparators"] = json.dumps(separators)
-    if given.query not in (None, ""):
-        options["filter"] = _query(given.query, place, "query")
-    return ParsedPlugin(Endpoint("mongodb", options), (typed(columns, place),))
+    if plugin.query not in (None, ""):
+        options["filter"] = _query(plugin.query, context, "query")
+    return ParsedPlugin(Endpoint("mongodb", options), (typed(columns, context),))
 
 
-def _query(value: object, place: PluginContext, key: str) -> str:
+def _query(value: object, context: PluginContext, key: str) -> str:
     """As extended JSON; a day without a time begins in the zone of this machine, as DataX's driver reads it."""
     text, zone = value if isinstance(value, str) else json.dumps(value), local_zone()
     try:
-        found = parse_query(text, zone)
+        query = parse_query(text, zone)
     except ValueError as error:
         raise JobFileError(
-            f"{place.key(key)} is not a query document of MongoDB: {error}"
+            f"{context.key(key)} is not a query document of MongoDB: {error}"
         ) from None
     if zone != "UTC" and _ISO_DAY.search(text):
-        place.warnings.append(
-            f"{place.key(key)}: a day in ISODate begins at midnight in {zone}, as in DataX; MongoDB's shell takes UTC"
+        context.warnings.append(
+            f"{context.key(key)}: a day in ISODate begins at midnight in {zone}, as in DataX; MongoDB's shell takes UTC"
         )
-    return json.dumps(found, ensure_ascii=False)
+    return json.dumps(query, ensure_ascii=False)
 
 
-def _mongodb_address(given: MongoReader | MongoWriter, place: PluginContext) -> dict[str, str]:
-    connection = given.connection
-    hosts = given.address or connection.address
+def _mongodb_address(plugin: MongoReader | MongoWriter, context: PluginContext) -> dict[str, str]:
+    connection = plugin.connection
+    hosts = plugin.address or connection.address
     database, collection = (
-        given.db_name or connection.database,
-        given.collection_name or connection.collection,
+        plugin.db_name or connection.database,
+        plugin.collection_name or connection.collection,
     )
     for key, value in (("address", hosts), ("dbName", database), ("collectionName", collection)):
         if not value:
-            raise place.missing(
+            raise context.missing(
                 key, 'a list such as ["127.0.0.1:27017"]' if key == "address" else "a name"
             )
     for host in hosts:
         if "/" in host or "@" in host:
-            raise refusal(place.key("address"), host, "host:port, as 127.0.0.1:27017")
+            raise refusal(context.key("address"), host, "host:port, as 127.0.0.1:27017")
     options = {
         "url": f"mongodb://{','.join(host.strip() for host in hosts)}/{quote(database, safe='')}"
     }
     options["collection"] = collection
-    user, password = given.user_name or given.username, given.user_password or given.password
+    user, password = plugin.user_name or plugin.username, plugin.user_password or plugin.password
     if user:
         options |= {"user": user, "password": password}
         # DataX asks the database itself for the user, where no other is named.
-        options["authSource"] = given.auth_db or connection.auth_db or database
+        options["authSource"] = plugin.auth_db or connection.auth_db or database
     return options
 
 
-def mongodb_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(MongoWriter, parameter)
-    names = tuple(column.name for column in given.column)
+def mongodb_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(MongoWriter, parameter)
+    names = tuple(column.name for column in plugin.column)
     types = {
-        column.name: _type(column, f"{place.key('column')}[{n}]")
-        for n, column in enumerate(given.column)
+        column.name: _type(column, f"{context.key('column')}[{n}]")
+        for n, column in enumerate(plugin.column)
     }
     options = {
-        **_mongodb_address(given, place),
+        **_mongodb_address(plugin, context),
         "fieldTypes": json.dumps(types),
         "timeZone": local_zone(),
         "truncateTimes": "true",
     }
-    if given.batch_size is not None:
-        options["batchSize"] = str(given.batch_size)
-    key = _key(given, names, place)
+    if plugin.batch_size is not None:
+        options["batchSize"] = str(plugin.batch_size)
+    key = _key(plugin, names, context)
     if key:
         options |= {"writeMode": "replace", "keyColumns": json.dumps([key])}
     else:
-        place.warnings.append(
-            f"{place.path}: documents are inserted, so a rerun inserts them again; "
+        context.warnings.append(
+            f"{context.path}: documents are inserted, so a rerun inserts them again; "
             "writeMode with isReplace and replaceKey replaces them"
         )
-    if given.pre_sql is not None:
-        options["deleteFilter"] = _removed(given.pre_sql, place)
-    with at(place.key("column")):
-        step = Labelled(Rename(names), place.key("column"))
+    if plugin.pre_sql is not None:
+        options["deleteFilter"] = _removed(plugin.pre_sql, context)
+    with at(context.key("column")):
+        step = Labelled(Rename(names), context.key("column"))
     return ParsedPlugin(Endpoint("mongodb", options), (step,))
 
 
@@ -308,39 +312,39 @@ def _type(column: MongoColumn, path: str) -> str:
     return _TYPES[kind]
 
 
-def _key(given: MongoWriter, names: tuple[str, ...], place: PluginContext) -> str:
+def _key(plugin: MongoWriter, names: tuple[str, ...], context: PluginContext) -> str:
     """The column by which documents are replaced; "" = they are inserted."""
-    for path, mode in (("writeMode", given.write_mode), ("upsertInfo", given.upsert_info)):
+    for path, mode in (("writeMode", plugin.write_mode), ("upsertInfo", plugin.upsert_info)):
         if not (mode.is_replace or mode.is_upsert):
             continue
         key = mode.replace_key or mode.upsert_key
         word = "replaceKey" if mode.is_replace else "upsertKey"
         if not key:
-            raise place.missing(f"{path}.{word}", "the column that identifies a document")
+            raise context.missing(f"{path}.{word}", "the column that identifies a document")
         if key not in names:
             raise refusal(
-                f"{place.key(path)}.{word}", key, "one of the columns: " + ", ".join(names)
+                f"{context.key(path)}.{word}", key, "one of the columns: " + ", ".join(names)
             )
         return key
     return ""
 
 
-def _removed(action: PreAction, place: PluginContext) -> str:
-    path, kind = place.key("preSql"), action.type.strip().lower()
+def _removed(action: PreAction, context: PluginContext) -> str:
+    path, kind = context.key("preSql"), action.type.strip().lower()
     if kind == "drop":
-        place.warnings.append(
+        context.warnings.append(
             f"{path}: all documents are removed, and the collection keeps its indexes"
         )
         return "{}"
     if kind != "remove":
         raise refusal(f"{path}.type", action.type, "drop or remove")
     if action.json_text:
-        return _query(action.json_text, place, "preSql.json")
+        return _query(action.json_text, context, "preSql.json")
     if not action.item:
         raise refused(
             path, "remove without json and item", "one of them; drop removes all documents"
         )
-    made: dict[str, Any] = {}
+    conditions: dict[str, Any] = {}
     for number, item in enumerate(action.item):
         if item.condition and item.condition not in _CONDITIONS:
             raise refusal(
@@ -349,10 +353,10 @@ def _removed(action: PreAction, place: PluginContext) -> str:
                 "one of " + ", ".join(_CONDITIONS),
             )
         if item.condition:
-            made.setdefault(item.name, {})[item.condition] = item.value
+            conditions.setdefault(item.name, {})[item.condition] = item.value
         else:
-            made[item.name] = item.value
-    return json.dumps(made)
+            conditions[item.name] = item.value
+    return json.dumps(conditions)
 
 
 # rediswriter and redisreader, as the plugins for DataX that write and read values (not Addax's, which copy dumps).
@@ -426,63 +430,65 @@ class RedisReader(RedisPlugin):
     )
 
 
-def redis_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(RedisReader, parameter)
-    columns = [(column.name, column.type) for column in given.column]
-    options = {**_redis_address(given, given.mode == "cluster", place), "keys": given.include}
+def redis_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(RedisReader, parameter)
+    columns = [(column.name, column.type) for column in plugin.column]
+    options = {**_redis_address(plugin, plugin.mode == "cluster", context), "keys": plugin.include}
     options |= {"schema": ddl(columns), "timeZone": local_zone()}
-    return ParsedPlugin(Endpoint("redis", options), (typed(columns, place),))
+    return ParsedPlugin(Endpoint("redis", options), (typed(columns, context),))
 
 
-def _redis_address(given: RedisPlugin, cluster: bool, place: PluginContext) -> dict[str, str]:
-    hosts = [host.strip() for text in given.address for host in text.split(",") if host.strip()]
+def _redis_address(plugin: RedisPlugin, cluster: bool, context: PluginContext) -> dict[str, str]:
+    hosts = [host.strip() for text in plugin.address for host in text.split(",") if host.strip()]
     if not hosts or any(sign in host for host in hosts for sign in "/@"):
-        raise refusal(place.key("address"), ",".join(given.address), "host:port, as 127.0.0.1:6379")
+        raise refusal(
+            context.key("address"), ",".join(plugin.address), "host:port, as 127.0.0.1:6379"
+        )
     if len(hosts) > 1 and not cluster:
         raise refusal(
-            place.key("address"), ",".join(hosts), "one address; a cluster is redisMode cluster"
+            context.key("address"), ",".join(hosts), "one address; a cluster is redisMode cluster"
         )
-    scheme = "rediss" if given.ssl else "redis"
-    options = {"url": f"{scheme}://{hosts[0]}/{given.db or ''}".rstrip("/")}
+    scheme = "rediss" if plugin.ssl else "redis"
+    options = {"url": f"{scheme}://{hosts[0]}/{plugin.db or ''}".rstrip("/")}
     if cluster:
         options["cluster"] = "true"
-    return {**options, "password": given.auth} if given.auth else options
+    return {**options, "password": plugin.auth} if plugin.auth else options
 
 
-def redis_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(RedisWriter, parameter)
-    config, path = given.config, place.key("config")
+def redis_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(RedisWriter, parameter)
+    config, path = plugin.config, context.key("config")
     if config.str_key or config.col_key is None:
         raise refused(
             f"{path}.colKey", "nothing" if not config.str_key else "strKey", "the column of the key"
         )
-    deletes = given.write_mode == "delete"
+    deletes = plugin.write_mode == "delete"
     if not deletes and not config.col_value:
-        raise place.missing("config.colValue", 'a column, such as {"name": "city", "index": 1}')
+        raise context.missing("config.colValue", 'a column, such as {"name": "city", "index": 1}')
     values = () if deletes else config.col_value
     names = [column.name or f"c{column.index}" for column in values]
     if len({*names, _KEY}) <= len(names):
         raise refused(f"{path}.colValue", "a name twice", "each name once, and not _key")
-    if given.write_type in ("list", "set") and len(names) > 1:
+    if plugin.write_type in ("list", "set") and len(names) > 1:
         raise refused(
-            f"{path}.colValue", f"{len(names)} columns", f"one column for {given.write_type}"
+            f"{path}.colValue", f"{len(names)} columns", f"one column for {plugin.write_type}"
         )
     options = {
-        **_redis_address(given, given.redis_mode == "cluster", place),
-        "valueType": given.write_type,
-        "writeMode": _redis_mode(given, place),
+        **_redis_address(plugin, plugin.redis_mode == "cluster", context),
+        "valueType": plugin.write_type,
+        "writeMode": _redis_mode(plugin, context),
         "keyColumns": json.dumps([_KEY]),
         "timeZone": local_zone(),
     }
-    more = (
+    texts = (
         ("keyPrefix", config.key_prefix),
         ("keySuffix", config.key_suffix),
-        ("valueDelimiter", config.value_delimiter if given.write_type in ("list", "set") else ""),
+        ("valueDelimiter", config.value_delimiter if plugin.write_type in ("list", "set") else ""),
         ("expireSeconds", "" if config.expire is None or deletes else str(config.expire)),
         ("batchSize", "" if config.batch_size is None else str(config.batch_size)),
     )
-    options |= {option: text for option, text in more if text}
-    if deletes and given.write_type == "hash" and config.hash_fields:
+    options |= {option: text for option, text in texts if text}
+    if deletes and plugin.write_type == "hash" and config.hash_fields:
         options["hashFields"] = json.dumps(
             [name.strip() for name in config.hash_fields.split(",") if name.strip()]
         )
@@ -491,24 +497,24 @@ def redis_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugi
     with at(path):
         step = Labelled(Select(tuple(outputs)), path)
     return ParsedPlugin(
-        Endpoint("redis", options), (step, times_as_text(None, place)), local_times=True
+        Endpoint("redis", options), (step, times_as_text(None, context)), local_times=True
     )
 
 
-def _redis_mode(given: RedisWriter, place: PluginContext) -> str:
-    if given.write_mode == "delete":
+def _redis_mode(plugin: RedisWriter, context: PluginContext) -> str:
+    if plugin.write_mode == "delete":
         return "delete"
-    if given.write_type != "list":
+    if plugin.write_type != "list":
         return "upsert"
-    if given.config.push_type == "lpush":
+    if plugin.config.push_type == "lpush":
         raise refusal(
-            place.key("config.pushType"),
+            context.key("config.pushType"),
             "lpush",
             "overwrite or rpush: items are appended at the end",
         )
-    if given.config.push_type == "rpush":
-        place.warnings.append(
-            f"{place.path}: items are appended, so a rerun appends them again; pushType overwrite replaces "
+    if plugin.config.push_type == "rpush":
+        context.warnings.append(
+            f"{context.path}: items are appended, so a rerun appends them again; pushType overwrite replaces "
             "the list, and a transaction (--commit job --txn NAME:VERSION) appends them once"
         )
         return "upsert"

@@ -190,44 +190,44 @@ class HdfsReader(TextReader):
     null_format: Text | None = _HIVE_NULL
 
 
-def txtfile_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(TxtFileReader, parameter)
-    return text_end(given, _located(given.path, "", place), place)
+def txtfile_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(TxtFileReader, parameter)
+    return text_end(plugin, _located(plugin.path, "", context), context)
 
 
-def hdfs_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(HdfsReader, parameter)
-    connector = file_connector(given.file_type, place)
-    paths = _located(given.path, given.default_fs, place)
+def hdfs_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(HdfsReader, parameter)
+    connector = file_connector(plugin.file_type, context)
+    paths = _located(plugin.path, plugin.default_fs, context)
     if connector == "csv":
-        return text_end(given, paths, place)
-    return typed_end(given, connector, paths, place)
+        return text_end(plugin, paths, context)
+    return typed_end(plugin, connector, paths, context)
 
 
 def typed_end(
-    given: TextReader, connector: str, paths: dict[str, str], place: PluginContext
+    plugin: TextReader, connector: str, paths: dict[str, str], context: PluginContext
 ) -> ParsedPlugin:
     """Files with types; as in DataX, a folder named `dt=2024-01-31` adds no column."""
-    columns = picked_columns(given.column, place)
+    columns = picked_columns(plugin.column, context)
     return ParsedPlugin(
         Endpoint(connector, {**paths, **_FOLDERS, "hiddenFiles": "true"}),
         (ShortDecimals(), columns) if columns else (ShortDecimals(),),
     )
 
 
-def file_connector(file_type: str, place: PluginContext, key: str = "fileType") -> str:
+def file_connector(file_type: str, context: PluginContext, key: str = "fileType") -> str:
     name = file_type.strip().lower()
     if name in _NO_FORMAT:
-        raise refusal(place.key(key), file_type, f"{_FORMAT_NAMES}; {_NO_FORMAT[name]}")
+        raise refusal(context.key(key), file_type, f"{_FORMAT_NAMES}; {_NO_FORMAT[name]}")
     if name not in _FORMATS:
-        raise refusal(place.key(key), file_type, _FORMAT_NAMES)
+        raise refusal(context.key(key), file_type, _FORMAT_NAMES)
     return _FORMATS[name]
 
 
-def _located(paths: tuple[str, ...], default_fs: str, place: PluginContext) -> dict[str, str]:
+def _located(paths: tuple[str, ...], default_fs: str, context: PluginContext) -> dict[str, str]:
     if not paths:
-        raise place.missing("path", "a path or a list of paths")
-    whole = [_join(default_fs, each) for each in paths]
+        raise context.missing("path", "a path or a list of paths")
+    whole = [_join(default_fs, path) for path in paths]
     return {"path": whole[0]} if len(whole) == 1 else {"paths": json.dumps(whole)}
 
 
@@ -237,20 +237,20 @@ def _join(default_fs: str, path: str) -> str:
     return f"{default_fs.rstrip('/')}/{path.lstrip('/')}"
 
 
-def text_end(given: TextReader, paths: dict[str, str], place: PluginContext) -> ParsedPlugin:
-    config = given.csv_reader_config
+def text_end(plugin: TextReader, paths: dict[str, str], context: PluginContext) -> ParsedPlugin:
+    config = plugin.csv_reader_config
     quote = config.text_qualifier if config.use_text_qualifier else ""
     options = {
         **paths,
         **_FOLDERS,
         "hiddenFiles": "true",
         "header": "false",
-        "skipHeader": str(given.skip_header).lower(),
+        "skipHeader": str(plugin.skip_header).lower(),
         "inferSchema": "false",
-        "sep": given.field_delimiter,
-        "encoding": given.encoding,
-        "nullValue": given.null_format or "",
-        "emptyIsNull": str(given.null_format == "").lower(),
+        "sep": plugin.field_delimiter,
+        "encoding": plugin.encoding,
+        "nullValue": plugin.null_format or "",
+        "emptyIsNull": str(plugin.null_format == "").lower(),
         "quotedIsNull": "true",
         "quote": quote,
         "escape": "\\" if quote and config.escape_mode == 2 else quote,
@@ -261,13 +261,13 @@ def text_end(given: TextReader, paths: dict[str, str], place: PluginContext) -> 
         options |= {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}
     if config.use_comments:
         options["comment"] = config.comment
-    codec = _codec(given.compress, place, _READ_CODECS)
+    codec = _codec(plugin.compress, context, _READ_CODECS)
     if codec != "none":
         options["compression"] = codec
-    columns = picked_columns(given.column, place)
-    lines = Labelled(RefuseMalformed(), place.key("path"))
+    columns = picked_columns(plugin.column, context)
+    lines = Labelled(RefuseMalformed(), context.key("path"))
     if columns:
-        options["leastColumns"] = str(1 + max_index(given.column))
+        options["leastColumns"] = str(1 + max_index(plugin.column))
     return ParsedPlugin(
         Endpoint("csv", options),
         (lines, columns) if columns else (lines,),
@@ -275,12 +275,12 @@ def text_end(given: TextReader, paths: dict[str, str], place: PluginContext) -> 
     )
 
 
-def _codec(compress: str, place: PluginContext, codecs: Mapping[str, str] = _CODECS) -> str:
+def _codec(compress: str, context: PluginContext, codecs: Mapping[str, str] = _CODECS) -> str:
     name = compress.strip().lower()
     if name not in codecs:
         texts = "gzip, bzip2, zip, zstd" if "zip" in codecs else "gzip, bzip2, zstd"
         takes = f"{texts}, snappy (ORC and Parquet) or none"
-        raise refusal(place.key("compress"), compress, takes)
+        raise refusal(context.key("compress"), compress, takes)
     return codecs[name]
 
 
@@ -333,47 +333,47 @@ class HdfsWriter(JobSection):
     overwrite_directory: Flag = False
 
 
-def txtfile_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+def txtfile_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
     """Files `fileName__...` in the folder `path` itself, beside those of others."""
-    given = place.read(TxtFileWriter, parameter)
-    name = given.file_name.strip()
+    plugin = context.read(TxtFileWriter, parameter)
+    name = plugin.file_name.strip()
     if not name or "/" in name or name[0] in "._":
         raise refusal(
-            place.key("fileName"), given.file_name, "a name without /, and not . or _ first"
+            context.key("fileName"), plugin.file_name, "a name without /, and not . or _ first"
         )
-    if re.match(r"(?!file:)[a-z][a-z0-9+.-]+://", given.path, re.IGNORECASE):
-        target = f"{given.path.rstrip('/')}/{name}"
-        place.warnings.append(
-            f"{place.path}: the files go into the folder {target}, since an object store hides no file until the job "
+    if re.match(r"(?!file:)[a-z][a-z0-9+.-]+://", plugin.path, re.IGNORECASE):
+        target = f"{plugin.path.rstrip('/')}/{name}"
+        context.warnings.append(
+            f"{context.path}: the files go into the folder {target}, since an object store hides no file until the job "
             "has ended"
         )
-        return text_writer_end(given, target, given.write_mode, place)
-    end = text_writer_end(given, given.path, given.write_mode, place)
+        return text_writer_end(plugin, target, plugin.write_mode, context)
+    end = text_writer_end(plugin, plugin.path, plugin.write_mode, context)
     return replace(
         end, endpoint=replace(end.endpoint, options={**end.endpoint.options, "filePrefix": name})
     )
 
 
 def text_writer_end(
-    given: TextWriter, target: str, mode: SaveMode, place: PluginContext
+    plugin: TextWriter, target: str, mode: SaveMode, context: PluginContext
 ) -> ParsedPlugin:
     """Texts into the folder `target`."""
-    options = _text_options(given, target, place)
-    options["header"] = str(bool(given.header)).lower()
+    options = _text_options(plugin, target, context)
+    options["header"] = str(bool(plugin.header)).lower()
     steps: list[Transformer] = []
     quotes = None
-    if given.file_format == "csv":
-        if len(given.quote_char) != 1:
-            raise refusal(place.key("quoteChar"), given.quote_char, "one character")
-        if len(given.field_delimiter) != 1:
+    if plugin.file_format == "csv":
+        if len(plugin.quote_char) != 1:
+            raise refusal(context.key("quoteChar"), plugin.quote_char, "one character")
+        if len(plugin.field_delimiter) != 1:
             takes = "one character, since fileFormat is csv"
-            raise refusal(place.key("fieldDelimiter"), given.field_delimiter, takes)
-        quotes = CsvTexts(given.field_delimiter, given.quote_char, options["nullValue"])
+            raise refusal(context.key("fieldDelimiter"), plugin.field_delimiter, takes)
+        quotes = CsvTexts(plugin.field_delimiter, plugin.quote_char, options["nullValue"])
         options["nullValue"] = quotes.texts(("", options["nullValue"]))[1]
-    if given.header:
-        names = given.header if quotes is None else quotes.texts(given.header)
-        steps.append(Labelled(Rename(names), place.key("header")))
-    steps.append(times_as_text(given.date_format or given.format, place))
+    if plugin.header:
+        names = plugin.header if quotes is None else quotes.texts(plugin.header)
+        steps.append(Labelled(Rename(names), context.key("header")))
+    steps.append(times_as_text(plugin.date_format or plugin.format, context))
     steps.extend((FloatsAsText(), BytesAsText()))
     if quotes is not None:
         steps.append(quotes)
@@ -382,77 +382,80 @@ def text_writer_end(
         tuple(steps),
         mode,
         local_times=True,
-        columns=len(given.header) or None,
+        columns=len(plugin.header) or None,
         exact_numbers=True,
     )
 
 
 def _text_options(
-    given: TextWriter | HdfsWriter, target: str, place: PluginContext
+    plugin: TextWriter | HdfsWriter, target: str, context: PluginContext
 ) -> dict[str, str]:
-    codec = _codec(given.compress, place)
+    codec = _codec(plugin.compress, context)
     return {
         "path": target,
         "header": "false",
-        "sep": given.field_delimiter,
-        "encoding": given.encoding,
-        "nullValue": given.null_format if isinstance(given, TextWriter) else "",
+        "sep": plugin.field_delimiter,
+        "encoding": plugin.encoding,
+        "nullValue": plugin.null_format if isinstance(plugin, TextWriter) else "",
         "raw": "true",
         **({} if codec == "none" else {"compression": codec}),
     }
 
 
 def times_as_text(
-    date_format: str | None, place: PluginContext, only: frozenset[int] | None = None
+    date_format: str | None, context: PluginContext, only: frozenset[int] | None = None
 ) -> Transformer:
     """DataX writes times to the second, days and times of day by `common.column`, or all by `dateFormat`."""
-    formats = place.formats
-    given = {
+    formats = context.formats
+    patterns_by_kind = {
         "timestamps": (date_format or formats.datetime_format, "dateFormat"),
         "dates": (date_format or formats.date_format, "dateFormat"),
         "times": (formats.time_format, "timeFormat"),
     }
     patterns = {}
-    for what, (text, key) in given.items():
+    for kind, (text, key) in patterns_by_kind.items():
         if text is not None:
-            with at(place.key(key) if date_format else f"common.column ({what})"):
-                patterns[what] = strptime_pattern(text)
+            with at(context.key(key) if date_format else f"common.column ({kind})"):
+                patterns[kind] = strptime_pattern(text)
     return TimesAsText(**patterns, only=only)
 
 
-def hdfs_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(HdfsWriter, parameter)
-    connector = file_connector(given.file_type, place)
-    target = _join(given.default_fs, given.path)
+def hdfs_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(HdfsWriter, parameter)
+    connector = file_connector(plugin.file_type, context)
+    target = _join(plugin.default_fs, plugin.path)
     if target.lower().startswith("webhdfs://"):
         raise refused(
-            place.key("defaultFS"),
+            context.key("defaultFS"),
             f"a write to {target}",
             "the same folder by Hadoop's own protocol (hdfs://...), a mounted disk (file:///mnt/...) or a bucket (s3://...)",
         )
-    mode = given.write_mode
+    mode = plugin.write_mode
     if mode == "truncate":
-        if not given.overwrite_directory:
+        if not plugin.overwrite_directory:
             raise refusal(
-                place.key("writeMode"),
+                context.key("writeMode"),
                 "truncate",
                 f'append, nonConflict or overwrite, or truncate with "overwriteDirectory": true. DataX removes the '
-                f"files whose names begin with {given.file_name!r}; here the whole folder {target} is replaced",
+                f"files whose names begin with {plugin.file_name!r}; here the whole folder {target} is replaced",
             )
         mode = "overwrite"
-    place.left.append(f"{place.key('fileName')} (files get unique names)")
+    context.left.append(f"{context.key('fileName')} (files get unique names)")
     if connector != "csv":
-        return typed_writer_end(connector, target, given.column, given.compress, mode, place)
-    steps = [*_named_columns(given.column, place), JavaTexts(whole_seconds=True)]
-    options = _text_options(given, target, place)
+        return typed_writer_end(connector, target, plugin.column, plugin.compress, mode, context)
+    steps = [*_named_columns(plugin.column, context), JavaTexts(whole_seconds=True)]
+    options = _text_options(plugin, target, context)
     return ParsedPlugin(
         Endpoint(connector, options), tuple(steps), mode, local_times=True, exact_numbers=True
     )
 
 
-def _named_columns(columns: NamedColumns, place: PluginContext) -> list[Transformer]:
+def _named_columns(columns: NamedColumns, context: PluginContext) -> list[Transformer]:
     # A time that becomes text is shown as `common.column` says, whatever the files' format is.
-    return [times_as_text(None, place, text_positions(columns)), written_columns(columns, place)]
+    return [
+        times_as_text(None, context, text_positions(columns)),
+        written_columns(columns, context),
+    ]
 
 
 def typed_writer_end(
@@ -461,11 +464,11 @@ def typed_writer_end(
     columns: NamedColumns,
     compress: str,
     mode: SaveMode,
-    place: PluginContext,
+    context: PluginContext,
 ) -> ParsedPlugin:
     """Files with types into the folder `target`; without `columns` they have the reader's names and types."""
-    steps = _named_columns(columns, place) if columns else []
-    codec = _codec(compress, place)
+    steps = _named_columns(columns, context) if columns else []
+    codec = _codec(compress, context)
     options = {
         "path": target,
         **({} if codec == "none" and not compress else {"compression": codec}),
@@ -528,11 +531,11 @@ class HiveWriter(JobSection):
     partition: Texts = ()
 
 
-def hive_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(HiveReader, parameter)
-    queries = given.sqls or given.hive_sql or given.query_sql
+def hive_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(HiveReader, parameter)
+    queries = plugin.sqls or plugin.hive_sql or plugin.query_sql
     if not queries:
-        raise place.missing("sqls", "a list of queries")
+        raise context.missing("sqls", "a list of queries")
     bare = [query.strip().rstrip(";").rstrip() for query in queries]
     if len(bare) == 1:
         return ParsedPlugin(Endpoint("hive", {"query": bare[0]}, spark_format=True))
@@ -540,22 +543,24 @@ def hive_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin
     return ParsedPlugin(Endpoint("hive", {}, spark_format=True, parts=parts))
 
 
-def hive_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(HiveWriter, parameter)
-    table = f"{given.database_name}.{given.table_name}" if given.database_name else given.table_name
+def hive_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(HiveWriter, parameter)
+    table = (
+        f"{plugin.database_name}.{plugin.table_name}" if plugin.database_name else plugin.table_name
+    )
     if _IDENTIFIER.fullmatch(table) is None:
-        raise refusal(place.key("tableName"), table, "a table, or database.table")
+        raise refusal(context.key("tableName"), table, "a table, or database.table")
     modes: dict[str, SaveMode] = {"insert": "append", "append": "append", "overwrite": "overwrite"}
-    mode = modes.get(given.write_mode.strip().lower())
+    mode = modes.get(plugin.write_mode.strip().lower())
     if mode is None:
-        raise refusal(place.key("writeMode"), given.write_mode, "insert or overwrite")
-    path = place.key("column")
-    refuse_twice(path, given.column)
+        raise refusal(context.key("writeMode"), plugin.write_mode, "insert or overwrite")
+    path = context.key("column")
+    refuse_twice(path, plugin.column)
     options = {"dbtable": table}
-    if given.partition:
-        missing = [name for name in given.partition if name not in given.column]
+    if plugin.partition:
+        missing = [name for name in plugin.partition if name not in plugin.column]
         if missing:
-            raise refusal(place.key("partition"), missing[0], "names that column has too")
-        options["partitionBy"] = ",".join(given.partition)
-    step = Labelled(Rename(given.column), path)
+            raise refusal(context.key("partition"), missing[0], "names that column has too")
+        options["partitionBy"] = ",".join(plugin.partition)
+    step = Labelled(Rename(plugin.column), path)
     return ParsedPlugin(Endpoint("hive", options, spark_format=True), (step,), mode)

@@ -141,93 +141,93 @@ class ElasticWriter(ElasticPlugin):
     action_type: Text = "index"
 
 
-def elasticsearch_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(ElasticReader, parameter)
-    columns = [(column.name, column.type) for column in given.column]
+def elasticsearch_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(ElasticReader, parameter)
+    columns = [(column.name, column.type) for column in plugin.column]
     if not all(name for name, _ in columns):
-        raise place.missing("column[].name", "the name of a field")
-    options = {**_address(given), "schema": ddl(columns), "timeZone": local_zone()}
-    search = given.search
+        raise context.missing("column[].name", "the name of a field")
+    options = {**_address(plugin), "schema": ddl(columns), "timeZone": local_zone()}
+    search = plugin.search
     if isinstance(search, list) and len(search) == 1:
         search = search[0]
     if search not in (None, "", [], {}):
         if not isinstance(search, dict):
             raise refusal(
-                place.key("search"), search, 'a search, such as {"query": {"match_all": {}}}'
+                context.key("search"), search, 'a search, such as {"query": {"match_all": {}}}'
             )
         strange = [name for name in search if name not in ("query", "_source", "size")]
         if strange or "query" not in search:
             got = strange[0] if strange else "no query"
-            raise refusal(f"{place.key('search')}", got, "an object with a query")
+            raise refusal(f"{context.key('search')}", got, "an object with a query")
         options["filter"] = json.dumps(search["query"])
-    return ParsedPlugin(Endpoint("elasticsearch", options), (typed(columns, place),))
+    return ParsedPlugin(Endpoint("elasticsearch", options), (typed(columns, context),))
 
 
-def _address(given: ElasticPlugin) -> dict[str, str]:
-    options = {"url": given.endpoint, "index": given.index}
-    user, password = given.access_id or given.username, given.access_key or given.password
+def _address(plugin: ElasticPlugin) -> dict[str, str]:
+    options = {"url": plugin.endpoint, "index": plugin.index}
+    user, password = plugin.access_id or plugin.username, plugin.access_key or plugin.password
     return {**options, "user": user, "password": password} if user else options
 
 
-def elasticsearch_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(ElasticWriter, parameter)
+def elasticsearch_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(ElasticWriter, parameter)
     outputs, names, ids = [], [], []
-    for number, column in enumerate(given.column):
-        kind, path = column.type.strip().lower(), f"{place.key('column')}[{number}]"
+    for number, column in enumerate(plugin.column):
+        kind, path = column.type.strip().lower(), f"{context.key('column')}[{number}]"
         if kind not in _KINDS:
             raise refusal(f"{path}.type", column.type, "one of " + ", ".join(_KINDS))
         name = "_id" if kind == "id" else column.name
         if not name:
-            raise place.missing(f"column[{number}].name", "the name of a field")
+            raise context.missing(f"column[{number}].name", "the name of a field")
         if kind == "id":
             ids.append(name)
         names.append(name)
         outputs.append(Output(number, name, pa.string() if column.array else _KINDS[kind]))
     if len(ids) > 1:
         raise refusal(
-            place.key("column"), "several columns of type id", "one; join them in the reader"
+            context.key("column"), "several columns of type id", "one; join them in the reader"
         )
-    refuse_twice(place.key("column"), names)
+    refuse_twice(context.key("column"), names)
     options = {
-        **_address(given),
+        **_address(plugin),
         "timeZone": local_zone(),
-        "writeMode": _mode(given, bool(ids), place),
+        "writeMode": _mode(plugin, bool(ids), context),
     }
-    if given.batch_size is not None:
-        options["batchSize"] = str(given.batch_size)
-    options |= _shapes(given, names)
+    if plugin.batch_size is not None:
+        options["batchSize"] = str(plugin.batch_size)
+    options |= _shapes(plugin, names)
     if not ids:
-        place.warnings.append(
-            f"{place.path}: documents get new ids, so a rerun adds them again; a column of type id replaces them"
+        context.warnings.append(
+            f"{context.path}: documents get new ids, so a rerun adds them again; a column of type id replaces them"
         )
-    path = place.key("column")
+    path = context.key("column")
     with at(path):
         step = Labelled(Select(tuple(outputs), exhaustive=True), path)
-    mode: SaveMode = "overwrite" if given.cleanup else "append"
+    mode: SaveMode = "overwrite" if plugin.cleanup else "append"
     return ParsedPlugin(Endpoint("elasticsearch", options), (step,), mode)
 
 
-def _mode(given: ElasticWriter, has_id: bool, place: PluginContext) -> str:
-    action = given.action_type.strip().lower()
+def _mode(plugin: ElasticWriter, has_id: bool, context: PluginContext) -> str:
+    action = plugin.action_type.strip().lower()
     modes = {"index": "replace" if has_id else "insert", "create": "insert", "update": "upsert"}
     if action not in modes or (action == "update" and not has_id):
         raise refusal(
-            place.key("actionType"),
-            given.action_type,
+            context.key("actionType"),
+            plugin.action_type,
             "index, create, or update with a column of type id",
         )
     return modes[action]
 
 
-def _shapes(given: ElasticWriter, names: list[str]) -> dict[str, str]:
+def _shapes(plugin: ElasticWriter, names: list[str]) -> dict[str, str]:
     """Which columns are arrays or JSON, and the index that is created if none exists."""
     options = {}
     kinds = {
-        name: column.type.strip().lower() for name, column in zip(names, given.column, strict=True)
+        name: column.type.strip().lower() for name, column in zip(names, plugin.column, strict=True)
     }
     arrays = {
-        name: given.splitter
-        for name, column in zip(names, given.column, strict=True)
+        name: plugin.splitter
+        for name, column in zip(names, plugin.column, strict=True)
         if column.array
     }
     if arrays:
@@ -235,17 +235,19 @@ def _shapes(given: ElasticWriter, names: list[str]) -> dict[str, str]:
     texts = [name for name, kind in kinds.items() if kind in _JSON and name not in arrays]
     if texts:
         options["jsonColumns"] = json.dumps(texts)
-    made: dict[str, Any] = {"settings": given.settings} if given.settings else {}
-    if not given.dynamic:
+    index: dict[str, Any] = {"settings": plugin.settings} if plugin.settings else {}
+    if not plugin.dynamic:
         fields: dict[str, Any] = {}
-        for name, column in zip(names, given.column, strict=True):
+        for name, column in zip(names, plugin.column, strict=True):
             if name != "_id":
                 kind = "text" if kinds[name] == "string" else kinds[name]
-                more = {"format": column.format} if column.format and kind == "date" else {}
-                more |= {"analyzer": column.analyzer} if column.analyzer and kind == "text" else {}
-                fields[name] = {"type": kind, **more}
-        made["mappings"] = {"properties": fields}
-    return {**options, "createIndex": json.dumps(made)} if made else options
+                mapping = {"format": column.format} if column.format and kind == "date" else {}
+                mapping |= (
+                    {"analyzer": column.analyzer} if column.analyzer and kind == "text" else {}
+                )
+                fields[name] = {"type": kind, **mapping}
+        index["mappings"] = {"properties": fields}
+    return {**options, "createIndex": json.dumps(index)} if index else options
 
 
 # Addax's httpreader.
@@ -315,75 +317,75 @@ class HttpReader(JobSection):
     sslrootcert: Text = ""
 
 
-def http_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(HttpReader, parameter)
-    connection = given.connection or HttpConnection(url=given.url, proxy=given.proxy)
+def http_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(HttpReader, parameter)
+    connection = plugin.connection or HttpConnection(url=plugin.url, proxy=plugin.proxy)
     if not connection.url:
-        raise place.missing("connection.url", "the address of the service")
-    method = given.method.strip().upper()
+        raise context.missing("connection.url", "the address of the service")
+    method = plugin.method.strip().upper()
     if method not in ("GET", "POST"):
-        raise refusal(place.key("method"), given.method, "get or post")
-    if not given.column:
-        raise place.missing("column", 'a list of keys, or ["*"]')
+        raise refusal(context.key("method"), plugin.method, "get or post")
+    if not plugin.column:
+        raise context.missing("column", 'a list of keys, or ["*"]')
     options = {
         "url": connection.url,
         "method": method,
-        **_sent(given, method, place),
-        **_paged(given),
-        **_columns(given.column, place),
+        **_sent(plugin, method, context),
+        **_paged(plugin),
+        **_columns(plugin.column, context),
     }
-    proxy = connection.proxy or given.proxy
+    proxy = connection.proxy or plugin.proxy
     if proxy is not None:
-        options["proxy"] = _proxy(proxy, place)
-    if (given.username == "") != (given.password == ""):
+        options["proxy"] = _proxy(proxy, context)
+    if (plugin.username == "") != (plugin.password == ""):
         raise refused(
-            place.key("username"),
-            "no password" if given.username else "nothing",
+            context.key("username"),
+            "no password" if plugin.username else "nothing",
             "both, or neither",
         )
-    more = (
-        ("resultKey", given.result_key),
-        ("user", given.username),
-        ("password", given.password),
-        ("token", given.token),
-        ("encoding", given.encoding),
-        ("timeout", "" if given.timeout is None else str(given.timeout)),
-        ("sslrootcert", given.sslrootcert),
-        ("headers", json.dumps(given.headers) if given.headers else ""),
-        ("expect", json.dumps(given.expect) if given.expect else ""),
+    texts = (
+        ("resultKey", plugin.result_key),
+        ("user", plugin.username),
+        ("password", plugin.password),
+        ("token", plugin.token),
+        ("encoding", plugin.encoding),
+        ("timeout", "" if plugin.timeout is None else str(plugin.timeout)),
+        ("sslrootcert", plugin.sslrootcert),
+        ("headers", json.dumps(plugin.headers) if plugin.headers else ""),
+        ("expect", json.dumps(plugin.expect) if plugin.expect else ""),
     )
     return ParsedPlugin(
-        Endpoint("http", {**options, **{name: text for name, text in more if text}})
+        Endpoint("http", {**options, **{name: text for name, text in texts if text}})
     )
 
 
-def _sent(given: HttpReader, method: str, place: PluginContext) -> dict[str, str]:
+def _sent(plugin: HttpReader, method: str, context: PluginContext) -> dict[str, str]:
     """What is asked for: with GET in the url, with POST as JSON, where the key "" is the body itself."""
-    path = place.key("reqParams")
+    path = context.key("reqParams")
     if method == "GET":
         inner = next(
-            (name for name, value in given.req_params.items() if isinstance(value, (dict, list))),
+            (name for name, value in plugin.req_params.items() if isinstance(value, (dict, list))),
             None,
         )
         if inner is not None:
             raise refusal(
-                f"{path}.{inner}", given.req_params[inner], "a text or a number, with method get"
+                f"{path}.{inner}", plugin.req_params[inner], "a text or a number, with method get"
             )
-    elif "" in given.req_params:
-        if given.is_page:
+    elif "" in plugin.req_params:
+        if plugin.is_page:
             raise refused(path, 'the key ""', "names, with isPage: the page is one of them")
-        body = given.req_params[""]
+        body = plugin.req_params[""]
         return {
             "body": body.strip() if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
         }
-    sent = {name: value for name, value in given.req_params.items() if name}
+    sent = {name: value for name, value in plugin.req_params.items() if name}
     return {"params": json.dumps(sent, ensure_ascii=False)} if sent else {}
 
 
-def _paged(given: HttpReader) -> dict[str, str]:
-    if not given.is_page:
+def _paged(plugin: HttpReader) -> dict[str, str]:
+    if not plugin.is_page:
         return {}
-    index, size = given.page_params.page_index, given.page_params.page_size
+    index, size = plugin.page_params.page_index, plugin.page_params.page_size
     return {
         "pageParam": index.key or "pageIndex",
         "firstPage": str(1 if index.value is None else index.value),
@@ -392,35 +394,37 @@ def _paged(given: HttpReader) -> dict[str, str]:
     }
 
 
-def _columns(names: tuple[str, ...], place: PluginContext) -> dict[str, str]:
+def _columns(names: tuple[str, ...], context: PluginContext) -> dict[str, str]:
     """Texts, as Addax reads all values."""
     if names == ("*",):
         return {"inferSchema": "false"}
-    path, columns = place.key("column"), []
-    for number, given in enumerate(names):
-        name = given.strip().removeprefix("$.")
+    path, columns = context.key("column"), []
+    for number, key_text in enumerate(names):
+        name = key_text.strip().removeprefix("$.")
         try:
             path_of(name)
         except ValueError:
             raise refusal(
-                f"{path}[{number}]", given, "a key, or a path such as DEPT.ID or KK[0].COL1"
+                f"{path}[{number}]", key_text, "a key, or a path such as DEPT.ID or KK[0].COL1"
             ) from None
         columns.append((name, "string"))
     refuse_twice(path, [name.lower() for name, _ in columns])
     return {"schema": ddl(columns)}
 
 
-def _proxy(proxy: HttpProxy, place: PluginContext) -> str:
+def _proxy(proxy: HttpProxy, context: PluginContext) -> str:
     host = proxy.host.strip() if "://" in proxy.host else f"http://{proxy.host.strip()}"
     if not host.startswith("http://") or "@" in host:
         raise refusal(
-            place.key("proxy.host"), proxy.host, "http://host:port; a SOCKS proxy is not supported"
+            context.key("proxy.host"),
+            proxy.host,
+            "http://host:port; a SOCKS proxy is not supported",
         )
     if not proxy.auth:
         return host
     user, colon, password = proxy.auth.partition(":")
     if not user or not colon:
-        raise refused(place.key("proxy.auth"), "***", "user:password")
+        raise refused(context.key("proxy.auth"), "***", "user:password")
     return (
         f"http://{quote(user, safe='')}:{quote(password, safe='')}@{host.removeprefix('http://')}"
     )
@@ -462,8 +466,8 @@ def _texts_by_name(value: object) -> object:
     if not isinstance(value, dict):
         raise ValueError("an object")
     return {
-        str(name): str(each).lower() if isinstance(each, bool) else str(each)
-        for name, each in value.items()
+        str(name): str(item).lower() if isinstance(item, bool) else str(item)
+        for name, item in value.items()
     }
 
 
@@ -508,89 +512,91 @@ class StreamLoadWriter(JobSection):
     )
 
 
-def stream_load_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(StreamLoadWriter, parameter)
-    one = given.connection[0] if given.connection else LoadConnection()
-    if len(given.connection) > 1:
-        raise refusal(place.key("connection"), list(given.connection), "one connection")
-    hosts = given.load_url or given.fe_load_url or ((one.endpoint,) if one.endpoint else ())
+def stream_load_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(StreamLoadWriter, parameter)
+    one = plugin.connection[0] if plugin.connection else LoadConnection()
+    if len(plugin.connection) > 1:
+        raise refusal(context.key("connection"), list(plugin.connection), "one connection")
+    hosts = plugin.load_url or plugin.fe_load_url or ((one.endpoint,) if one.endpoint else ())
     urls = [
-        _url(host, place)
+        _url(host, context)
         for text in hosts
         for host in text.replace(",", ";").split(";")
         if host.strip()
     ]
     if not urls:
-        raise place.missing("loadUrl", 'a list such as ["fe:8030"]')
-    tables = given.table or one.table
+        raise context.missing("loadUrl", 'a list such as ["fe:8030"]')
+    tables = plugin.table or one.table
     if len(tables) != 1:
-        raise refusal(place.key("table"), list(tables), "one table")
-    jdbc_url = given.jdbc_url or one.jdbc_url
+        raise refusal(context.key("table"), list(tables), "one table")
+    jdbc_url = plugin.jdbc_url or one.jdbc_url
     server, in_url = _server(jdbc_url)
     database, _, table = tables[0].replace("`", "").rpartition(".")
     database = (
         database
-        or given.database
-        or given.selected_database
+        or plugin.database
+        or plugin.selected_database
         or one.selected_database
         or one.database
         or in_url
     )
     if not database:
-        raise place.missing("database", "a name")
+        raise context.missing("database", "a name")
     options = {
         "url": ",".join(urls),
         "database": database,
         "dbtable": table,
         "timeZone": local_zone(),
-        "user": given.username or "root",
+        "user": plugin.username or "root",
     }
-    if given.password:
-        options["password"] = given.password
-    options |= _sql(given, server, place)
-    more = {name: text for name, text in given.load_props.items() if name.lower() not in _SHAPES}
-    dropped = [name for name in given.load_props if name not in more]
-    place.left.extend(f"{place.key('loadProps')}.{name} ({_OUR_SHAPE})" for name in dropped)
-    if more:
-        options["headers"] = json.dumps(more)
-    place.warnings.append(
-        f"{place.path}: each task is one load, which counts once; a rerun of the job adds its rows again, "
+    if plugin.password:
+        options["password"] = plugin.password
+    options |= _sql(plugin, server, context)
+    properties = {
+        name: text for name, text in plugin.load_props.items() if name.lower() not in _SHAPES
+    }
+    dropped = [name for name in plugin.load_props if name not in properties]
+    context.left.extend(f"{context.key('loadProps')}.{name} ({_OUR_SHAPE})" for name in dropped)
+    if properties:
+        options["headers"] = json.dumps(properties)
+    context.warnings.append(
+        f"{context.path}: each task is one load, which counts once; a rerun of the job adds its rows again, "
         "unless the table has a unique or primary key. It was not tested against this kind of server"
     )
-    steps: list[Transformer] = [times_as_text(None, place)]
-    if given.column != ("*",):
-        path = place.key("column")
+    steps: list[Transformer] = [times_as_text(None, context)]
+    if plugin.column != ("*",):
+        path = context.key("column")
         with at(path):
-            names = tuple(name.strip().strip("`") for name in given.column)
+            names = tuple(name.strip().strip("`") for name in plugin.column)
             refuse_twice(path, names)
             steps.append(Labelled(Rename(names), path))
     return ParsedPlugin(Endpoint("streamload", options), tuple(steps), local_times=True)
 
 
-def _url(host: str, place: PluginContext) -> str:
+def _url(host: str, context: PluginContext) -> str:
     text = host.strip().rstrip("/")
     if "@" in text or text.count("/") not in (0, 2):
-        shown = f"{MASK}@{text.rpartition('@')[2]}" if "@" in text else text
-        raise refusal(place.key("loadUrl"), shown, "host:port, as fe:8030")
+        host_shown = f"{MASK}@{text.rpartition('@')[2]}" if "@" in text else text
+        raise refusal(context.key("loadUrl"), host_shown, "host:port, as fe:8030")
     return text if "://" in text else f"http://{text}"
 
 
 def _server(jdbc_url: str) -> tuple[str, str]:
     """(host:port, database) of a url of MySQL's driver; the first of several hosts."""
-    rest = jdbc_url.partition("://")[2]
-    hosts, _, database = rest.partition("/")
+    address = jdbc_url.partition("://")[2]
+    hosts, _, database = address.partition("/")
     return hosts.split(",")[0], database.partition("?")[0]
 
 
-def _sql(given: StreamLoadWriter, server: str, place: PluginContext) -> dict[str, str]:
-    if not (given.pre_sql or given.post_sql):
+def _sql(plugin: StreamLoadWriter, server: str, context: PluginContext) -> dict[str, str]:
+    if not (plugin.pre_sql or plugin.post_sql):
         return {}
     if not server:
-        raise place.missing(
+        raise context.missing(
             "jdbcUrl", "the url under which preSql and postSql run, as jdbc:mysql://fe:9030/"
         )
-    made = {"queryServer": server}
-    for option, statements in (("startSql", given.pre_sql), ("endSql", given.post_sql)):
+    options = {"queryServer": server}
+    for option, statements in (("startSql", plugin.pre_sql), ("endSql", plugin.post_sql)):
         if statements:
-            made[option] = json.dumps(list(statements))
-    return made
+            options[option] = json.dumps(list(statements))
+    return options

@@ -171,24 +171,26 @@ class KafkaWriter(KafkaPlugin):
     topic_replication_factor: Positive | None = None
 
 
-def _place_of(given: KafkaPlugin, more: Mapping[str, str], place: PluginContext) -> dict[str, str]:
+def _place_of(
+    plugin: KafkaPlugin, settings_given: Mapping[str, str], context: PluginContext
+) -> dict[str, str]:
     """The options of the address and of the login."""
-    settings = {**given.kafka_config, **given.properties, **more}
+    settings = {**plugin.kafka_config, **plugin.properties, **settings_given}
     servers = (
-        given.bootstrap_servers
-        or given.server
-        or given.servers
-        or given.brokers
-        or given.broker_list
+        plugin.bootstrap_servers
+        or plugin.server
+        or plugin.servers
+        or plugin.brokers
+        or plugin.broker_list
     )
     text = ",".join(servers) or settings.get("bootstrap.servers", "")
     if not text:
-        raise place.missing("bootstrapServers", "brokers, such as kafka1:9092,kafka2:9092")
-    if given.have_kerberos:
+        raise context.missing("bootstrapServers", "brokers, such as kafka1:9092,kafka2:9092")
+    if plugin.have_kerberos:
         raise refusal(
-            place.key("haveKerberos"), "true", f"false: {KafkaPlugin.refused['kerberosConfig']}"
+            context.key("haveKerberos"), "true", f"false: {KafkaPlugin.refused['kerberosConfig']}"
         )
-    options = {"bootstrapServers": text, "topic": given.topic}
+    options = {"bootstrapServers": text, "topic": plugin.topic}
     for name, option in (
         ("security.protocol", "securityProtocol"),
         ("sasl.mechanism", "saslMechanism"),
@@ -197,7 +199,7 @@ def _place_of(given: KafkaPlugin, more: Mapping[str, str], place: PluginContext)
             options[option] = settings[name].upper()
     if options.get("saslMechanism") == "GSSAPI":
         raise refused(
-            place.key("kafkaConfig"),
+            context.key("kafkaConfig"),
             "sasl.mechanism GSSAPI",
             "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
         )
@@ -208,7 +210,7 @@ def _place_of(given: KafkaPlugin, more: Mapping[str, str], place: PluginContext)
     }
     if jaas and "username" not in login:
         raise refused(
-            place.key("kafkaConfig"),
+            context.key("kafkaConfig"),
             "sasl.jaas.config without a username",
             'one with username="..." and password="..."',
         )
@@ -220,7 +222,7 @@ def _place_of(given: KafkaPlugin, more: Mapping[str, str], place: PluginContext)
             "ssl.ca.location",
         ):
             raise refused(
-                place.key("kafkaConfig"),
+                context.key("kafkaConfig"),
                 name,
                 "ssl.ca.location, a PEM file, in place of Java's stores",
             )
@@ -234,59 +236,65 @@ def _place_of(given: KafkaPlugin, more: Mapping[str, str], place: PluginContext)
         "ssl.ca.location",
         "group.id",
     )
-    place.left.extend(
-        f"{place.key('kafkaConfig')}.{name} (the connector's own)"
+    context.left.extend(
+        f"{context.key('kafkaConfig')}.{name} (the connector's own)"
         for name in settings
         if name not in used
     )
     return options
 
 
-def kafka_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(KafkaReader, parameter)
-    if given.type.lower() != "batch":
+def kafka_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(KafkaReader, parameter)
+    if plugin.type.lower() != "batch":
         raise refusal(
-            place.key("type"),
-            given.type,
+            context.key("type"),
+            plugin.type,
             'batch: a job ends. Follow a topic with readStream.format("channel")',
         )
-    for key, kind in (("keyType", given.key_type), ("valueType", given.value_type)):
+    for key, kind in (("keyType", plugin.key_type), ("valueType", plugin.value_type)):
         if kind.lower() not in _STRINGS:
             raise refusal(
-                place.key(key), kind, "string: numbers in Java's binary form are not read"
+                context.key(key), kind, "string: numbers in Java's binary form are not read"
             )
-    if given.missing_key_value is not None:
-        place.left.append(f"{place.key('missingKeyValue')} (a field that a message lacks is NULL)")
-    names, form = _fields(given, place)
-    options = {**_place_of(given, given.consumer_settings, place), **form, **_range(given, place)}
+    if plugin.missing_key_value is not None:
+        context.left.append(
+            f"{context.key('missingKeyValue')} (a field that a message lacks is NULL)"
+        )
+    names, form = _fields(plugin, context)
+    options = {
+        **_place_of(plugin, plugin.consumer_settings, context),
+        **form,
+        **_range(plugin, context),
+    }
     options |= {"schema": ddl(names), "timeZone": local_zone()}
-    if given.partition is not None:
-        options["partitions"] = str(given.partition)
-    return ParsedPlugin(Endpoint("kafka", options), (typed(names, place),))
+    if plugin.partition is not None:
+        options["partitions"] = str(plugin.partition)
+    return ParsedPlugin(Endpoint("kafka", options), (typed(names, context),))
 
 
 def _fields(
-    given: KafkaReader, place: PluginContext
+    plugin: KafkaReader, context: PluginContext
 ) -> tuple[list[tuple[str, str]], dict[str, str]]:
     """The columns (name, type) in the order of the row, and how values become them."""
-    rule = (given.parsing_rules or given.write_type or given.record_type or given.codec).lower()
-    delimiter = _plain(given.split or given.field_delimiter, place)
+    rule = (plugin.parsing_rules or plugin.write_type or plugin.record_type or plugin.codec).lower()
+    delimiter = _plain(plugin.split or plugin.field_delimiter, context)
     if rule not in ("", "json", "split", "text", "csv"):
-        raise refusal(place.key("parsingRules"), rule, "json or split")
-    if given.kafka_reader_column_key and rule == "json":
-        columns = [(name.strip(), "string") for name in given.kafka_reader_column_key.split(",")]
-    elif given.column:
-        columns = [(column.name, column.type) for column in given.column]
-    elif given.column_count is not None:
-        columns = [(f"c{number}", "string") for number in range(given.column_count)]
+        raise refusal(context.key("parsingRules"), rule, "json or split")
+    if plugin.kafka_reader_column_key and rule == "json":
+        columns = [(name.strip(), "string") for name in plugin.kafka_reader_column_key.split(",")]
+    elif plugin.column:
+        columns = [(column.name, column.type) for column in plugin.column]
+    elif plugin.column_count is not None:
+        columns = [(f"c{number}", "string") for number in range(plugin.column_count)]
     else:
-        raise place.missing(
+        raise context.missing(
             "column", 'the fields of a message, such as ["id", "name"], or ["__value__"]'
         )
     for name, _ in columns:
         if name == "*" or "[" in name or name == "__headers__" or name.startswith("'"):
             raise refusal(
-                place.key("column"), name, "names of fields; a.b is the field b of the field a"
+                context.key("column"), name, "names of fields; a.b is the field b of the field a"
             )
     columns = [(_SPECIAL.get(name, name), kind) for name, kind in columns]
     cut = rule in ("split", "text", "csv") or (not rule and delimiter != "")
@@ -295,182 +303,182 @@ def _fields(
     )
     if all(name in _SPECIAL.values() for name, _ in columns):
         form = {"valueFormat": "text"}  # nothing is looked for inside of the values
-    return _ordered(columns, given, place), form
+    return _ordered(columns, plugin, context), form
 
 
 def _ordered(
-    columns: list[tuple[str, str]], given: KafkaReader, place: PluginContext
+    columns: list[tuple[str, str]], plugin: KafkaReader, context: PluginContext
 ) -> list[tuple[str, str]]:
-    order = given.writer_order.replace(" ", "")
+    order = plugin.writer_order.replace(" ", "")
     if not order or order == ",".join(str(number + 1) for number in range(len(columns))):
         return columns
     raise refusal(
-        place.key("writerOrder"),
-        given.writer_order,
+        context.key("writerOrder"),
+        plugin.writer_order,
         f"1 to {len(columns)} in this order: name the writer's columns in the order of the fields",
     )
 
 
-def _plain(text: str, place: PluginContext) -> str:
+def _plain(text: str, context: PluginContext) -> str:
     """A delimiter, of which Java makes a regular expression in `split`."""
-    made = _unescaped(text)
-    if re.fullmatch(r"\\[^A-Za-z0-9]", made):
-        return made[1]
-    if len(made) > 1 and re.search(r"[\\\[\](){}*+?^$]|(?<=.)\|", made):
+    delimiter = _unescaped(text)
+    if re.fullmatch(r"\\[^A-Za-z0-9]", delimiter):
+        return delimiter[1]
+    if len(delimiter) > 1 and re.search(r"[\\\[\](){}*+?^$]|(?<=.)\|", delimiter):
         raise refusal(
-            place.key("split"), text, "a plain text, or one escaped character such as \\|"
+            context.key("split"), text, "a plain text, or one escaped character such as \\|"
         )
-    return made
+    return delimiter
 
 
 def _unescaped(text: str) -> str:
     r"""`\t`, `\n` and `\u0001` as DataWorks writes them."""
     for sign, character in (("\\t", "\t"), ("\\n", "\n"), ("\\r", "\r")):
         text = text.replace(sign, character)
-    return re.sub(r"\\u([0-9a-fA-F]{4})", lambda found: chr(int(found.group(1), 16)), text)
+    return re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match.group(1), 16)), text)
 
 
-def _range(given: KafkaReader, place: PluginContext) -> dict[str, str]:
+def _range(plugin: KafkaReader, context: PluginContext) -> dict[str, str]:
     options: dict[str, str] = {}
     for key, text, option in (
-        ("beginDateTime", given.begin_date_time, "beginTimestamp"),
-        ("endDateTime", given.end_date_time, "endTimestamp"),
+        ("beginDateTime", plugin.begin_date_time, "beginTimestamp"),
+        ("endDateTime", plugin.end_date_time, "endTimestamp"),
     ):
         if text:
-            options[option] = _moment(place.key(key), text)
+            options[option] = _moment(context.key(key), text)
     for key, text, option in (
-        ("beginOffset", given.begin_offset, "beginOffsets"),
-        ("endOffset", given.end_offset, "endOffsets"),
+        ("beginOffset", plugin.begin_offset, "beginOffsets"),
+        ("endOffset", plugin.end_offset, "endOffsets"),
     ):
         if text and option.replace("Offsets", "Timestamp") in options:
-            place.left.append(f"{place.key(key)} (the time is taken)")
+            context.left.append(f"{context.key(key)} (the time is taken)")
         elif text:
             word = {"seektobeginning": "earliest", "seektoend": "latest"}.get(
                 text.lower(), text.lower()
             )
             if not (word.isdigit() or word == ("earliest" if key == "beginOffset" else "latest")):
                 raise refusal(
-                    place.key(key),
+                    context.key(key),
                     text,
                     f"a number, or {'earliest' if key == 'beginOffset' else 'latest'}",
                 )
             options[option] = word
     if not {"beginTimestamp", "beginOffsets"} & set(options):
-        _check_start(given, place)
+        _check_start(plugin, context)
     return options
 
 
-def _check_start(given: KafkaReader, place: PluginContext) -> None:
+def _check_start(plugin: KafkaReader, context: PluginContext) -> None:
     """Without a begin, a job reads the whole topic, and never from the offsets of a group."""
-    settings = {**given.kafka_config, **given.properties, **given.consumer_settings}
+    settings = {**plugin.kafka_config, **plugin.properties, **plugin.consumer_settings}
     named = 'beginDateTime (yyyyMMddHHmmss), beginOffset, or "beginOffset": "earliest" for the whole topic'
     for key, word in (
-        ("mode", given.mode),
-        ("offsetMode", given.offset_mode),
+        ("mode", plugin.mode),
+        ("offsetMode", plugin.offset_mode),
         ("kafkaConfig", settings.get("auto.offset.reset", "")),
     ):
         if word and word.lower() not in ("earliest", "earliest-offset"):
             raise refusal(
-                place.key(key), word, f"earliest: a job ends where the topic ends now. Or {named}"
+                context.key(key), word, f"earliest: a job ends where the topic ends now. Or {named}"
             )
-    key = "groupId" if given.group_id else "groupid" if given.groupid else "kafkaConfig"
-    if given.group_id or given.groupid or "group.id" in settings:
+    key = "groupId" if plugin.group_id else "groupid" if plugin.groupid else "kafkaConfig"
+    if plugin.group_id or plugin.groupid or "group.id" in settings:
         raise refused(
-            place.key(key),
+            context.key(key),
             "a consumer group, and nothing that says where the read begins",
             f"{named}: the offsets of a group are neither read nor committed, so each run would read the whole topic",
         )
-    place.warnings.append(
-        f"{place.path}: the whole topic is read, up to its present end; name the begin by {named}"
+    context.warnings.append(
+        f"{context.path}: the whole topic is read, up to its present end; name the begin by {named}"
     )
 
 
 def _moment(path: str, text: str) -> str:
     try:
-        found = datetime.strptime(text, "%Y%m%d%H%M%S")
+        moment = datetime.strptime(text, "%Y%m%d%H%M%S")
     except ValueError:
         raise refusal(path, text, "yyyyMMddHHmmss, such as 20240131083000") from None
-    return found.replace(tzinfo=ZoneInfo(local_zone())).isoformat()
+    return moment.replace(tzinfo=ZoneInfo(local_zone())).isoformat()
 
 
-def kafka_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(KafkaWriter, parameter)
-    names = [column.name for column in given.column or given.table_fields]
+def kafka_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(KafkaWriter, parameter)
+    names = [column.name for column in plugin.column or plugin.table_fields]
     if names == ["*"]:
         names = []
     options = {
-        **_place_of(given, given.producer_settings, place),
-        **_form(given, names, place),
+        **_place_of(plugin, plugin.producer_settings, context),
+        **_form(plugin, names, context),
         "timeZone": local_zone(),
     }
-    keys = [_named(number, names, "keyIndex", place) for number in given.key_index]
-    if given.key_field:
-        keys = [given.key_field]
+    keys = [_named(number, names, "keyIndex", context) for number in plugin.key_index]
+    if plugin.key_field:
+        keys = [plugin.key_field]
     if keys:
         options["keyColumns"] = json.dumps(keys)
-    if given.value_index is not None:
+    if plugin.value_index is not None:
         options |= {
             "valueFormat": "text",
-            "valueColumns": json.dumps([_named(given.value_index, names, "valueIndex", place)]),
+            "valueColumns": json.dumps([_named(plugin.value_index, names, "valueIndex", context)]),
         }
-    if given.partition is not None:
-        options["partition"] = str(given.partition)
-    if given.null_key_format:
+    if plugin.partition is not None:
+        options["partition"] = str(plugin.partition)
+    if plugin.null_key_format:
         raise refusal(
-            place.key("nullKeyFormat"),
-            given.null_key_format,
+            context.key("nullKeyFormat"),
+            plugin.null_key_format,
             "nothing: a NULL is a record without a key",
         )
-    if given.compression_type:
-        options["compression"] = given.compression_type.lower()
-    for key, word in (("ack", given.ack), ("acks", given.acks)):
+    if plugin.compression_type:
+        options["compression"] = plugin.compression_type.lower()
+    for key, word in (("ack", plugin.ack), ("acks", plugin.acks)):
         if word and word.lower() not in ("all", "-1"):
-            place.left.append(
-                f"{place.key(key)} (a record counts when all replicas in sync have it)"
+            context.left.append(
+                f"{context.key(key)} (a record counts when all replicas in sync have it)"
             )
-    if given.no_topic_create or given.notopic_create:
+    if plugin.no_topic_create or plugin.notopic_create:
         options["createTopic"] = "true"
         for option, number in (
-            ("topicPartitions", given.topic_num_partition),
-            ("replicationFactor", given.topic_replication_factor),
+            ("topicPartitions", plugin.topic_num_partition),
+            ("replicationFactor", plugin.topic_replication_factor),
         ):
             if number is not None:
                 options[option] = str(number)
-    path = place.key("column")
+    path = context.key("column")
     steps: list[Transformer] = [Labelled(Rename(tuple(names)), path)] if names else []
-    steps.append(times_as_text(None, place))
+    steps.append(times_as_text(None, context))
     if options["valueFormat"] == "text":
         steps.append(JavaTexts())
     return ParsedPlugin(Endpoint("kafka", options), tuple(steps), local_times=True)
 
 
-def _form(given: KafkaWriter, names: list[str], place: PluginContext) -> dict[str, str]:
+def _form(plugin: KafkaWriter, names: list[str], context: PluginContext) -> dict[str, str]:
     """DataWorks and most plugins join the values, Addax and FlinkX write objects."""
     given_as = (
-        ("writeType", given.write_type),
-        ("writeMode", given.write_mode),
-        ("format", given.format),
+        ("writeType", plugin.write_type),
+        ("writeMode", plugin.write_mode),
+        ("format", plugin.format),
     )
     key, word = next(((key, word) for key, word in given_as if word), ("writeType", ""))
-    objects = bool(given.broker_list or given.table_fields or (given.brokers and names))
+    objects = bool(plugin.broker_list or plugin.table_fields or (plugin.brokers and names))
     kind = word.lower() or ("json" if objects else "text")
     if kind == "json":
         if not names:
-            raise place.missing(
+            raise context.missing(
                 "column",
                 'the names of the fields: values are written as {"id": 1}, not as DataX\'s own records',
             )
         return {"valueFormat": "json"}
     if kind not in ("text", "csv"):
-        raise refusal(place.key(key), word, "text or json")
+        raise refusal(context.key(key), word, "text or json")
     # DataWorks, whose key is `server`, puts a tab between values, and the other plugins a comma.
-    delimiter = _unescaped(given.field_delimiter) or ("\t" if given.server else ",")
-    return {"valueFormat": "text", "delimiter": delimiter, "nullValue": given.null_value_format}
+    delimiter = _unescaped(plugin.field_delimiter) or ("\t" if plugin.server else ",")
+    return {"valueFormat": "text", "delimiter": delimiter, "nullValue": plugin.null_value_format}
 
 
-def _named(number: int, names: list[str], key: str, place: PluginContext) -> str:
+def _named(number: int, names: list[str], key: str, context: PluginContext) -> str:
     if not names:
-        raise place.missing("column", f"the names of the columns, with {key}")
+        raise context.missing("column", f"the names of the columns, with {key}")
     if number >= len(names):
-        raise refusal(place.key(key), number, f"0 to {len(names) - 1}, the positions of column")
+        raise refusal(context.key(key), number, f"0 to {len(names) - 1}, the positions of column")
     return names[number]

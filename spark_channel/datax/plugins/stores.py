@@ -116,134 +116,139 @@ class S3Writer(S3, ObjectWriter):
     null_format: Text = _NULL
 
 
-def oss_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    return _reader(place.read(OssReader, parameter), place)
+def oss_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    return _reader(context.read(OssReader, parameter), context)
 
 
-def s3_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    return _reader(place.read(S3Reader, parameter), place)
+def s3_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    return _reader(context.read(S3Reader, parameter), context)
 
 
-def oss_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    return _writer(place.read(OssWriter, parameter), place)
+def oss_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    return _writer(context.read(OssWriter, parameter), context)
 
 
-def s3_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    return _writer(place.read(S3Writer, parameter), place)
+def s3_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    return _writer(context.read(S3Writer, parameter), context)
 
 
-def _reader(given: OssReader | S3Reader, place: PluginContext) -> ParsedPlugin:
-    names = given.objects or given.path
+def _reader(plugin: OssReader | S3Reader, context: PluginContext) -> ParsedPlugin:
+    names = plugin.objects or plugin.path
     if not names:
-        raise place.missing("object", "an object, or a list of them; * and ? are taken")
+        raise context.missing("object", "an object, or a list of them; * and ? are taken")
     # A uri's parameters begin with ?, so the wildcard of one character is written as a class.
-    paths = [_uri(given, name.replace("?", "[!/]"), place) for name in names]
+    paths = [_uri(plugin, name.replace("?", "[!/]"), context) for name in names]
     where = {"path": paths[0]} if len(paths) == 1 else {"paths": json.dumps(paths)}
-    where |= _login(given, place)
-    connector, _ = _format(given, place)
+    where |= _login(plugin, context)
+    connector, _ = _format(plugin, context)
     if connector == "csv":
-        return text_end(given, where, place)
-    return typed_end(given, connector, where, place)
+        return text_end(plugin, where, context)
+    return typed_end(plugin, connector, where, context)
 
 
-def _writer(given: OssWriter | S3Writer, place: PluginContext) -> ParsedPlugin:
+def _writer(plugin: OssWriter | S3Writer, context: PluginContext) -> ParsedPlugin:
     """The objects that begin with `object` become a folder of that name, so that truncate touches nothing else."""
-    if given.write_single_object:
+    if plugin.write_single_object:
         raise refusal(
-            place.key("writeSingleObject"),
+            context.key("writeSingleObject"),
             "true",
             "false: each task writes objects, and one entry publishes them",
         )
-    name = given.objects.strip("/")
+    name = plugin.objects.strip("/")
     if not name or "?" in name:
         raise refusal(
-            place.key("object"), given.objects, "the name of a folder in the bucket, without ?"
+            context.key("object"), plugin.objects, "the name of a folder in the bucket, without ?"
         )
-    target = _uri(given, name, place)
-    connector, word = _format(given, place)
-    place.warnings.append(f"{place.path}: the files go into the folder {name} of the bucket")
+    target = _uri(plugin, name, context)
+    connector, word = _format(plugin, context)
+    context.warnings.append(f"{context.path}: the files go into the folder {name} of the bucket")
     if connector == "csv":
-        texts = given.model_copy(update={"file_format": word})
-        end = text_writer_end(texts, target, given.write_mode, place)
+        texts = plugin.model_copy(update={"file_format": word})
+        end = text_writer_end(texts, target, plugin.write_mode, context)
     else:
         end = typed_writer_end(
-            connector, target, given.column, given.compress, given.write_mode, place
+            connector, target, plugin.column, plugin.compress, plugin.write_mode, context
         )
-    more = _login(given, place)
-    if given.max_file_size is not None:
-        more["maxBytesPerFile"] = str(given.max_file_size * _MEGABYTE)
-    return replace(end, endpoint=replace(end.endpoint, options={**end.endpoint.options, **more}))
+    options = _login(plugin, context)
+    if plugin.max_file_size is not None:
+        options["maxBytesPerFile"] = str(plugin.max_file_size * _MEGABYTE)
+    return replace(end, endpoint=replace(end.endpoint, options={**end.endpoint.options, **options}))
 
 
 def _format(
-    given: OssReader | S3Reader | OssWriter | S3Writer, place: PluginContext
+    plugin: OssReader | S3Reader | OssWriter | S3Writer, context: PluginContext
 ) -> tuple[str, str]:
     """(the connector, DataX's word): `fileFormat` is DataX's key, `fileType` Addax's."""
-    key = "fileType" if given.file_type.strip() else "fileFormat"
-    word = (given.file_type.strip() or given.file_format.strip() or "text").lower()
-    return file_connector(word, place, key), word
+    key = "fileType" if plugin.file_type.strip() else "fileFormat"
+    word = (plugin.file_type.strip() or plugin.file_format.strip() or "text").lower()
+    return file_connector(word, context, key), word
 
 
-def _uri(given: Oss | S3, name: str, place: PluginContext) -> str:
-    scheme, address = _address(given, place)
+def _uri(plugin: Oss | S3, name: str, context: PluginContext) -> str:
+    scheme, address = _address(plugin, context)
     query = {"scheme": scheme} if scheme == "http" else {}
-    query["region"] = _region(given, address)
+    query["region"] = _region(plugin, address)
     if address:
         query["endpoint_override"] = address
-    return f"s3://{quote(given.bucket)}/{name.lstrip('/')}?{urlencode(query)}"
+    return f"s3://{quote(plugin.bucket)}/{name.lstrip('/')}?{urlencode(query)}"
 
 
-def _address(given: Oss | S3, place: PluginContext) -> tuple[str, str]:
+def _address(plugin: Oss | S3, context: PluginContext) -> tuple[str, str]:
     """(http or https, host and port); no host: the one of AWS."""
-    if isinstance(given, Oss) and given.cname:
-        raise refusal(place.key("cname"), "true", "false: give the endpoint of the bucket's region")
-    text = given.endpoint.strip().rstrip("/")
-    plain = isinstance(given, S3) and not given.ssl_enabled
+    if isinstance(plugin, Oss) and plugin.cname:
+        raise refusal(
+            context.key("cname"), "true", "false: give the endpoint of the bucket's region"
+        )
+    text = plugin.endpoint.strip().rstrip("/")
+    plain = isinstance(plugin, S3) and not plugin.ssl_enabled
     takes = "a host, such as https://oss-cn-hangzhou.aliyuncs.com"
     try:
         parts = urlsplit(text if "://" in text else f"{'http' if plain else 'https'}://{text}")
     except ValueError:  # a bracket that is not closed
-        raise refusal(place.key("endpoint"), given.endpoint, takes) from None
+        raise refusal(context.key("endpoint"), plugin.endpoint, takes) from None
     if parts.scheme not in ("http", "https") or parts.path or parts.query or parts.username:
-        raise refusal(place.key("endpoint"), given.endpoint, takes)
-    if isinstance(given, Oss) and not parts.hostname:
-        raise place.missing("endpoint", "the address of the bucket's region")
-    if isinstance(given, S3) and parts.netloc in (
+        raise refusal(context.key("endpoint"), plugin.endpoint, takes)
+    if isinstance(plugin, Oss) and not parts.hostname:
+        raise context.missing("endpoint", "the address of the bucket's region")
+    if isinstance(plugin, S3) and parts.netloc in (
         "",
         "s3.amazonaws.com",
-        f"s3.{given.region}.amazonaws.com",
+        f"s3.{plugin.region}.amazonaws.com",
     ):
         return parts.scheme, ""
     return parts.scheme, parts.netloc
 
 
-def _region(given: Oss | S3, address: str) -> str:
-    if isinstance(given, S3):
-        return given.region.strip() or "us-east-1"
+def _region(plugin: Oss | S3, address: str) -> str:
+    if isinstance(plugin, S3):
+        return plugin.region.strip() or "us-east-1"
     labels = [label.removesuffix("-internal") for label in address.partition(":")[0].split(".")]
     return next((label for label in labels if label.startswith("oss-")), "us-east-1")
 
 
-def _login(given: Oss | S3, place: PluginContext) -> dict[str, str]:
-    if bool(given.access_id) != bool(given.access_key):
-        raise place.missing(
-            "accessKey" if given.access_id else "accessId", "both, or neither: the environment's"
+def _login(plugin: Oss | S3, context: PluginContext) -> dict[str, str]:
+    if bool(plugin.access_id) != bool(plugin.access_key):
+        raise context.missing(
+            "accessKey" if plugin.access_id else "accessId", "both, or neither: the environment's"
         )
     settings = {}
-    if given.access_id:
-        settings = {"aws_access_key_id": given.access_id, "aws_secret_access_key": given.access_key}
-    if _virtual_hosted(given, _address(given, place)[1]):
+    if plugin.access_id:
+        settings = {
+            "aws_access_key_id": plugin.access_id,
+            "aws_secret_access_key": plugin.access_key,
+        }
+    if _virtual_hosted(plugin, _address(plugin, context)[1]):
         settings["aws_virtual_hosted_style_request"] = "true"
     return {"storageOptions": json.dumps(settings)} if settings else {}
 
 
-def _virtual_hosted(given: Oss | S3, address: str) -> bool:
+def _virtual_hosted(plugin: Oss | S3, address: str) -> bool:
     """Whether the bucket is a part of the host's name: OSS takes nothing else, and AWS SDKs send nothing else.
 
     A host that is an address, or has no domain, cannot have such names.
     """
     host = urlsplit(f"//{address}").hostname or ""
-    if not host or "." not in host or (isinstance(given, S3) and given.path_style_access_enabled):
+    if not host or "." not in host or (isinstance(plugin, S3) and plugin.path_style_access_enabled):
         return False
     try:
         ipaddress.ip_address(host)
@@ -312,54 +317,59 @@ class FtpWriter(Server, TextWriter):
     file_format: Annotated[Literal["text", "csv"], BeforeValidator(_word)] = "text"
 
 
-def ftp_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
-    given = place.read(FtpReader, parameter)
-    if not given.path:
-        raise place.missing("path", "a path or a list of paths")
-    paths = [_ftp_uri(given, path, place) for path in given.path]
+def ftp_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
+    plugin = context.read(FtpReader, parameter)
+    if not plugin.path:
+        raise context.missing("path", "a path or a list of paths")
+    paths = [_ftp_uri(plugin, path, context) for path in plugin.path]
     where = {"path": paths[0]} if len(paths) == 1 else {"paths": json.dumps(paths)}
-    return text_end(given, {**where, "storageOptions": _ftp_login(given, place)}, place)
+    return text_end(plugin, {**where, "storageOptions": _ftp_login(plugin, context)}, context)
 
 
-def ftp_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+def ftp_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
     """Files named after `fileName` in the folder `path` itself, so that who fetches them finds nothing else."""
-    given = place.read(FtpWriter, parameter)
-    name = given.file_name.strip()
+    plugin = context.read(FtpWriter, parameter)
+    name = plugin.file_name.strip()
     if not name or "/" in name or name[0] in "._":
         raise refusal(
-            place.key("fileName"), given.file_name, "a name without /, and not . or _ first"
+            context.key("fileName"), plugin.file_name, "a name without /, and not . or _ first"
         )
-    end = text_writer_end(given, _ftp_uri(given, given.path, place), given.write_mode, place)
-    more = {"storageOptions": _ftp_login(given, place), "filePrefix": name}
-    return replace(end, endpoint=replace(end.endpoint, options={**end.endpoint.options, **more}))
+    end = text_writer_end(
+        plugin, _ftp_uri(plugin, plugin.path, context), plugin.write_mode, context
+    )
+    options = {"storageOptions": _ftp_login(plugin, context), "filePrefix": name}
+    return replace(end, endpoint=replace(end.endpoint, options={**end.endpoint.options, **options}))
 
 
-def _ftp_uri(given: FtpReader | FtpWriter, path: str, place: PluginContext) -> str:
+def _ftp_uri(plugin: FtpReader | FtpWriter, path: str, context: PluginContext) -> str:
     if not path.startswith("/"):
-        raise refusal(place.key("path"), path, "a path from the root, such as /home/data")
-    if not given.host.strip() or any(sign in given.host for sign in "/@:"):
+        raise refusal(context.key("path"), path, "a path from the root, such as /home/data")
+    if not plugin.host.strip() or any(sign in plugin.host for sign in "/@:"):
         raise refusal(
-            place.key("host"), given.host, "a name or an address; the port is the key port"
+            context.key("host"), plugin.host, "a name or an address; the port is the key port"
         )
-    port = "" if given.port is None else f":{given.port}"
-    return f"{given.protocol}://{given.host.strip()}{port}{path}"
+    port = "" if plugin.port is None else f":{plugin.port}"
+    return f"{plugin.protocol}://{plugin.host.strip()}{port}{path}"
 
 
-def _ftp_login(given: FtpReader | FtpWriter, place: PluginContext) -> str:
+def _ftp_login(plugin: FtpReader | FtpWriter, context: PluginContext) -> str:
     settings = {
-        "user": given.username,
-        "password": given.password,
-        "timeout": str(given.timeout / 1000),
+        "user": plugin.username,
+        "password": plugin.password,
+        "timeout": str(plugin.timeout / 1000),
     }
-    if given.connect_pattern == "port":
+    if plugin.connect_pattern == "port":
         settings["active"] = "true"
-    if given.protocol == "sftp":
-        settings["host_key"] = given.host_key or "any"
-        if given.key_path and (given.use_key or not given.password):
-            settings |= {"private_key_file": given.key_path, "private_key_password": given.key_pass}
-        if not given.host_key:
-            place.warnings.append(
-                f"{place.path}: the server's key is not checked, as in DataX; "
+    if plugin.protocol == "sftp":
+        settings["host_key"] = plugin.host_key or "any"
+        if plugin.key_path and (plugin.use_key or not plugin.password):
+            settings |= {
+                "private_key_file": plugin.key_path,
+                "private_key_password": plugin.key_pass,
+            }
+        if not plugin.host_key:
+            context.warnings.append(
+                f"{context.path}: the server's key is not checked, as in DataX; "
                 "hostKey takes the one expected, as SHA256:..."
             )
     return json.dumps({name: value for name, value in settings.items() if value})
