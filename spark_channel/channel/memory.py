@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from spark_channel.channel.batches import ChannelStatistics, measure
 from spark_channel.channel.capacity import Capacity, Limiter, Overflow, TransactionBuffer
-from spark_channel.channel.core import ChannelCore
 from spark_channel.channel.monitor import Callback
+from spark_channel.channel.operations import ChannelCore
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import EndOfChannel, TransactionStateError
 

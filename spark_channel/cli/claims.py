@@ -97,7 +97,7 @@ def forget(
         raise typer.BadParameter(
             "give either claims, as `claims list` shows them, or --older-than AGE"
         )
-    asked = [ClaimName.of(each) for each in names or ()]
+    asked = [ClaimName.from_text(each) for each in names or ()]
     before = None if older_than is None else _before(older_than)
     writer = _writer(target, options or [])
     wanted = chosen(writer.kept_claims(asked), asked, before)

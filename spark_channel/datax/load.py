@@ -440,7 +440,7 @@ class _Faults:
         self.found: dict[str, None] = {}
         self.missing: dict[str, None] = {}
 
-    def of(self, work: Callable[[], object]) -> None:
+    def check(self, work: Callable[[], object]) -> None:
         """Do `work`, and keep what it raises."""
         try:
             work()
@@ -481,9 +481,9 @@ def check_job_file(path: Path, variables: Mapping[str, str]) -> JobFileCheck:
         nonlocal loaded
         loaded = loaded_of(parse_section(JobFile, data, ""), path.stem, False, CommitSetting())
 
-    faults.of(parse)
+    faults.check(parse)
     if not faults.found:
-        faults.of(load)
+        faults.check(load)
         if faults.found:  # with the first fault: all others are looked for
             _look_at_all(data, faults)
     names = ", ".join(f"${{{name}}}" for name in unset.values())
@@ -505,7 +505,7 @@ def _look_at_all(data: object, faults: _Faults) -> None:
         nonlocal job
         job = parse_section(JobFile, data, "")
 
-    faults.of(parse)
+    faults.check(parse)
     if job is None:
         content = _first_content(data)
         if content is None:
@@ -518,16 +518,16 @@ def _look_at_all(data: object, faults: _Faults) -> None:
     settings = settings_of(job, [])
     context_of = places(job, path, settings, [], ineffective, CommitSetting())
     reader = content.reader
-    faults.of(
+    faults.check(
         lambda: find_plugin(reader.name, "reader", f"{path}.reader.name")(
             reader.parameter, context_of("reader", reader)
         )
     )
     for number, step in enumerate(content.transformer):
-        faults.of(lambda step=step, number=number: _one_step(step, number, path, ineffective))  # type: ignore[misc] # mypy infers no lambda with a default
+        faults.check(lambda step=step, number=number: _one_step(step, number, path, ineffective))  # type: ignore[misc] # mypy infers no lambda with a default
     for number, plugin in enumerate(content.writers):
         half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
-        faults.of(
+        faults.check(
             lambda plugin=plugin, half=half: find_plugin(
                 plugin.name, "writer", f"{path}.{half}.name"
             )(  # type: ignore[misc] # mypy infers no lambda with a default

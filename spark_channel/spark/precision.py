@@ -38,7 +38,7 @@ class DeclaredPrecision:
     columns: tuple[tuple[int, str, DataType], ...]
 
     @classmethod
-    def of(cls, schema: StructType) -> "DeclaredPrecision | None":
+    def from_schema(cls, schema: StructType) -> "DeclaredPrecision | None":
         """None: Arrow's types say all that the schema does."""
         columns = tuple(
             (number, field.name, field.dataType)

@@ -100,7 +100,7 @@ class ChannelReader(Versioned, DataSourceReader):
         if remark := experiment_remark([(connector, options)]):
             _log.warning(remark)
         self._schema = as_arrow(schema)
-        self._precision = DeclaredPrecision.of(schema)
+        self._precision = DeclaredPrecision.from_schema(schema)
         reader.schema_is_own = own_schema
         self._reader = reader.with_schema(self._schema)
         self._options: ReadOptions = reader.options

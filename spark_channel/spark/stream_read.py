@@ -104,7 +104,7 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, facts: SessionFacts) -> None:
         self._schema = as_arrow(schema)
-        self._precision = DeclaredPrecision.of(schema)
+        self._precision = DeclaredPrecision.from_schema(schema)
         self._source = StreamSource(options, self._schema)
         self._source.schema()  # a user who gives one is not asked for it
         self._options: ReadOptions = self._source.reader.options

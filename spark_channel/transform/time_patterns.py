@@ -371,7 +371,7 @@ class TimePattern:
     parts: tuple[_Part, ...]
 
     @classmethod
-    def of(cls, text: str) -> "TimePattern":
+    def from_text(cls, text: str) -> "TimePattern":
         """
         Raises:
             ValueError: a part that is not supported, a part twice, or no day.

@@ -43,7 +43,7 @@ def checked(kind: DataType, value: object) -> None:
     values = pa.array([None, value], wanted.field("x").type)
     # a slice: what lies before it in the buffers is no value of the batch
     hidden = pa.concat_arrays([pa.array([value], values.type), pa.nulls(2, values.type)])
-    precision = DeclaredPrecision.of(schema)
+    precision = DeclaredPrecision.from_schema(schema)
     assert precision is not None
     precision.check(pa.record_batch([pa.nulls(2, pa.int32()), hidden.slice(1)], ["before", "x"]))
     precision.check(pa.record_batch([pa.nulls(2, pa.int32()), values], ["before", "x"]))
@@ -96,7 +96,7 @@ def test_types_that_arrow_knows_whole_are_not_looked_through() -> None:
     schema = (
         StructType().add("a", "decimal(10,2)").add("b", DayTimeIntervalType()).add("c", "string")
     )
-    assert DeclaredPrecision.of(schema) is None
+    assert DeclaredPrecision.from_schema(schema) is None
 
 
 @needs_time

@@ -29,7 +29,7 @@ TIME = dt.datetime(2024, 1, 5, 3, 4, 9, 123456)
     ],
 )
 def test_what_a_pattern_writes_it_reads(pattern: str, text: str, micros: int) -> None:
-    made = TimePattern.of(pattern)
+    made = TimePattern.from_text(pattern)
     assert made.format(pa.array([TIME, None])).to_pylist() == [text, None]
     found = made.parse(pa.array([None, text, None, text]).slice(1))
     time = TIME if "H" in pattern else dt.datetime(2024, 1, 5)
@@ -131,7 +131,7 @@ def test_any_time_survives_a_pattern_with_all_its_parts(
 ) -> None:
     if unit == "ns":
         times = [time if time is None or 1700 < time.year < 2200 else None for time in times]
-    made = TimePattern.of(pattern)
+    made = TimePattern.from_text(pattern)
     found = made.parse(made.format(pa.array(times, pa.timestamp(unit))))
     assert [
         None if time is None else time.replace(tzinfo=None) for time in found.to_pylist()

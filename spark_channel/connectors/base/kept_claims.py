@@ -40,7 +40,7 @@ class ClaimName:
     versions: Ranges | None = None
 
     @classmethod
-    def of(cls, text: str) -> "ClaimName":
+    def from_text(cls, text: str) -> "ClaimName":
         """
         Raises:
             OptionError: another text.
@@ -90,7 +90,7 @@ class KeptClaim:
 
     @property
     def id(self) -> str:
-        """The text that `ClaimName.of` takes."""
+        """The text that `ClaimName.from_text` takes."""
         if not self.versions:
             return f"{self.kind}:{self.name}"
         first, last = self.versions[0][0], self.versions[-1][1]

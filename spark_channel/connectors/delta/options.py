@@ -38,7 +38,7 @@ class Table(Options):
     @property
     def login(self) -> StorageCredentials | None:
         """What of the settings the table's data files need, which pyarrow reads and writes."""
-        return StorageCredentials.of(self.more_storage())
+        return StorageCredentials.from_settings(self.more_storage())
 
     def model_post_init(self, context: object) -> None:
         super().model_post_init(context)

@@ -247,7 +247,7 @@ def merge(
         merges={
             **manifest.merges,
             **{
-                merged_file.file.path: Merge.of(
+                merged_file.file.path: Merge.from_sources(
                     [
                         (source, time, manifest.merges.get(source.path))
                         for source, time in zip(merged_file.sources, merged_file.times, strict=True)

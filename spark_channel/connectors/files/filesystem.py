@@ -96,7 +96,7 @@ class StorageCredentials:
         return (self.get("aws_virtual_hosted_style_request") or "").lower() == "true"
 
     @classmethod
-    def of(
+    def from_settings(
         cls, settings: Mapping[str, str], *, strict: bool = False
     ) -> "StorageCredentials | None":
         """
@@ -168,7 +168,7 @@ def login_of(options: Mapping[str, Any]) -> StorageCredentials | None:
     for name, value in options.items():
         if name.lower() == "storageoptions":
             try:
-                return StorageCredentials.of(read_settings(_settings(value)))
+                return StorageCredentials.from_settings(read_settings(_settings(value)))
             except ValueError as error:
                 raise OptionError(
                     f"option 'storageOptions' takes {error}", option="storageOptions"

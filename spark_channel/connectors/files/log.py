@@ -604,7 +604,7 @@ class Log:
             ]
 
         folded = manifest.folded(
-            lambda files: Part.of(write({"files": [file.to_json() for file in files]}), files),
+            lambda files: Part.written(write({"files": [file.to_json() for file in files]}), files),
             lambda jobs: OlderJobs(write({"jobs": dict(jobs)}), self._parts.read),
             write_merges,
         )

@@ -56,7 +56,7 @@ __all__ = [
 
 
 def _pattern(value: object) -> str:
-    return TimePattern.of(str(value)).text
+    return TimePattern.from_text(str(value)).text
 
 
 _Pattern = Annotated[str, BeforeValidator(_pattern)]
@@ -79,7 +79,7 @@ class _Stored(Options):
 
     @property
     def login(self) -> StorageCredentials | None:
-        return StorageCredentials.of(read_settings(self.storage_options), strict=True)
+        return StorageCredentials.from_settings(read_settings(self.storage_options), strict=True)
 
     def model_post_init(self, context: object) -> None:
         super().model_post_init(context)

@@ -146,7 +146,7 @@ class Part:
         return files
 
     @classmethod
-    def of(cls, name: str, files: Sequence[DataFile]) -> "Part":
+    def written(cls, name: str, files: Sequence[DataFile]) -> "Part":
         """A part that was just written."""
         schemas = sorted({file.schema for file in files if file.schema})
         part = cls(name, len(files), schemas, _never_read)
@@ -304,7 +304,7 @@ class Merge:
         return [index for index in range(len(self.files)) if index not in inner]
 
     @classmethod
-    def of(cls, sources: Sequence[tuple[DataFile, int, "Merge | None"]]) -> "Merge":
+    def from_sources(cls, sources: Sequence[tuple[DataFile, int, "Merge | None"]]) -> "Merge":
         """Of sources: each with its time of change, and what it was merged from itself."""
         files: list[Merged] = []
         for source, mtime_ns, before in sources:

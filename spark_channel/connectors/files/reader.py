@@ -200,7 +200,7 @@ class FilesReader(Reader):
             yield from self._read_piece(piece, plan)
 
     def _read_piece(self, piece: Mapping[str, Any], plan: SourcePlan) -> Iterator[pa.RecordBatch]:
-        planned = PlannedFile.of(piece)
+        planned = PlannedFile.from_params(piece)
         label, login = planned.shown, self.options.login
         written = piece.get("written")
         has = plan.columns_of(written["names"] if written and self.form.name == "csv" else None)

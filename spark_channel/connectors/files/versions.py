@@ -84,7 +84,7 @@ class PlannedFile:
     tag: str
 
     @classmethod
-    def of(cls, file: "SourceFile | Mapping[str, Any]") -> Self:
+    def from_params(cls, file: "SourceFile | Mapping[str, Any]") -> Self:
         """`file`: listed, or the parameters of a split's piece."""
         if isinstance(file, SourceFile):
             return cls(file.root, file.path, file.size, file.mtime_ns, file.tag)
@@ -177,7 +177,7 @@ def with_tag(
         now = _local_version(file.path) if file.root == "" else None
     if now is None:  # the store says no more than the listing, or a write has put the file aside
         return file
-    PlannedFile.of(file)._compare(now)  # noqa: SLF001 - of this module
+    PlannedFile.from_params(file)._compare(now)  # noqa: SLF001 - of this module
     return replace(file, tag=now.tag)
 
 

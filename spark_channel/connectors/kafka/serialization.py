@@ -269,7 +269,7 @@ class _OwnColumns:
                     got=str(value),
                 )
 
-    def of(self, batch: pa.RecordBatch) -> Records:
+    def records(self, batch: pa.RecordBatch) -> Records:
         rows = batch.num_rows
         columns = {name: batch.column(i).to_pylist() for i, name in enumerate(batch.schema.names)}
         none = [None] * rows
@@ -365,7 +365,7 @@ class _Texts:
                     f"key column {name!r} of type {kind} has no text; cast it to a string"
                 )
 
-    def of(self, batch: pa.RecordBatch) -> Records:
+    def records(self, batch: pa.RecordBatch) -> Records:
         if not batch.num_rows:
             return Records((), ())
         options, keys = self._options, self._made_keys(batch)

@@ -121,7 +121,7 @@ class Deliveries:
         Raises:
             TargetError: deliveries that are not confirmed.
         """
-        records = self._maker.of(batch)
+        records = self._maker.records(batch)
         if records.made and not self._met:
             self._meet(records.made[0][1].topic)
         if self._transaction is not None and not self._began and records.made:

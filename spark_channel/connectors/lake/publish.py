@@ -617,7 +617,7 @@ class _Replacement:
                 self.lake.shown,
             )
             self._made = Replaced(self.rows, self._ranges, self._read, files)
-        return self._made.of(state.files())
+        return self._made.changes(state.files())
 
     def _ranges(self, file: TableFile) -> Any:
         assert self._state is not None

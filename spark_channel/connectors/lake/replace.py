@@ -164,7 +164,7 @@ class Replaced:
     write: Callable[[], FileSet]
     _known: dict[str, tuple[bool, tuple[NewFile, ...]]] = dataclass_field(default_factory=dict)
 
-    def of(self, files: Sequence[TableFile]) -> tuple[list[TableFile], list[NewFile]]:
+    def changes(self, files: Sequence[TableFile]) -> tuple[list[TableFile], list[NewFile]]:
         """(the files to remove, the files to add with the rows that stay)."""
         removed: list[TableFile] = []
         added: list[NewFile] = []

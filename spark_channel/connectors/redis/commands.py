@@ -87,7 +87,7 @@ class Commands:
                     f"column {field.name!r} of type {field.type} has no text; cast it to a string"
                 )
 
-    def of(self, row: dict[str, Any]) -> list[Command]:
+    def commands(self, row: dict[str, Any]) -> list[Command]:
         """
         Raises:
             ValueError: a value that cannot be written.

@@ -634,7 +634,7 @@ class _Direct:
         commands: list[tuple[int, Command]] = []
         for number, row in enumerate(batch.to_pylist()):
             try:
-                commands += [(number, command) for command in self._commands.of(row)]
+                commands += [(number, command) for command in self._commands.commands(row)]
             except ValueError as error:
                 rejected.append((number, str(error)))
         with explained(self._options, TargetError):
@@ -687,7 +687,7 @@ class _StagedTask(RecordTask):
         rejected: list[Rejected] = []
         for number, row in enumerate(batch.to_pylist()):
             try:
-                commands += self._commands.of(row)
+                commands += self._commands.commands(row)
             except ValueError as error:
                 rejected.append((number, str(error)))
         self._check_allowed(

@@ -172,14 +172,17 @@ class CsvFormat(TextFormat):
         """
         file = TextFile(stream, path, path, options)
         file.head()
-        syntax = CsvSyntax.of(options, multi_line=False)
+        syntax = CsvSyntax.from_options(options, multi_line=False)
         is_known = options.multi_line is not None
 
         def boundary(data: bytes, at_end: bool) -> int:
             nonlocal syntax, is_known
             lines = file.last_newline(data, at_end)
             if not is_known and lines:
-                syntax, is_known = CsvSyntax.of(options, syntax.spans_lines(data[:lines])), True
+                syntax, is_known = (
+                    CsvSyntax.from_options(options, syntax.spans_lines(data[:lines])),
+                    True,
+                )
             return syntax.boundary(file)(data, at_end)
 
         nbytes = 0
@@ -205,7 +208,7 @@ class CsvFormat(TextFormat):
         return _infer(syntax.cleaned.whole(sample), names, syntax, options), dialect
 
     def _first_row(self, head: bytes, options: CsvReadOptions) -> int | None:
-        syntax = CsvSyntax.of(options, multi_line=False)
+        syntax = CsvSyntax.from_options(options, multi_line=False)
         cleaned = syntax.clean(head)
         names, body = syntax.names(cleaned)
         if names is None:
@@ -292,7 +295,7 @@ def _infer(
 
 def _by_pattern(column: pa.ChunkedArray, options: CsvReadOptions) -> pa.DataType:
     time = options.timestamp_format
-    zone = "UTC" if time is not None and TimePattern.of(time).has_zone else None
+    zone = "UTC" if time is not None and TimePattern.from_text(time).has_zone else None
     for kind, pattern in ((pa.date32(), options.date_format), (pa.timestamp("us", zone), time)):
         if pattern is not None:
             try:

@@ -53,7 +53,7 @@ class CsvSyntax:
     """Whether blanks and tabs outside of quotes are removed at the start, and at the end of values."""
 
     @classmethod
-    def of(cls, options: CsvReadOptions, multi_line: bool) -> "CsvSyntax":
+    def from_options(cls, options: CsvReadOptions, multi_line: bool) -> "CsvSyntax":
         """`multi_line`: the file is known to hold line ends in values, whatever the options say."""
         return cls(
             header=options.header and not options.skip_header,
@@ -437,7 +437,7 @@ class CsvBlocks(TextBlocks):
         self, stream: pa.NativeFile, path: str, params: Mapping[str, Any], request: ReadRequest
     ) -> None:
         super().__init__(stream, path, params, request)
-        self._syntax = CsvSyntax.of(self._options, bool(params.get("multi_line")))
+        self._syntax = CsvSyntax.from_options(self._options, bool(params.get("multi_line")))
         self._names: list[str] = []
         self._numbers_are_plain = self._wanted.inferred
 

@@ -209,7 +209,7 @@ def parse_lines(
             yield number, row
             continue
         try:
-            spelled = names.of(row)
+            spelled = names.spellings(row)
         except SchemaError as error:
             yield number, LineError(f"{error}: {_shown(text)}", error)
             continue
@@ -255,7 +255,7 @@ class _Spelling:
         self._names = tuple(names)
         self._known: dict[tuple[str, ...], dict[str, str]] = {}
 
-    def of(self, row: Mapping[str, Any]) -> dict[str, str]:
+    def spellings(self, row: Mapping[str, Any]) -> dict[str, str]:
         """
         Raises:
             SchemaError: see `match_names`.
@@ -321,7 +321,7 @@ def _converter(
 
         def as_struct(value: object) -> dict[str, Any]:
             members = _dict(value)
-            spelled = names.of(members)
+            spelled = names.spellings(members)
             if closed and (unknown := members.keys() - spelled.values()):
                 raise UnknownFieldError(_not_sampled(unknown))
             return {name: convert(members.get(spelled.get(name, name))) for name, convert in inner}

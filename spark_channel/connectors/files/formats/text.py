@@ -438,7 +438,7 @@ def value_text(values: pa.Array, pattern: str | None = None) -> pa.Array:
     """
     kind = values.type
     if pattern is not None:
-        return TimePattern.of(pattern).format(values)
+        return TimePattern.from_text(pattern).format(values)
     if pa.types.is_timestamp(kind):
         if kind.tz is not None:
             values = values.cast(pa.timestamp(kind.unit, "UTC"))
@@ -602,13 +602,13 @@ def from_text(texts: pa.Array, kind: pa.DataType, options: TextReadOptions) -> p
     if pa.types.is_date(kind):
         if options.date_format is None:
             return texts.cast(pa.date32()).cast(kind)
-        times = TimePattern.of(options.date_format).parse(texts)
+        times = TimePattern.from_text(options.date_format).parse(texts)
         days = times.cast(pa.date32(), safe=False)
         if not pc.all(pc.equal(days.cast(times.type), times), min_count=0).as_py():
             raise pa.ArrowInvalid("a date with a time of day")
         return days.cast(kind)
     if options.timestamp_format is not None:
-        times = TimePattern.of(options.timestamp_format).parse(texts)
+        times = TimePattern.from_text(options.timestamp_format).parse(texts)
         if times.type.tz is None:
             return _in_zone(times, kind, options)
         if kind.tz is None:
