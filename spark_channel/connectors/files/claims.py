@@ -88,70 +88,68 @@ def take(
     starts_over = context.overwrite and context.resume is None
     receipts = () if starts_over else manifest.receipts(identity)
     position = context.stream[1] if context.stream else None
-    current = manifest.claim(identity)
-    if receipts and current is not None and current.owner != context.job and context.resume is None:
+    found = manifest.claim(identity)
+    if receipts and found is not None and found.owner != context.job and context.resume is None:
         raise TargetError(
-            f"{identity.shown} is partially committed: run {current.owner!r} committed {len(receipts)} tasks "
-            f"with {sum(receipt.rows for receipt in receipts)} rows to {identity.target} (commit=task) "
+            f"{identity.shown} is partially committed: run {found.owner!r} committed {len(receipts)} tasks "
+            f"with {sum(each.rows for each in receipts)} rows to {identity.target} (commit=task) "
             "and did not end. A new run does not know which rows these were: "
             "overwrite the directory, or remove that run's files and use another version in 'txn'. "
             "A transfer with commit=task continues by itself, where its plan was kept"
         )
-    decision = claims.take(
-        current,
+    taken = claims.take(
+        found,
         identity,
         context.job,
         position=position,
         follows=context.follows,
-        committed=(len(receipts), sum(receipt.rows for receipt in receipts)),
+        committed=(len(receipts), sum(each.rows for each in receipts)),
         resume=context.resume,
         process=process,
         now=now,
     )
-    if decision.claim is None:
-        return None, decision
-    claim = replace(decision.claim, epoch=max(number, decision.claim.epoch))
-    changed = manifest if receipts else manifest.without_tasks(identity)
-    if current is not None and receipts:
-        changed = changed.with_plan(
-            identity, manifest.plans.get(claim_key(identity), current.epoch)
-        )
-    if decision.overtaken is not None:
-        changed = changed.with_ended(
-            decision.overtaken.owner, decision.overtaken.epoch, f"run {context.job!r} took over"
+    if taken.claim is None:
+        return None, taken
+    claim = replace(taken.claim, epoch=max(number, taken.claim.epoch))
+    made = manifest if receipts else manifest.without_tasks(identity)
+    if found is not None and receipts:
+        made = made.with_plan(identity, manifest.plans.get(claim_key(identity), found.epoch))
+    if taken.overtaken is not None:
+        made = made.with_ended(
+            taken.overtaken.owner, taken.overtaken.epoch, f"run {context.job!r} took over"
         )
     for other in manifest.claims.values():
         if (other.owner, other.epoch) in dead and claim_key(other.identity) != claim_key(identity):
-            changed = _closed(changed, other, number, "its driver has ended")
+            made = _closed(made, other, number, "its driver has ended")
     if empty and claim.state != "prepared":
-        changed = _emptied(changed, number, until, _overwritten(context.job))
+        made = _emptied(made, number, until, _overwritten(context.job))
         claim = replace(claim, state="prepared")
-    changed = changed.with_claim(claim)
-    assert decision.held is not None
-    return changed, replace(decision, claim=claim, held=replace(decision.held, epoch=claim.epoch))
+    made = made.with_claim(claim)
+    assert taken.held is not None
+    return made, replace(taken, claim=claim, held=replace(taken.held, epoch=claim.epoch))
 
 
-def fence(manifest: Manifest, claim: HeldClaim) -> Claim:
-    """Check that `claim` is the claim that the log has.
+def fence(manifest: Manifest, held: HeldClaim) -> Claim:
+    """Check that `held` is the claim that the log has.
 
     Raises:
         SupersededError: it is another run's, was published, or was closed.
     """
-    current = manifest.claim(claim.identity)
+    found = manifest.claim(held.identity)
     try:
-        claims.check(current, claim)
+        claims.check(found, held)
     except SupersededError as error:
-        reason = manifest.ended.get(f"{claim.owner}/{claim.epoch}")
-        if reason is None:
+        why = manifest.ended.get(f"{held.owner}/{held.epoch}")
+        if why is None:
             raise
-        successor = current.owner if current is not None and current.owner != claim.owner else ""
+        successor = found.owner if found is not None and found.owner != held.owner else ""
         raise SupersededError(
-            f"job {claim.owner!r} no longer holds its claim on {claim.identity.target}: {reason}. {_NOTHING}",
-            owner=claim.owner,
+            f"job {held.owner!r} no longer holds its claim on {held.identity.target}: {why}. {_NOTHING}",
+            owner=held.owner,
             successor=successor,
         ) from error
-    assert current is not None
-    return current
+    assert found is not None
+    return found
 
 
 _FOLLOWS = 1
@@ -159,23 +157,23 @@ _FOLLOWS = 1
 
 
 def add_task(
-    manifest: Manifest, claim: HeldClaim, receipt: Receipt, added: AddedFiles
+    manifest: Manifest, held: HeldClaim, receipt: Receipt, added: AddedFiles
 ) -> Manifest | None:
     """The manifest with a task's files (`commit=task`); None = an attempt of the task has committed.
 
     Raises:
         SupersededError: as `fence`.
     """
-    fence(manifest, claim)
-    if any(earlier.task == receipt.task for earlier in manifest.receipts(claim.identity)):
+    fence(manifest, held)
+    if any(each.task == receipt.task for each in manifest.receipts(held.identity)):
         return None
-    return _with(manifest, added).with_task(claim, receipt)
+    return _with(manifest, added).with_task(held, receipt)
 
 
 def publish(
     manifest: Manifest,
     number: int,
-    claim: HeldClaim,
+    held: HeldClaim,
     added: AddedFiles,
     *,
     overwrite: bool,
@@ -189,21 +187,21 @@ def publish(
     Raises:
         SupersededError: as `fence`. TargetError: the directory has got files of another format.
     """
-    current = manifest.claim(claim.identity)
-    if current is not None and current.has_published(claim.position):
+    found = manifest.claim(held.identity)
+    if found is not None and found.has_published(held.position):
         return None
-    fence(manifest, claim)
-    published = claims.publish(current, claim, at=at, rows=rows, nbytes=nbytes)
-    assert published is not None
-    if claim.follows is not None:
-        published = replace(published, generation=_FOLLOWS)
-    changed = manifest
+    fence(manifest, held)
+    done = claims.publish(found, held, at=at, rows=rows, nbytes=nbytes)
+    assert done is not None
+    if held.follows is not None:
+        done = replace(done, generation=_FOLLOWS)
+    made = manifest
     if overwrite:
-        changed = _emptied(changed, number, until, _overwritten(claim.owner), but=claim.identity)
+        made = _emptied(made, number, until, _overwritten(held.owner), but=held.identity)
     elif added.files:
-        check_format(changed, added.format, claim.identity.target)
-    changed = _with(changed, added).with_claim(published)
-    return changed.with_job(claim.owner, at) if claim.identity.kind == "job" else changed
+        check_format(made, added.format, held.identity.target)
+    made = _with(made, added).with_claim(done)
+    return made.with_job(held.owner, at) if held.identity.kind == "job" else made
 
 
 @dataclass(frozen=True)
@@ -218,7 +216,7 @@ class MergedFile:
 def merge(
     manifest: Manifest,
     number: int,
-    claim: HeldClaim,
+    held: HeldClaim,
     merged: Sequence[MergedFile],
     *,
     until: str,
@@ -230,131 +228,125 @@ def merge(
     Raises:
         SupersededError: as `fence`.
     """
-    current = manifest.claim(claim.identity)
-    if current is not None and current.has_published(claim.position):
+    found = manifest.claim(held.identity)
+    if found is not None and found.has_published(held.position):
         return None
-    fence(manifest, claim)
-    sources = [source for merged_file in merged for source in merged_file.sources]
+    fence(manifest, held)
+    sources = [source for each in merged for source in each.sources]
     if not set(sources) <= set(manifest.files):
         return None
     gone = {source.path for source in sources}
-    changed = replace(
+    made = replace(
         manifest,
-        files=manifest.files.merging(
-            {merged_file.sources[0].path: merged_file.file for merged_file in merged}, gone
-        ),
+        files=manifest.files.merging({each.sources[0].path: each.file for each in merged}, gone),
         removed=(*manifest.removed, RemovedFiles(number, until, True, tuple(sources))),
         merges={
             **manifest.merges,
             **{
-                merged_file.file.path: Merge.from_sources(
+                each.file.path: Merge.of(
                     [
                         (source, time, manifest.merges.get(source.path))
-                        for source, time in zip(merged_file.sources, merged_file.times, strict=True)
+                        for source, time in zip(each.sources, each.times, strict=True)
                     ]
                 )
-                for merged_file in merged
+                for each in merged
             },
         },
     )
-    published = claims.publish(current, claim, at=at, rows=0, nbytes=0)
-    assert published is not None
-    return changed.with_claim(published).with_job(claim.owner, at)
+    done = claims.publish(found, held, at=at, rows=0, nbytes=0)
+    assert done is not None
+    return made.with_claim(done).with_job(held.owner, at)
 
 
 def put_back(manifest: Manifest, number: int, of: int, form: str, *, until: str) -> Manifest:
     """The manifest in which the files that an overwrite replaced in entry `of` are visible again, and no others."""
-    changed = _emptied(manifest, number, until, "a command put replaced files back")
-    gone = [removed for removed in manifest.removed if removed.number == of and not removed.merged]
+    made = _emptied(manifest, number, until, "a command put replaced files back")
+    gone = [each for each in manifest.removed if each.number == of and not each.merged]
     back = tuple(
-        file if file.schema in changed.schemas else replace(file, schema=None)
-        for removed in gone
-        for file in removed.files
+        file if file.schema in made.schemas else replace(file, schema=None)
+        for each in gone
+        for file in each.files
     )
     return replace(
-        changed,
+        made,
         format=form,
         files=FileList(newest=back),
-        removed=tuple(removed for removed in changed.removed if removed not in gone),
+        removed=tuple(each for each in made.removed if each not in gone),
     )
 
 
-def check_format(manifest: Manifest, form: str, label: str) -> None:
+def check_format(manifest: Manifest, form: str, shown: str) -> None:
     """
     Raises:
         TargetError: files of another format are there.
     """
     if manifest.files and manifest.format != form:
         raise TargetError(
-            f"{label} holds {manifest.format} files; {form} files cannot be appended to it"
+            f"{shown} holds {manifest.format} files; {form} files cannot be appended to it"
         )
 
 
-def release(manifest: Manifest, number: int, claim: HeldClaim) -> Manifest | None:
+def release(manifest: Manifest, number: int, held: HeldClaim) -> Manifest | None:
     """The manifest without the run's claim; None when it holds none."""
-    current = manifest.claims.get(claim_key(claim.identity))
-    if current is None or (current.owner, current.epoch) != (claim.owner, claim.epoch):
+    found = manifest.claims.get(claim_key(held.identity))
+    if found is None or (found.owner, found.epoch) != (held.owner, held.epoch):
         return None
-    if current.has_published(claim.position):
+    if found.has_published(held.position):
         return None
-    return _closed(manifest, current, number, "it was aborted")
+    return _closed(manifest, found, number, "it was aborted")
 
 
 def reset(manifest: Manifest, number: int, identity: Identity) -> Manifest | None:
     """The manifest in which a stream begins again; None when it is not in it."""
-    current = manifest.claim(identity)
-    if current is None:
+    found = manifest.claim(identity)
+    if found is None:
         return None
-    begun = claims.forget(current)
-    changed = manifest.with_claim(replace(begun, epoch=max(number, begun.epoch)))
-    return (
-        changed.with_ended(current.owner, current.epoch, "it was reset")
-        if current.owner
-        else changed
-    )
+    begun = claims.forget(found)
+    made = manifest.with_claim(replace(begun, epoch=max(number, begun.epoch)))
+    return made.with_ended(found.owner, found.epoch, "it was reset") if found.owner else made
 
 
-def _closed(manifest: Manifest, claim: Claim, number: int, reason: str) -> Manifest:
+def _closed(manifest: Manifest, claim: Claim, number: int, why: str) -> Manifest:
     """No run holds the claim. The log keeps what its tasks have committed, for a run that continues it."""
-    changed = manifest.with_ended(claim.owner, claim.epoch, reason)
+    made = manifest.with_ended(claim.owner, claim.epoch, why)
     receipts = manifest.receipts(claim.identity)
     if claim.identity.kind == "job" or not (receipts or claim.position is not None):
-        return changed.without_claim(claim.identity)
+        return made.without_claim(claim.identity)
     if receipts:
         key = claim_key(claim.identity)
-        changed = changed.with_plan(claim.identity, manifest.plans.get(key, claim.epoch))
+        made = made.with_plan(claim.identity, manifest.plans.get(key, claim.epoch))
         # Without a process: it is not found dead, and closed, again and again.
-        return changed.with_claim(replace(claim, epoch=max(number, claim.epoch + 1), process=""))
-    return changed.with_claim(
+        return made.with_claim(replace(claim, epoch=max(number, claim.epoch + 1), process=""))
+    return made.with_claim(
         replace(claim, owner="", epoch=max(number, claim.epoch + 1), state="open")
     )
 
 
 def _emptied(
-    manifest: Manifest, number: int, until: str, reason: str, *, but: Identity | None = None
+    manifest: Manifest, number: int, until: str, why: str, *, but: Identity | None = None
 ) -> Manifest:
     """Every visible file is replaced. `commit=task` runs whose rows go with them lose their claims, and so do streams
     whose batches follow each other.
     """
     files = tuple(manifest.files)
     gone = (RemovedFiles(number, until, False, files),) if files else ()
-    changed = replace(manifest, files=FileList(), removed=(*manifest.removed, *gone))
+    made = replace(manifest, files=FileList(), removed=(*manifest.removed, *gone))
     for claim in manifest.claims.values():
         receipts = manifest.receipts(claim.identity)
         if but is not None and claim_key(claim.identity) == claim_key(but):
             continue
         if claim.generation == _FOLLOWS:
             # Its next batch would add rows that are there, or miss some.
-            changed = changed.without_claim(claim.identity)
+            made = made.without_claim(claim.identity)
         elif receipts or claim.state == "prepared":
-            changed = changed.without_tasks(claim.identity)
-            changed = _closed(
-                changed,
+            made = made.without_tasks(claim.identity)
+            made = _closed(
+                made,
                 replace(claim, state="open"),
                 number,
-                reason,
+                why,
             )
-    return changed
+    return made
 
 
 def _overwritten(job: str) -> str:
@@ -398,8 +390,8 @@ class OwnedFileNames:
     def make(
         self, task: int, run: str, attempt: int, unique: str, number: int, extension: str
     ) -> str:
-        name = file_name(task, run, attempt, unique, number, extension)
-        return name if self.prefix is None else f"{self.prefix}__{name.removeprefix('part-')}"
+        made = file_name(task, run, attempt, unique, number, extension)
+        return made if self.prefix is None else f"{self.prefix}__{made.removeprefix('part-')}"
 
     def run_of(self, path: str) -> str | None:
         """The run that wrote a file of this name; None = another program wrote it."""
@@ -408,9 +400,9 @@ class OwnedFileNames:
         start, name = f"{self.prefix}__", posixpath.basename(path)
         return run_of(f"part-{name.removeprefix(start)}") if name.startswith(start) else None
 
-    def show(self, label: str) -> str:
+    def show(self, shown: str) -> str:
         """The target, for people."""
-        return label if self.prefix is None else f"{label.rstrip('/')}/{self.prefix}*"
+        return shown if self.prefix is None else f"{shown.rstrip('/')}/{self.prefix}*"
 
 
 ALL_FILES = OwnedFileNames()
@@ -508,17 +500,13 @@ class JobFolder:
         """Whether the claim's run is known to be dead; see `connectors.base.claims.is_alive`. Notes a doubt."""
         now = utc_now().isoformat(timespec="seconds")
         doubt = posixpath.join(self.path, _DOUBT)
-        claim_now = replace(
+        seen = replace(
             claim,
             beat_at=_time(self.store, self.marker) or claim.beat_at,
             doubted_at=_time(self.store, doubt),
         )
-        liveness = is_alive(claim_now, now)
-        if (
-            liveness == "doubtful"
-            and not claim_now.doubted_at > claim_now.beat_at
-            and self.is_live()
-        ):
+        liveness = is_alive(seen, now)
+        if liveness == "doubtful" and not seen.doubted_at > seen.beat_at and self.is_live():
             self.store.put(doubt, b"")
         return liveness == "dead"
 
@@ -542,7 +530,7 @@ def dead_runs(store: Store, target: str, manifest: Manifest, but: str) -> set[tu
 
 def staging_folders(store: Store, target: str) -> list[JobFolder]:
     """Of every run that has one in the target."""
-    folders = []
+    found = []
     for info in store.entries(posixpath.join(target, LOG, _STAGING)):
         job, _, epoch = info.base_name.rpartition("-e")
         if (
@@ -551,5 +539,5 @@ def staging_folders(store: Store, target: str) -> list[JobFolder]:
             and epoch.isdigit()
             and not store.is_link(info.path)
         ):
-            folders.append(JobFolder(store, target, job, int(epoch)))
-    return folders
+            found.append(JobFolder(store, target, job, int(epoch)))
+    return found

@@ -52,14 +52,11 @@ def format_of_folder(path: str, options: Mapping[str, Any]) -> str | None:
     """
     if is_remote(path):
         return None
-    location = locate(path, login=login_of(options))
-    with writing(location.show()):
-        if (
-            location.info(posixpath.join(location.path, "_delta_log")).type
-            == pafs.FileType.Directory
-        ):
+    place = locate(path, login=login_of(options))
+    with writing(place.show()):
+        if place.info(posixpath.join(place.path, "_delta_log")).type == pafs.FileType.Directory:
             return "delta"
-        entry = newest_entry(location, location.path)
+        entry = newest_entry(place, place.path)
     return None if entry is None else entry.manifest.format
 
 
@@ -84,20 +81,20 @@ def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Comp
             "over SFTP and FTP a folder has no log, and its readers would see files while they are merged: write fewer "
             "files with 'channels', or copy them into another folder"
         )
-    location = locate(options.path, login=options.login)
-    label = writer.names.show(location.show())
-    with writing(label):
-        if newest_entry(location, writer.names.home(location.path)) is None:
+    place = locate(options.path, login=options.login)
+    shown = writer.names.show(place.show())
+    with writing(shown):
+        if newest_entry(place, writer.names.home(place.path)) is None:
             raise TargetError(
-                f"{label} has no log of spark-channel, by which its readers see other files in one step; name a folder "
+                f"{shown} has no log of spark-channel, by which its readers see other files in one step; name a folder "
                 "that a job wrote, or copy the files into one"
             )
-        directory = writer.directory(store_of(location), location.path)
+        directory = writer.directory(store_of(place), place.path)
         manifest = directory.manifest()
-        check_format(manifest, writer.form.name, label)
+        check_format(manifest, writer.form.name, shown)
         groups = _groups(writer, manifest, target)
         sources = [file for group in groups for file in group]
-        result = Compaction(
+        found = Compaction(
             len(manifest.files),
             len(sources),
             sum(file.nbytes for file in sources),
@@ -107,24 +104,22 @@ def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Comp
             f"stay readable for {options.retention:g} s, then the next write or `compact` removes them",
         )
         if dry_run:
-            return result
-        run = _Run(writer, directory, location, label)
-        merges = [
-            merge
-            for step in in_steps(groups, lambda file: file.nbytes)
-            for merge in run.merge(step)
+            return found
+        run = _Run(writer, directory, place, shown)
+        made = [
+            each for step in in_steps(groups, lambda file: file.nbytes) for each in run.merge(step)
         ]
         directory.remove_due()
-    replaced = [source for _, merge in merges for source in merge.sources]
+    done = [source for _, each in made for source in each.sources]
     return replace(
-        result,
-        merged=len(replaced),
-        merged_bytes=sum(file.nbytes for file in replaced),
-        made=len(merges),
-        made_bytes=sum(file.nbytes for file, _ in merges),
-        rows=sum(file.rows for file, _ in merges),
+        found,
+        merged=len(done),
+        merged_bytes=sum(file.nbytes for file in done),
+        made=len(made),
+        made_bytes=sum(file.nbytes for file, _ in made),
+        rows=sum(file.rows for file, _ in made),
         left=tuple(run.left),
-        dropped=len(sources) - len(replaced) - run.left_files,
+        dropped=len(sources) - len(done) - run.left_files,
     )
 
 
@@ -172,33 +167,33 @@ class _Run:
         directory, writer = self.directory, self.writer
         directory.ready()
         context = WriteContext(f"compact-{uuid4().hex[:12]}")
-        decision = directory.take(context, Identity.of(self.shown, context), empty=False)
-        assert decision.held is not None
-        plan = writer.merging(context.job, decision.held, self.place)
+        taken = directory.take(context, Identity.of(self.shown, context), empty=False)
+        assert taken.held is not None
+        plan = writer.merging(context.job, taken.held, self.place)
         try:
             writer.start(plan, directory)
             manifest = directory.manifest()
-            merges = [
-                self._merged(plan, manifest, number, group) for number, group in enumerate(groups)
+            found = [
+                self._merged(plan, manifest, number, each) for number, each in enumerate(groups)
             ]
-            published = self._publish(plan, [merge for merge in merges if merge is not None])
+            done = self._publish(plan, [each for each in found if each is not None])
         except BaseException:
             writer.give_back(plan, directory)
             raise
-        if published:
+        if done:
             writer.clear(plan, directory)
         else:
             writer.give_back(plan, directory)
-        return published
+        return done
 
-    def _publish(self, plan: "FilesPlan", merges: list[_Made]) -> list[_Made]:
-        while merges:
-            paths = set(self.directory.manifest().files)
-            merges = [merge for merge in merges if set(merge[1].sources) <= paths]
-            if merges and self.directory.merge(
-                plan.claim, [staged for staged, _ in merges], [merged for _, merged in merges]
+    def _publish(self, plan: "FilesPlan", made: list[_Made]) -> list[_Made]:
+        while made:
+            there = set(self.directory.manifest().files)
+            made = [each for each in made if set(each[1].sources) <= there]
+            if made and self.directory.merge(
+                plan.claim, [staged for staged, _ in made], [merged for _, merged in made]
             ):
-                return merges
+                return made
         return []
 
     def _merged(
@@ -246,10 +241,10 @@ class _Run:
     def _writer_of(self, file: DataFile, dialect: Dialect) -> "FilesWriter":
         """A writer of files like this one."""
         options = self.writer.options
-        known_options = {name: value for name, value in dialect.items() if hasattr(options, name)}
+        known = {name: value for name, value in dialect.items() if hasattr(options, name)}
         codec = _codec(self.writer.form, options, file.path)
         whole = {"compression": codec, "max_rows_per_file": None, "max_bytes_per_file": None}
-        return type(self.writer)(options.model_copy(update={**known_options, **whole}))
+        return type(self.writer)(options.model_copy(update={**known, **whole}))
 
 
 def _copied(
@@ -270,10 +265,10 @@ def _copied(
 
 def _reader(writer: "FilesWriter", schema: pa.Schema) -> FilesReader:
     options = writer.options
-    reader_options = {"reader": writer.form.name, "path": options.path}
+    asked = {"reader": writer.form.name, "path": options.path}
     if options.storage_options is not None:
-        reader_options["storageOptions"] = options.storage_options.get_secret_value()
-    reader, _ = load_reader(reader_options)
+        asked["storageOptions"] = options.storage_options.get_secret_value()
+    reader, _ = load_reader(asked)
     assert isinstance(reader, FilesReader)
     return reader.with_columns(schema)
 
@@ -293,24 +288,24 @@ def gather(
     added = output.added(plan.job, files)
     manifest = Manifest(added.format, schemas=added.schemas, dialects=added.dialects)
     sources = []
-    for file, data_file in zip(files, added.files, strict=True):
+    for file, listed in zip(files, added.files, strict=True):
         path = directory.inside(file.folder, file.name)
         time = directory.store.info(path).mtime_ns or 0
-        location = directory.store.place
+        place = directory.store.place
         sources.append(
-            SourceFile(location.root, path, file.nbytes, time, listed=data_file, manifest=manifest)
+            SourceFile(place.root, path, file.nbytes, time, listed=listed, manifest=manifest)
         )
     try:
-        gathered = _copied(writer, sources, writer.merged(plan, plan.schema, 0), plan.schema)
+        made = _copied(writer, sources, writer.merged(plan, plan.schema, 0), plan.schema)
     except SourceError as error:
         if not writer.form.text:
             raise CommitError(f"{error}. The target is unchanged; run the job again") from error
         _log.debug("job %s: the files of its tasks stay apart: %s", plan.job, error)
         return list(files)
-    lost = sum(file.rows for file in files) - sum(file.rows for file in gathered)
+    lost = sum(file.rows for file in files) - sum(file.rows for file in made)
     if lost:
         raise CommitError(
             f"{directory.shown}: the files of job {plan.job} lack {lost} rows that its tasks have written: the disk is "
             "damaged, or another program changes them. The target is unchanged; run the job again"
         )
-    return gathered
+    return made

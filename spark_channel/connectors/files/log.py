@@ -89,7 +89,7 @@ class PublishedVersions:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "ranges": [list(pair) for pair in self.ranges],
+            "ranges": [list(each) for each in self.ranges],
             "at": {str(version): at for version, at in self.times.items()},
         }
 
@@ -161,9 +161,9 @@ class Manifest:
 
     def claim(self, identity: Identity) -> Claim | None:
         """The claim on `identity`; one that was published is kept in short."""
-        claim = self.claims.get(claim_key(identity))
-        if claim is not None:
-            return replace(claim, identity=identity)
+        found = self.claims.get(claim_key(identity))
+        if found is not None:
+            return replace(found, identity=identity)
         published_at = self._published_at(identity)
         if published_at is None:
             return None
@@ -185,7 +185,7 @@ class Manifest:
     def missing(self, paths: Sequence[str]) -> list[str]:
         """Those of `paths` that are not visible, nor replaced since: an overwrite or a merge may have been quick."""
         missing = self.files.missing(paths)
-        replaced = {replaced.file.path for replaced in self.replaced()} if missing else set()
+        replaced = {each.file.path for each in self.replaced()} if missing else set()
         return [path for path in missing if path not in replaced]
 
     def replaced(self) -> Iterator[Replaced]:
@@ -206,15 +206,14 @@ class Manifest:
         key, identity = claim_key(claim.identity), claim.identity
         if claim.state != "published":
             return replace(self, claims={**self.claims, key: claim})
-        changed = self.without_claim(identity)
+        made = self.without_claim(identity)
         if identity.kind == "txn" and identity.version is not None:
-            versions = self.versions.get(identity.name, PublishedVersions())
+            known = self.versions.get(identity.name, PublishedVersions())
             at = claim.published_at or ""
             return replace(
-                changed,
-                versions={**self.versions, identity.name: versions.having(identity.version, at)},
+                made, versions={**self.versions, identity.name: known.having(identity.version, at)}
             )
-        return changed
+        return made
 
     def without_claim(self, identity: Identity) -> "Manifest":
         key = claim_key(identity)
@@ -235,8 +234,8 @@ class Manifest:
         jobs = {**{name: old for name, old in self.jobs.items() if name != job}, job: at}
         return replace(self, jobs=jobs)
 
-    def with_task(self, claim: HeldClaim, receipt: Receipt) -> "Manifest":
-        key = claim_key(claim.identity)
+    def with_task(self, held: HeldClaim, receipt: Receipt) -> "Manifest":
+        key = claim_key(held.identity)
         return replace(self, tasks={**self.tasks, key: (*self.tasks.get(key, ()), receipt)})
 
     def with_ended(self, job: str, epoch: int, by: str) -> "Manifest":
@@ -252,45 +251,39 @@ class Manifest:
         """The same, with lists in parts that are too long for an entry."""
         new = [path for path, merge in self.merges.items() if not merge.name]
         written = write_merges([self.merges[path] for path in new]) if new else ()
-        folded = replace(
+        made = replace(
             self,
             files=self.files.folded(write_files),
-            removed=tuple(
-                files_removed
-                for files in self.removed
-                for files_removed in files.folded(write_files)
-            ),
+            removed=tuple(each for files in self.removed for each in files.folded(write_files)),
             merges={**self.merges, **dict(zip(new, written, strict=True))},
         )
         if len(self.jobs) <= _JOBS_IN_ENTRY:
-            return folded
+            return made
         older = {} if self.older_jobs is None else self.older_jobs.published
-        jobs = {**{job: at for job, at in older.items() if job not in self.jobs}, **self.jobs}
-        newest_jobs = dict(list(jobs.items())[-_JOBS_KEPT:])
-        return replace(folded, jobs={}, older_jobs=write_jobs(newest_jobs))
+        known = {**{job: at for job, at in older.items() if job not in self.jobs}, **self.jobs}
+        kept = dict(list(known.items())[-_JOBS_KEPT:])
+        return replace(made, jobs={}, older_jobs=write_jobs(kept))
 
     @property
     def part_names(self) -> set[str]:
         older = () if self.older_jobs is None else (self.older_jobs.name,)
         merges = (merge.name for merge in self.merges.values())
-        removed = (
-            removed.files.name for removed in self.removed if isinstance(removed.files, Part)
-        )
+        removed = (each.files.name for each in self.removed if isinstance(each.files, Part))
         return {*(part.name for part in self.files.parts), *older, *merges, *removed}
 
     @property
     def has_removed_parts(self) -> bool:
-        return any(isinstance(removed.files, Part) for removed in self.removed)
+        return any(isinstance(each.files, Part) for each in self.removed)
 
     def retiring(self, before: "Manifest", now: str, until: str) -> "Manifest":
         """The manifest that follows `before`: parts that it names no more are kept until `until`."""
-        retired = [retired_part for retired_part in before.retired if retired_part[1] > now]
+        kept = [each for each in before.retired if each[1] > now]
         gone = before.part_names - self.part_names
-        return replace(self, retired=(*retired, *((name, until) for name in sorted(gone))))
+        return replace(self, retired=(*kept, *((name, until) for name in sorted(gone))))
 
     def to_json(self) -> dict[str, Any]:
         used = self.files.schemas.union(
-            *(removed.schemas for removed in self.removed)
+            *(each.schemas for each in self.removed)
         )  # what was replaced can be put back
         return {
             "format": self.format,
@@ -307,21 +300,18 @@ class Manifest:
             },
             "claims": {key: asdict(claim) for key, claim in self.claims.items()},
             "tasks": {
-                key: [
-                    [receipt.task, receipt.attempt, receipt.rows, receipt.nbytes]
-                    for receipt in receipts
-                ]
+                key: [[each.task, each.attempt, each.rows, each.nbytes] for each in receipts]
                 for key, receipts in self.tasks.items()
             },
             "plans": dict(self.plans),
             "jobs": dict(self.jobs),
-            "versions": {app: versions.to_json() for app, versions in self.versions.items()},
+            "versions": {app: known.to_json() for app, known in self.versions.items()},
             "ended": dict(self.ended),
             "removed": [
-                data_file.to_json()
+                each.to_json()
                 for files in self.removed
                 if not isinstance(files.files, Part)
-                for data_file in files
+                for each in files
             ],
             "success": self.success,
         }
@@ -347,20 +337,20 @@ class Manifest:
             **(
                 {
                     "removedParts": [
-                        [removed.number, removed.until, removed.merged, removed.files.to_json()]
-                        for removed in self.removed
-                        if isinstance(removed.files, Part)
+                        [each.number, each.until, each.merged, each.files.to_json()]
+                        for each in self.removed
+                        if isinstance(each.files, Part)
                     ]
                 }
                 if self.has_removed_parts
                 else {}
             ),
-            **({"retired": [list(part) for part in self.retired]} if self.retired else {}),
+            **({"retired": [list(each) for each in self.retired]} if self.retired else {}),
         }
 
     @classmethod
     def from_json(
-        cls, data: Mapping[str, Any], label: str, read: Callable[[str], Any]
+        cls, data: Mapping[str, Any], shown: str, read: Callable[[str], Any]
     ) -> "Manifest":
         """`read` gives the content of a part.
 
@@ -370,21 +360,21 @@ class Manifest:
         try:
             schemas = data["schemas"]
             files = tuple(DataFile(**file) for file in data["files"])
-            manifest = cls(
+            made = cls(
                 format=data["format"],
                 files=FileList(parts_of(data, read), files),
-                schemas={key: _schema(schema["arrow"]) for key, schema in schemas.items()},
-                dialects={key: schema["dialect"] for key, schema in schemas.items()},
+                schemas={key: _schema(found["arrow"]) for key, found in schemas.items()},
+                dialects={key: found["dialect"] for key, found in schemas.items()},
                 claims={key: _claim(claim) for key, claim in data["claims"].items()},
                 tasks={
-                    key: tuple(Receipt(*fields) for fields in receipts)
-                    for key, receipts in data["tasks"].items()
+                    key: tuple(Receipt(*each) for each in found)
+                    for key, found in data["tasks"].items()
                 },
                 plans=data["plans"],
                 jobs=data["jobs"],
                 versions={
-                    app: PublishedVersions.from_json(versions)
-                    for app, versions in data["versions"].items()
+                    app: PublishedVersions.from_json(known)
+                    for app, known in data["versions"].items()
                 },
                 ended=data["ended"],
                 removed=removed_of(data, read),
@@ -393,26 +383,26 @@ class Manifest:
                 merges=merges_of(data, read),
                 retired=tuple((str(name), str(until)) for name, until in data.get("retired", ())),
             )
-            _check_places(manifest)
-            return manifest
+            _check_places(made)
+            return made
         except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise TargetError(
-                f"{label} is a damaged log entry of spark-channel: {error!r}. Restore it, or move the folder {LOG} "
+                f"{shown} is a damaged log entry of spark-channel: {error!r}. Restore it, or move the folder {LOG} "
                 "away to read every file of the directory"
             ) from error
 
 
-def _check_places(manifest: Manifest) -> None:
+def _check_places(made: Manifest) -> None:
     """A damaged or forged log names nothing outside its directory: files that it names are read, moved and removed.
 
     Raises:
         ValueError: it does.
     """
-    named = (removed.files for removed in manifest.removed if not isinstance(removed.files, Part))
-    files = [*manifest.files.newest, *chain.from_iterable(named)]
+    named = (each.files for each in made.removed if not isinstance(each.files, Part))
+    files = [*made.files.newest, *chain.from_iterable(named)]
     if strange := next((file.path for file in files if not is_below(file.path)), None):
         raise ValueError(f"{strange!r} is not a file below the directory")
-    for claim in manifest.claims.values():
+    for claim in made.claims.values():
         if "/" in claim.owner or type(claim.epoch) is not int:
             raise ValueError(f"{claim.owner!r} is not the name of a job")
 
@@ -451,61 +441,61 @@ def entry_path(directory: str, number: int) -> str:
     return posixpath.join(directory, LOG, f"{number:020d}.json")
 
 
-def newest_entry(location: Location, directory: str) -> Entry | None:
+def newest_entry(place: Location, directory: str) -> Entry | None:
     """The entry that holds; None = the directory has no log.
 
     Raises:
         TargetError: a damaged entry. OSError: not readable.
     """
-    newest = _read_newest(location, directory)
-    return None if newest is None else _parse(*newest, PartFiles(location, directory))
+    found = _read_newest(place, directory)
+    return None if found is None else _parse(*found, PartFiles(place, directory))
 
 
-def _read_newest(location: Location, directory: str) -> tuple[bytes, int, str] | None:
+def _read_newest(place: Location, directory: str) -> tuple[bytes, int, str] | None:
     """The newest entry's bytes, its number, and what errors call it."""
     for _ in range(_READS):
-        number = _newest(_numbers(location, directory))
+        number = _newest(_numbers(place, directory))
         if number is None:
             return None
         path = entry_path(directory, number)
-        raw = read_file(location, path)
+        raw = read_file(place, path)
         if raw is not None:
-            return raw, number, location.show(path)
+            return raw, number, place.show(path)
         # It was removed as old since the listing: newer ones are there.
     raise TargetError(
-        f"{location.show(directory)}: entries of the log were removed faster than they could be read; run again"
+        f"{place.show(directory)}: entries of the log were removed faster than they could be read; run again"
     )
 
 
-def _numbers(location: Location, directory: str) -> set[int]:
+def _numbers(place: Location, directory: str) -> set[int]:
     from pyarrow import fs as pafs
 
     selector = pafs.FileSelector(posixpath.join(directory, LOG), allow_not_found=True)
-    matches = (_NAME.fullmatch(info.base_name) for info in location.fs.get_file_info(selector))
-    return {int(match.group(1)) for match in matches if match is not None}
+    found = (_NAME.fullmatch(info.base_name) for info in place.fs.get_file_info(selector))
+    return {int(match.group(1)) for match in found if match is not None}
 
 
 def _newest(numbers: set[int]) -> int | None:
-    return max((number for number in numbers if number == 1 or number - 1 in numbers), default=None)
+    return max((each for each in numbers if each == 1 or each - 1 in numbers), default=None)
 
 
-def _parse(raw: bytes, number: int, label: str, parts: PartFiles) -> Entry:
+def _parse(raw: bytes, number: int, shown: str, parts: PartFiles) -> Entry:
     try:
         data = json.loads(raw)
         form = data["log"]
         if form not in (FORMAT, _WITH_PARTS, _WITH_MERGES, _WITH_REMOVED):
             raise TargetError(
-                f"{label} is a log entry of version {form!r}; this spark-channel knows {FORMAT!r} to "
+                f"{shown} is a log entry of version {form!r}; this spark-channel knows {FORMAT!r} to "
                 f"{_WITH_REMOVED!r}: use the version that wrote it, or a newer one"
             )
         entry_id, ancestors = str(data["id"]), tuple(data["ancestors"])
         state = data["state"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TargetError(
-            f"{label} is a damaged log entry of spark-channel: {error!r}. "
+            f"{shown} is a damaged log entry of spark-channel: {error!r}. "
             f"Restore it, or move the folder {LOG} away to read every file of the directory"
         ) from error
-    return Entry(number, entry_id, ancestors, Manifest.from_json(state, label, parts.read))
+    return Entry(number, entry_id, ancestors, Manifest.from_json(state, shown, parts.read))
 
 
 Change = Callable[[Manifest, int], Manifest | None]
@@ -524,13 +514,13 @@ class Log:
         self._parsed: tuple[bytes, Entry] | None = None
 
     def newest(self) -> Entry | None:
-        newest = _read_newest(self._store.place, self._directory)
-        if newest is None:
+        found = _read_newest(self._store.place, self._directory)
+        if found is None:
             return None
         parsed = self._parsed
-        if parsed is None or (parsed[0], parsed[1].number) != newest[:2]:
+        if parsed is None or (parsed[0], parsed[1].number) != found[:2]:
             # Each commit looks at it ten times.
-            self._parsed = parsed = newest[0], _parse(*newest, self._parts)
+            self._parsed = parsed = found[0], _parse(*found, self._parts)
         return parsed[1]
 
     def rejects_newest(self) -> bool:
@@ -540,7 +530,7 @@ class Log:
         return not self._store.put_new(entry_path(self._directory, entry.number), raw)
 
     def change(
-        self, change: Change, base: Callable[[Entry | None], Manifest], purpose: str
+        self, change: Change, base: Callable[[Entry | None], Manifest], what: str
     ) -> tuple[Entry | None, bool]:
         """Write the next entry as `change` decides; again on a newer state whenever another job was first.
 
@@ -557,13 +547,13 @@ class Log:
         newest = self.newest()
         while True:
             number = 1 if newest is None else newest.number + 1
-            changed = change(base(newest), number)
-            if changed is None:
+            made = change(base(newest), number)
+            if made is None:
                 return newest, False
-            changed, written = self._folded(changed, newest, number)
-            entry = Entry(number, uuid.uuid4().hex[:12], _ancestors(newest), changed)
+            made, written = self._folded(made, newest, number)
+            entry = Entry(number, uuid.uuid4().hex[:12], _ancestors(newest), made)
             path = entry_path(self._directory, number)
-            put = self._store.put_new(path, _dumps(entry, purpose))
+            put = self._store.put_new(path, _dumps(entry, what))
             newest = self.newest()
             # Also when the put was rejected: the first of two tries of one request may have been accepted.
             if newest is not None and newest.has(entry.id):
@@ -577,13 +567,13 @@ class Log:
                 self._store.remove(path)
             if clock.now() >= deadline:
                 raise CommitError(
-                    f"{purpose}: other jobs wrote the log of {self._store.place.show()} first for {self._timeout:g} s; "
+                    f"{what}: other jobs wrote the log of {self._store.place.show()} first for {self._timeout:g} s; "
                     "run again, or raise option commitTimeout"
                 )
             clock.sleep(next(pauses))
 
     def _folded(
-        self, manifest: Manifest, newest: Entry | None, number: int
+        self, made: Manifest, newest: Entry | None, number: int
     ) -> tuple[Manifest, list[str]]:
         """(the manifest, with long lists in parts; the parts that were written for it)."""
         written: list[str] = []
@@ -599,17 +589,17 @@ class Log:
         def write_merges(merges: Sequence[Merge]) -> list[Merge]:
             name = write({"merges": [merge.to_json() for merge in merges]})
             return [
-                Merge(name, self._parts.read, merge.files, index)
-                for index, merge in enumerate(merges)
+                Merge(name, self._parts.read, merge.files, place)
+                for place, merge in enumerate(merges)
             ]
 
-        folded = manifest.folded(
-            lambda files: Part.written(write({"files": [file.to_json() for file in files]}), files),
+        folded = made.folded(
+            lambda files: Part.of(write({"files": [file.to_json() for file in files]}), files),
             lambda jobs: OlderJobs(write({"jobs": dict(jobs)}), self._parts.read),
             write_merges,
         )
         now = utc_now()
-        before = Manifest(manifest.format) if newest is None else newest.manifest
+        before = Manifest(made.format) if newest is None else newest.manifest
         until = (now + self._retention).isoformat(timespec="seconds")
         return folded.retiring(before, now.isoformat(timespec="seconds"), until), written
 
@@ -631,7 +621,7 @@ class Log:
         if newest is None:
             return
         # In their order: a kill leaves no gap.
-        for number in sorted(number for number in numbers if number <= newest - _KEPT):
+        for number in sorted(each for each in numbers if each <= newest - _KEPT):
             self._store.remove(entry_path(self._directory, number))
 
 
@@ -639,18 +629,18 @@ def _ancestors(newest: Entry | None) -> tuple[str, ...]:
     return () if newest is None else (newest.id, *newest.ancestors)[:_ANCESTORS]
 
 
-def _dumps(entry: Entry, purpose: str) -> bytes:
-    manifest = entry.manifest
-    form = _WITH_PARTS if manifest.part_names else FORMAT
-    has_places = any(merge.place is not None for merge in manifest.merges.values())
-    if manifest.merges or any(removed.merged for removed in manifest.removed):
+def _dumps(entry: Entry, what: str) -> bytes:
+    made = entry.manifest
+    form = _WITH_PARTS if made.part_names else FORMAT
+    has_places = any(merge.place is not None for merge in made.merges.values())
+    if made.merges or any(each.merged for each in made.removed):
         form = _WITH_MERGES
     data = {
-        "log": _WITH_REMOVED if manifest.has_removed_parts or has_places else form,
+        "log": _WITH_REMOVED if made.has_removed_parts or has_places else form,
         "number": entry.number,
         "id": entry.id,
         "ancestors": list(entry.ancestors),
-        "what": purpose,
+        "what": what,
         "at": utc_now().isoformat(timespec="seconds"),
         "state": entry.manifest.to_json(),
     }

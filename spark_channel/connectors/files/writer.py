@@ -130,19 +130,19 @@ class FilesWriter(Writer):
     def exists(self) -> bool | None:
         if is_remote(self.options.path):
             return self._remote().exists()
-        location = locate(self.options.path, login=self.options.login)
-        with writing(location.show()):
+        place = locate(self.options.path, login=self.options.login)
+        with writing(place.show()):
             if self.names.prefix is None:
-                return has_files(location)
-            return bool(files_of_prefix(location, location.path, self.names.prefix))
+                return has_files(place)
+            return bool(files_of_prefix(place, place.path, self.names.prefix))
 
     def foreign_content(self, schema: pa.Schema) -> str:
         if is_remote(self.options.path):
             return self._remote().foreign_content()
-        location = locate(self.options.path, login=self.options.login)
-        with writing(location.show()):
-            check_directory(location)
-            paths = foreign(self.directory(store_of(location), location.path).paths())
+        place = locate(self.options.path, login=self.options.login)
+        with writing(place.show()):
+            check_directory(place)
+            paths = foreign(self.directory(store_of(place), place.path).paths())
         return counted(paths)
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
@@ -151,25 +151,25 @@ class FilesWriter(Writer):
             self._remote().rehearse(context, schema)
             return
         self.form.check(schema, self.options)
-        location = locate(self.options.path, login=self.options.login)
-        with writing(location.show()):
-            check_directory(location)
-            check_may_write(location)
+        place = locate(self.options.path, login=self.options.login)
+        with writing(place.show()):
+            check_directory(place)
+            check_may_write(place)
             if context.overwrite:
-                self._refuse_foreign(location, self.directory(store_of(location), location.path))
+                self._refuse_foreign(place, self.directory(store_of(place), place.path))
 
-    def _refuse_foreign(self, location: Location, target: TargetDirectory) -> None:
+    def _refuse_foreign(self, place: Location, target: TargetDirectory) -> None:
         """
         Raises:
             TargetError: what an overwrite would remove does not look like a former state of these files.
         """
         if self.names.prefix is not None:
             return  # the option says whose files they are
-        refuse_shared_directory(location)
-        refuse_table(location)
+        refuse_shared_directory(place)
+        refuse_table(place)
         if not self.options.replace_foreign_files:
             paths = foreign(target.paths())
-            refuse_strange(location.show(), self.format, paths, partial(head_of, location))
+            refuse_strange(place.show(), self.format, paths, partial(head_of, place))
 
     def _noted(self, context: WriteContext, schema: pa.Schema) -> pa.Schema:
         """The columns with what `createTable` asks for of their source's definition.
@@ -193,16 +193,16 @@ class FilesWriter(Writer):
                 got=level,
                 takes="columns",
             )
-        key, comments, left_out = notes_of(
+        key, comments, left = notes_of(
             definition, with_not_null(schema, definition), is_full=is_full
         )
         never = [column.name for column in definition.columns if column.not_null]
-        left_out += [f"NOT NULL of {', '.join(never)}"] if never else []
-        if left_out:
+        left += [f"NOT NULL of {', '.join(never)}"] if never else []
+        if left:
             _log.warning(
-                "%s is made without %s: the format has none", self.options.path, "; ".join(left_out)
+                "%s is made without %s: the format has none", self.options.path, "; ".join(left)
             )
-        self.left_out = tuple(left_out)
+        self.left_out = tuple(left)
         noted = with_notes(schema, key, comments)
         if is_full and definition.comment is not None:
             noted = noted.with_metadata({**(noted.metadata or {}), "comment": definition.comment})
@@ -219,9 +219,9 @@ class FilesWriter(Writer):
                 option="jobId",
                 got=context.job,
             )
-        location = locate(self.options.path, login=self.options.login)
-        store = store_of(location)
-        label = self.names.show(location.show())
+        place = locate(self.options.path, login=self.options.login)
+        store = store_of(place)
+        shown = self.names.show(place.show())
         plan = FilesPlan(
             job=context.job,
             schema=schema,
@@ -229,27 +229,27 @@ class FilesWriter(Writer):
             overwrite=context.overwrite,
             txn=context.txn,
             gathers=context.gathers,
-            root=location.root,
-            path=location.path,
+            root=place.root,
+            path=place.path,
         )
-        with writing(label):
-            check_directory(location)
-            target = self.directory(store, location.path)
+        with writing(shown):
+            check_directory(place)
+            target = self.directory(store, place.path)
             if context.overwrite:
-                self._refuse_foreign(location, target)
+                self._refuse_foreign(place, target)
             target.ready()
             empty = plan.commit == "task" and plan.overwrite
-            decision = target.take(context, Identity.of(label, context), empty=empty)
-            if decision.overtaken is not None:
+            taken = target.take(context, Identity.of(shown, context), empty=empty)
+            if taken.overtaken is not None:
                 _log.warning(
                     "job %s takes the claim on %s over from run %s",
                     context.job,
-                    label,
-                    decision.overtaken.owner,
+                    shown,
+                    taken.overtaken.owner,
                 )
-            if decision.held is None:
-                return replace(plan, published_at=decision.published_at or "an unknown time")
-            plan = replace(plan, held=decision.held)
+            if taken.held is None:
+                return replace(plan, published_at=taken.published_at or "an unknown time")
+            plan = replace(plan, held=taken.held)
             self.start(plan, target)
         return plan
 
@@ -275,11 +275,9 @@ class FilesWriter(Writer):
 
         return compact_folder(self, target_bytes, dry_run=dry_run)
 
-    def merging(self, job: str, claim: HeldClaim, location: Location) -> FilesPlan:
+    def merging(self, job: str, held: HeldClaim, place: Location) -> FilesPlan:
         """The plan of a run that merges files."""
-        return FilesPlan(
-            job, pa.schema([]), "job", held=claim, root=location.root, path=location.path
-        )
+        return FilesPlan(job, pa.schema([]), "job", held=held, root=place.root, path=place.path)
 
     def merged(self, plan: FilesPlan, schema: pa.Schema, number: int) -> TaskWriter:
         """A new file of such a run, also for no rows."""
@@ -290,27 +288,27 @@ class FilesWriter(Writer):
         if plan.held is None:
             return None
         with writing(self.options.path):
-            receipts = (
+            found = (
                 self.directory(self._store(plan), plan.path).manifest().receipts(plan.held.identity)
             )
-        return next((receipt for receipt in receipts if receipt.task == task), None)
+        return next((each for each in found if each.task == task), None)
 
     def unfinished(self, context: WriteContext) -> PartialWrite | None:
         if context.txn is None or is_remote(self.options.path):
             return None
-        location = locate(self.options.path, login=self.options.login)
-        store = store_of(location)
-        with writing(location.show()):
-            home = self.names.home(location.path)
+        place = locate(self.options.path, login=self.options.login)
+        store = store_of(place)
+        with writing(place.show()):
+            home = self.names.home(place.path)
             if not store.exists(posixpath.join(home, LOG)):
                 return None
-            manifest = self.directory(store, location.path).manifest()
-            identity = Identity.of(self.names.show(location.show()), context)
+            manifest = self.directory(store, place.path).manifest()
+            identity = Identity.of(self.names.show(place.show()), context)
             claim, receipts = manifest.claim(identity), manifest.receipts(identity)
             if claim is None or claim.has_published(None) or not receipts:
                 return None
-            epoch = manifest.plans.get(claim_key(identity), claim.epoch)
-            raw = read_file(location, _plan_path(home, identity, epoch))
+            kept = manifest.plans.get(claim_key(identity), claim.epoch)
+            raw = read_file(place, _plan_path(home, identity, kept))
             text = None if raw is None else raw.decode()
             return PartialWrite(claim.owner, text, receipts, claim.epoch)
 
@@ -340,13 +338,13 @@ class FilesWriter(Writer):
     @contextmanager
     def _logged(self, stream: str) -> Iterator[tuple[TargetDirectory | None, Identity]]:
         """The directory, if it has a log, and how the stream is called in it."""
-        location = locate(self.options.path, login=self.options.login)
-        store = store_of(location)
-        label = self.names.show(location.show())
-        with writing(label):
-            has_log = store.exists(posixpath.join(self.names.home(location.path), LOG))
-            target = self.directory(store, location.path) if has_log else None
-            yield target, Identity(label, "stream", stream)
+        place = locate(self.options.path, login=self.options.login)
+        store = store_of(place)
+        shown = self.names.show(place.show())
+        with writing(shown):
+            there = store.exists(posixpath.join(self.names.home(place.path), LOG))
+            target = self.directory(store, place.path) if there else None
+            yield target, Identity(shown, "stream", stream)
 
     def keep(self, plan: WritePlan, text: str) -> None:
         assert isinstance(plan, FilesPlan)
@@ -381,15 +379,15 @@ class FilesWriter(Writer):
         manifest = target.manifest()
         files: list[StagedFile] = []
         by_another = False
-        current = manifest.claim(plan.claim.identity)
-        if current is not None and current.has_published(plan.claim.position):
-            names = [file.name for receipt in receipts for file in staged_files(receipt)]
+        found = manifest.claim(plan.claim.identity)
+        if found is not None and found.has_published(plan.claim.position):
+            own = [file.name for receipt in receipts for file in staged_files(receipt)]
             # Of a published write the log keeps no run, and the files have their run's name.
-            by_another = plan.commit == "job" and bool(manifest.missing(names))
+            by_another = plan.commit == "job" and bool(manifest.missing(own))
         else:
             if plan.commit == "task":
-                tasks = {receipt.task for receipt in manifest.receipts(plan.claim.identity)}
-                lost = sorted({receipt.task for receipt in receipts} - tasks)
+                there = {each.task for each in manifest.receipts(plan.claim.identity)}
+                lost = sorted({receipt.task for receipt in receipts} - there)
                 if lost:
                     target.fence(plan.claim)
                     raise CommitError(
@@ -406,12 +404,12 @@ class FilesWriter(Writer):
             self._output(plan),
             files,
             overwrite=plan.overwrite and plan.commit == "job",
-            rows=sum(receipt.rows for receipt in receipts),
-            nbytes=sum(receipt.nbytes for receipt in receipts),
+            rows=sum(each.rows for each in receipts),
+            nbytes=sum(each.nbytes for each in receipts),
         )
         if by_another or not added:
-            label = plan.claim.identity.shown
-            _log.warning("%s was published before: nothing is added by job %s", label, plan.job)
+            shown = plan.claim.identity.shown
+            _log.warning("%s was published before: nothing is added by job %s", shown, plan.job)
         return added, by_another or not added
 
     def _gathered(
@@ -426,10 +424,10 @@ class FilesWriter(Writer):
 
         files = [
             file
-            for receipt in sorted(receipts, key=lambda receipt: receipt.task)
+            for receipt in sorted(receipts, key=lambda each: each.task)
             for file in staged_files(receipt)
         ]
-        few = are_few(sum(file.rows for file in files), sum(receipt.nbytes for receipt in receipts))
+        few = are_few(sum(file.rows for file in files), sum(each.nbytes for each in receipts))
         if not (plan.gathers and few and target.store.staged) or len(files) < 2:
             return files
         if target.lacks(files):
@@ -477,11 +475,9 @@ class FilesWriter(Writer):
         with writing(store.place.show(plan.path)):
             if not store.exists(posixpath.join(target.home, LOG)):
                 return []
-            committed = (
-                target.manifest().receipts(plan.claim.identity) if plan.commit == "task" else ()
-            )
+            left = target.manifest().receipts(plan.claim.identity) if plan.commit == "task" else ()
             self.give_back(plan, target)
-            return committed
+            return left
 
     def give_back(self, plan: FilesPlan, target: TargetDirectory) -> None:
         """Give the run's claim back, and remove what it staged."""
@@ -691,12 +687,12 @@ class ParquetWriter(FilesWriter):
         """By the footers of a local folder, a few of which mostly have enough rows; None = too many would be read."""
         import pyarrow.parquet as pq
 
-        location = locate(self.options.path, login=self.options.login)
-        if not location.local:
+        place = locate(self.options.path, login=self.options.login)
+        if not place.local:
             return None
         rows = 0
-        with reading(location.show()):
-            directory = self.directory(store_of(location), location.path)
+        with reading(place.show()):
+            directory = self.directory(store_of(place), place.path)
             paths = directory.paths()
             for path in paths[:_MOST_FOOTERS]:
                 rows += int(pq.read_metadata(directory.inside(path)).num_rows)

@@ -393,7 +393,7 @@ def test_a_list_is_the_same_in_parts(sizes: list[int]) -> None:
     def keep(files: Any) -> Part:
         nonlocal written
         written += len(files)
-        return Part.written(next(names), files)
+        return Part.of(next(names), files)
 
     for size in sizes:
         files = [DataFile(str(number), 1) for number in range(plain, plain + size)]
