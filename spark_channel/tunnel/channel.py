@@ -94,8 +94,8 @@ class StopPosition:
             self._end = self._feed.end_of(start)
             self._settled_at = self._clock.now() + self._feed.waits_seconds
         self._had_base = has_base_left
-        left = self._settled_at - self._clock.now()
-        return left if left > 0 and self._feed.lag(start).rows != 0 else 0.0
+        remaining = self._settled_at - self._clock.now()
+        return remaining if remaining > 0 and self._feed.lag(start).rows != 0 else 0.0
 
     def upto(self, start: Token, *, is_paused: bool) -> Token | None:
         """The position that the next range does not pass; None = any. `is_paused`: no existing rows are read."""
@@ -127,18 +127,18 @@ class BackfillStallMonitor:
         if now < self._next or not has_base(start):
             return ""
         try:
-            found = self._feed.backfill_blocked_by(start)
+            reason = self._feed.backfill_blocked_by(start)
         except ChannelError:  # the channel's own calls report it
-            found = ""
-        was_held, self._is_held = self._is_held, bool(found)
-        if not found:
+            reason = ""
+        was_held, self._is_held = self._is_held, bool(reason)
+        if not reason:
             self._reported = 0
-        if not found or not was_held:
+        if not reason or not was_held:
             self._next = now + _ASKED_SECONDS
             return ""
         self._next = now + _REPORT_SECONDS[min(self._reported, len(_REPORT_SECONDS) - 1)]
         self._reported += 1
-        return found
+        return reason
 
 
 _FIRST_ROWS = 10_000
@@ -313,8 +313,8 @@ class TurnScheduler:
         )
 
     def _work(self) -> None:
-        while (found := self._next()) is not None:
-            key, turn = found
+        while (task := self._next()) is not None:
+            key, turn = task
             try:
                 wait = turn()
             except BaseException as error:
@@ -461,52 +461,64 @@ class ChannelRun:
 
     def in_flight(self, first: int = 0) -> dict[str, int]:
         """The rows by table that were read and have no checkpoint, from range number `first` on."""
-        found: dict[int, Mapping[str, int]] = {
+        rows_by_range: dict[int, Mapping[str, int]] = {
             key: rows for key, rows in self.dropped.items() if key >= first
         }
-        for each in self.ranges:
-            if each.sequence >= first:
-                found[each.sequence] = _most(each.rows_by_table(), found.get(each.sequence, {}))
+        for one_range in self.ranges:
+            if one_range.sequence >= first:
+                rows_by_range[one_range.sequence] = _most(
+                    one_range.rows_by_table(), rows_by_range.get(one_range.sequence, {})
+                )
         total: Counter[str] = Counter()
-        for rows in found.values():
+        for rows in rows_by_range.values():
             total.update(rows)
         return dict(total)
 
     def is_at_hand(self) -> bool:
         """Whether a range is being processed, or its checkpoint is still to be taken."""
-        return any(each.stage >= Stage.BUSY for each in self.ranges)
+        return any(one_range.stage >= Stage.BUSY for one_range in self.ranges)
 
     def is_busy(self) -> bool:
         """Whether a range is being processed."""
-        return any(each.stage is Stage.BUSY and not each.is_abandoned() for each in self.ranges)
+        return any(
+            one_range.stage is Stage.BUSY and not one_range.is_abandoned()
+            for one_range in self.ranges
+        )
 
     def may_read(self) -> bool:
         """One range is processed and two are ahead of it, while a checkpoint may be on its way: one that is whole, so
         that the processor never waits for the planning of the next, and one that is read."""
-        return len(self.ranges) < 4 and sum(each.stage < Stage.DONE for each in self.ranges) < 3
+        return (
+            len(self.ranges) < 4
+            and sum(one_range.stage < Stage.DONE for one_range in self.ranges) < 3
+        )
 
     def next_to_fix(self) -> RangeRead | None:
         """The range whose end the store should know next, and takes now."""
-        found = next((each for each in self.ranges if each.stage is Stage.READ), None)
-        return found if found is not None and found.sequence <= self.sequence + 1 else None
+        unfixed = next(
+            (one_range for one_range in self.ranges if one_range.stage is Stage.READ), None
+        )
+        return unfixed if unfixed is not None and unfixed.sequence <= self.sequence + 1 else None
 
     def next_to_give(self) -> RangeRead | None:
         """The range that may be processed now: all before it are. It may have begun, and have more to process."""
-        found = next((each for each in self.ranges if each.stage is not Stage.DONE), None)
-        return found if found is not None and found.stage >= Stage.FIXED else None
+        ungiven = next(
+            (one_range for one_range in self.ranges if one_range.stage is not Stage.DONE), None
+        )
+        return ungiven if ungiven is not None and ungiven.stage >= Stage.FIXED else None
 
     def drop_from(self, first: RangeRead) -> list[RangeRead]:
         """Forget this range and those after it: the next range begins at its start."""
         if first not in self.ranges:
             return []
-        place = self.ranges.index(first)
-        dropped = self.ranges[place:]
-        del self.ranges[place:]
-        for each in dropped:
-            if each.sequence in self.ends:
+        index = self.ranges.index(first)
+        dropped = self.ranges[index:]
+        del self.ranges[index:]
+        for one_range in dropped:
+            if one_range.sequence in self.ends:
                 # Whose end is in the store, so that its rows stay the same.
-                self.dropped[each.sequence] = _most(
-                    each.rows_by_table(), self.dropped.get(each.sequence, {})
+                self.dropped[one_range.sequence] = _most(
+                    one_range.rows_by_table(), self.dropped.get(one_range.sequence, {})
                 )
         self.planned, self.planned_sequence = first.start, first.sequence
         return dropped

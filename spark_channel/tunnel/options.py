@@ -228,7 +228,7 @@ class TunnelOptions(Options):
             )
 
     def _check_tables(self, tables: str) -> None:
-        for name, does, given in (
+        for name, does, value in (
             ("tunnelType", "has no changes", self.tunnel_type == "base" and "base"),
             (
                 "baseMode",
@@ -237,12 +237,12 @@ class TunnelOptions(Options):
             ),
             ("cursorColumn", "follows one table", self.cursor_column),
         ):
-            if given:
+            if value:
                 raise OptionError(
-                    f"option {name!r} got {given!r}, which {does}; 'tables' reads existing rows beside the changes "
+                    f"option {name!r} got {value!r}, which {does}; 'tables' reads existing rows beside the changes "
                     f"only: omit {name!r}, or follow each table by 'dbtable'",
                     option=name,
-                    got=given,
+                    got=value,
                 )
 
     @field_validator("starting_timestamp", "ending_timestamp")
@@ -285,5 +285,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[TunnelOptions, dict[str, 
         OptionError: a value that is not taken, or options that contradict each other.
     """
     ours = {key: value for key, value in options.items() if key.lower() in STREAM_OPTIONS}
-    rest = {key: value for key, value in options.items() if key.lower() not in STREAM_OPTIONS}
-    return TunnelOptions.parse(ours)[0], rest
+    reader_options = {
+        key: value for key, value in options.items() if key.lower() not in STREAM_OPTIONS
+    }
+    return TunnelOptions.parse(ours)[0], reader_options

@@ -236,11 +236,11 @@ class DeliveryRows:
         """Wait for memory and limit. Raises what the carrier failed with."""
         self.carrier.produce(batch, nbytes=nbytes)
 
-    def batches(self, given: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """`given`, which the carrier has handed over, and all that come after them."""
-        left = list(reversed(given))
+    def batches(self, first_batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """`first_batches`, which the carrier has handed over, and all that come after them."""
+        handed_over = list(reversed(first_batches))
         try:
-            while (batch := left.pop() if left else self._next()) is not None:
+            while (batch := handed_over.pop() if handed_over else self._next()) is not None:
                 rows, nbytes = batch.num_rows, arrow_bytes(batch)
                 self.rows += rows
                 self.nbytes += nbytes
@@ -258,9 +258,9 @@ class DeliveryRows:
             ReadCancelledError("the read was cancelled: its rows are no longer wanted")
         )
         with self._lock:
-            kept, self._is_closed = (self._kept_rows, self._kept_bytes), True
+            rows_and_bytes, self._is_closed = (self._kept_rows, self._kept_bytes), True
             self._kept_rows = self._kept_bytes = 0
-        self._share.free(max(0, kept[0]), max(0, kept[1]))
+        self._share.free(max(0, rows_and_bytes[0]), max(0, rows_and_bytes[1]))
 
     def _keep(self, rows: int, nbytes: int) -> bool:
         """Whether they count: not after `close`."""
@@ -381,22 +381,22 @@ class RangeRead:
         except BaseException as error:
             if self._by_table and isinstance(error, Exception):
                 self.lost = error
-            for each in self._all():
-                each.carrier.fail(error)
+            for delivery in self._all():
+                delivery.carrier.fail(error)
             if not isinstance(error, Exception):
                 raise
         else:
             with self._lock:
                 self._is_read = True
-            for each in self._all():
-                each.carrier.close()
+            for delivery in self._all():
+                delivery.carrier.close()
 
     def _timed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = iter(batches)
+        iterator = iter(batches)
         while True:
             began = time.perf_counter()
             try:
-                batch = next(given, None)
+                batch = next(iterator, None)
             finally:
                 self.reading_seconds += time.perf_counter() - began
             if batch is None:
@@ -407,8 +407,8 @@ class RangeRead:
     def throttled_seconds(self) -> dict[str, float]:
         """The time for which the limit held the reading, by what was limited."""
         total: dict[str, float] = {}
-        for each in self._all():
-            for reason, spent in each.carrier.statistics().throttled_seconds.items():
+        for delivery in self._all():
+            for reason, spent in delivery.carrier.statistics().throttled_seconds.items():
                 total[reason] = total.get(reason, 0.0) + spent
         total.pop(_MEMORY, None)
         return total
@@ -444,23 +444,27 @@ class RangeRead:
 
     def _begin(self, table: str) -> DeliveryRows:
         rows, nbytes = (_ANY_NUMBER, _ANY_NUMBER) if self._by_table else self._capacity
-        made = DeliveryRows(
+        delivery = DeliveryRows(
             self._share, self._limit, table, capacity_rows=rows, capacity_bytes=nbytes
         )
         with self._lock:
-            self._deliveries[table] = made
-        return made
+            self._deliveries[table] = delivery
+        return delivery
 
     def _make_room(self) -> bool:
         """Free memory: have the largest delivery processed, or leave out a waiting one if its processor waits."""
         with self._lock:
-            taken = next((each for each in self._deliveries.values() if _is_out(each)), None)
+            taken_delivery = next(
+                (delivery for delivery in self._deliveries.values() if _is_out(delivery)), None
+            )
             self._is_full = True
-            largest = None if taken is None or taken.kept_rows > 0 else self._largest()
+            largest = (
+                None if taken_delivery is None or taken_delivery.kept_rows > 0 else self._largest()
+            )
             if largest is not None:
                 del self._deliveries[largest.table]
                 self._left_out.add(largest.table)
-        if taken is None and self._room_wanted is not None:
+        if taken_delivery is None and self._room_wanted is not None:
             self._room_wanted()
         if largest is not None:
             largest.close()
@@ -468,8 +472,12 @@ class RangeRead:
         return largest is not None and largest.table != self._put_table
 
     def _largest(self) -> DeliveryRows | None:
-        found = [each for each in self._deliveries.values() if not each.is_given and each.kept_rows]
-        return max(found, key=lambda each: each.kept_rows, default=None)
+        waiting = [
+            delivery
+            for delivery in self._deliveries.values()
+            if not delivery.is_given and delivery.kept_rows
+        ]
+        return max(waiting, key=lambda delivery: delivery.kept_rows, default=None)
 
     # --- deliveries for processors
 
@@ -480,17 +488,19 @@ class RangeRead:
                 return []
             if self._by_table and not self._is_read:
                 largest = self._largest()
-                found = [largest] if self._is_full and not self._out and largest is not None else []
+                ready = [largest] if self._is_full and not self._out and largest is not None else []
             else:
                 if self._queue is None:  # no delivery is added any more
-                    given = [each for each in self._deliveries.values() if not each.is_given]
-                    self._queue = deque(given)
+                    not_given = [
+                        delivery for delivery in self._deliveries.values() if not delivery.is_given
+                    ]
+                    self._queue = deque(not_given)
                 room = min(len(self._queue), _MOST_GIVEN - self._out)
-                found = [self._queue.popleft() for _ in range(room)]
-            for each in found:
-                each.is_given = True
-            self._out += len(found)
-            return found
+                ready = [self._queue.popleft() for _ in range(room)]
+            for delivery in ready:
+                delivery.is_given = True
+            self._out += len(ready)
+            return ready
 
     def over(
         self, delivery: DeliveryRows, *, is_processed: bool, error: BaseException | None = None
@@ -519,7 +529,7 @@ class RangeRead:
         if self._is_withdrawn or self.lost is not None:
             return True
         return (self._is_read or not self._by_table) and all(
-            each.is_over for each in self._deliveries.values()
+            delivery.is_over for delivery in self._deliveries.values()
         )
 
     @property
@@ -528,28 +538,32 @@ class RangeRead:
         with self._lock:
             if self._by_table and (not self._is_read or self._left_out):
                 return False
-            return all(each.is_processed for each in self._deliveries.values())
+            return all(delivery.is_processed for delivery in self._deliveries.values())
 
     def processed_tables(self) -> set[str]:
         """The tables whose rows processors took completely."""
         with self._lock:
-            return {each.table for each in self._deliveries.values() if each.is_processed}
+            return {
+                delivery.table for delivery in self._deliveries.values() if delivery.is_processed
+            }
 
     def outcome(self, table: str) -> bool | None:
         """Whether a table's rows were processed; None: that is not known yet."""
         with self._lock:
-            found = self._deliveries.get(table)
-            return found.is_processed if found is not None and found.is_over else None
+            delivery = self._deliveries.get(table)
+            return delivery.is_processed if delivery is not None and delivery.is_over else None
 
     def failed(self) -> list[DeliveryRows]:
         """The deliveries that ended with an error."""
         with self._lock:
-            return [each for each in self._deliveries.values() if each.error is not None]
+            return [
+                delivery for delivery in self._deliveries.values() if delivery.error is not None
+            ]
 
     @property
     def given_rows(self) -> int:
         """The rows that processors took."""
-        return sum(each.rows for each in self._all())
+        return sum(delivery.rows for delivery in self._all())
 
     def withdraw(self) -> None:
         """Assign no more deliveries of this range."""
@@ -559,8 +573,8 @@ class RangeRead:
     def cancel(self) -> None:
         """Wake and end whoever reads or takes it. Safe after its end, and twice."""
         self.withdraw()
-        for each in self._all():
-            each.close()
+        for delivery in self._all():
+            delivery.close()
         self._share.close()
 
     def _all(self) -> list[DeliveryRows]:

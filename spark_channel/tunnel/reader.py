@@ -67,10 +67,10 @@ class TunnelReader:
                     raise FlowError("this reader of a tunnel was closed: open another one")
                 if self._error is not None:
                     raise self._error
-                left = None if until is None else until - self._clock.now()
-                if self._ended or (left is not None and left <= 0):
+                remaining = None if until is None else until - self._clock.now()
+                if self._ended or (remaining is not None and remaining <= 0):
                     return None
-                self._clock.wait(self._changed, left)
+                self._clock.wait(self._changed, remaining)
             out = self._waiting.popleft()
             self._out[out.delivery.channel, out.delivery.sequence] = out
             return out.delivery
@@ -85,9 +85,9 @@ class TunnelReader:
             FlowError: it was checkpointed or failed before, or is not of this reader.
         """
         out = self._take(delivery, "checkpoint")
-        kept = self._consumer.keeping(delivery)
+        note = self._consumer.keeping(delivery)
         out.over.set()
-        if not kept():
+        if not note():
             raise ChannelLostError(
                 f"range {delivery.sequence} of channel {delivery.channel} is not checkpointed: "
                 "it was not read to its end, or its channel belongs to another client now. "
@@ -113,11 +113,11 @@ class TunnelReader:
             self._waiting.clear()
             self._changed.notify_all()
         self._consumer.stop()
-        for each in out:
-            each.error = each.error or ReadCancelledError(
+        for pending in out:
+            pending.error = pending.error or ReadCancelledError(
                 "the reader was closed before a checkpoint"
             )
-            each.over.set()
+            pending.over.set()
         self._thread.join()
 
     def __enter__(self) -> Self:
@@ -143,12 +143,12 @@ class TunnelReader:
         if out.error is not None:
             raise out.error
 
-    def _take(self, delivery: Delivery, what: str) -> _PendingDelivery:
+    def _take(self, delivery: Delivery, method: str) -> _PendingDelivery:
         with self._changed:
             out = self._out.get((delivery.channel, delivery.sequence))
             if out is None or out.delivery is not delivery:
                 raise FlowError(
-                    f"{what}() got range {delivery.sequence} of channel {delivery.channel}, "
+                    f"{method}() got range {delivery.sequence} of channel {delivery.channel}, "
                     "which this reader does not hold: call checkpoint() or fail() once for each delivery, "
                     "on the reader that returned it, before you close that"
                 )

@@ -50,44 +50,47 @@ Shares = tuple[dict[str, str], tuple[str, ...]]
 
 
 def share(
-    held: Mapping[str, Sequence[str]],
+    channels_of: Mapping[str, Sequence[str]],
     leaving: Mapping[str, int],
     free: Sequence[str],
-    wanted: Mapping[str, Sequence[str]] | None = None,
+    requests: Mapping[str, Sequence[str]] | None = None,
 ) -> Shares:
     """Decide which clients get `free` channels, and which give some back.
 
-    `held`: client -> its open channels, every live client with an entry. `leaving`: client -> how many it is
+    `channels_of`: client -> its open channels, every live client with an entry. `leaving`: client -> how many it is
     giving back already; each is free only when its client says so, and counts for no client until then.
-    `wanted`: client -> channels that it asks for first (they were in its unfinished batch).
+    `requests`: client -> channels that it asks for first (they were in its unfinished batch).
     """
-    clients = sorted(held)
+    clients = sorted(channels_of)
     if not clients:
         return {}, ()
     on_the_way = sum(leaving.values())
-    total = sum(len(held[client]) for client in clients) + len(free) + on_the_way
+    total = sum(len(channels_of[client]) for client in clients) + len(free) + on_the_way
     floor, extra = divmod(total, len(clients))
     # Those who hold most keep the extra ones, so that nothing moves for the remainder's sake.
-    order = sorted(clients, key=lambda client: (-len(held[client]), client))
+    order = sorted(clients, key=lambda client: (-len(channels_of[client]), client))
     target = {client: floor + (number < extra) for number, client in enumerate(order)}
-    counts = {client: len(held[client]) for client in clients}
-    given: dict[str, str] = {}
-    asked = {channel: client for client in clients for channel in (wanted or {}).get(client, ())}
-    for channel in sorted(free, key=lambda each: each not in asked):
-        client = asked.get(channel, "")
+    counts = {client: len(channels_of[client]) for client in clients}
+    client_of: dict[str, str] = {}
+    requested_by = {
+        channel: client for client in clients for channel in (requests or {}).get(client, ())
+    }
+    for channel in sorted(free, key=lambda channel: channel not in requested_by):
+        client = requested_by.get(channel, "")
         if not client or counts[client] >= target[client]:
             client = min(
-                clients, key=lambda each: (counts[each] - target[each], counts[each], each)
+                clients,
+                key=lambda client: (counts[client] - target[client], counts[client], client),
             )
-        given[channel] = client
+        client_of[channel] = client
         counts[client] += 1
     back = tuple(
         channel
         for client in clients
-        for channel in list(held[client])[target[client] :]
+        for channel in list(channels_of[client])[target[client] :]
         if counts[client] > target[client]
     )
-    return given, back
+    return client_of, back
 
 
 FORCED_AFTER = 3
@@ -104,7 +107,7 @@ def connect(state: TunnelState, client: Client, now: float) -> TunnelState:
 
 def disconnect(state: TunnelState, client: str) -> TunnelState:
     """Remove a client, and free its channels. Has no effect for an unknown client."""
-    clients = {key: each for key, each in state.clients.items() if key != client}
+    clients = {key: entry for key, entry in state.clients.items() if key != client}
     return _without_lost(TunnelState(state.channels, clients))
 
 
@@ -131,27 +134,27 @@ def heartbeat(
         )
     # A clock that was set back must not keep the dead alive: no client was seen later than now.
     clients = {
-        key: replace(each, last_seen=now if key == client else min(each.last_seen, now))
-        for key, each in state.clients.items()
-        if key == client or (key not in gone and now - each.last_seen <= each.timeout)
+        key: replace(entry, last_seen=now if key == client else min(entry.last_seen, now))
+        for key, entry in state.clients.items()
+        if key == client or (key not in gone and now - entry.last_seen <= entry.timeout)
     }
     state = _without_lost(TunnelState(state.channels, clients))
     channels = dict(state.channels)
-    for said in report:
-        channel = channels.get(said.id)
+    for status in report:
+        channel = channels.get(status.id)
         if channel is None or channel.client != client:
             continue  # not its channel
-        if said.version > channel.version and said.state in _OVER:
-            channels[said.id] = replace(
+        if status.version > channel.version and status.state in _OVER:
+            channels[status.id] = replace(
                 channel,
-                state=said.state,
-                version=said.version,
+                state=status.state,
+                version=status.version,
                 client="",
                 closing_beats=0,
                 in_flight=None,
             )
         else:
-            channels[said.id] = replace(channel, in_flight=said.in_flight)
+            channels[status.id] = replace(channel, in_flight=status.in_flight)
     for channel in list(channels.values()):
         if channel.client == client and channel.state is ChannelState.CLOSING:
             beats = channel.closing_beats + 1
@@ -191,21 +194,25 @@ def hand_out(
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint has moved.
     """
-    found = _owned(state, client, channel)
-    if _ends_before(found, sequence):
+    owned = _owned(state, client, channel)
+    if _ends_before(owned, sequence):
         return state
-    if found.sequence == sequence:
-        return state if found.pending is not None else _with(state, replace(found, pending=end))
-    if found.sequence + 1 == sequence and found.pending is not None:
-        return state if found.after is not None else _with(state, replace(found, after=end))
-    raise _moved(found, sequence)
+    if owned.sequence == sequence:
+        return state if owned.pending is not None else _with(state, replace(owned, pending=end))
+    if owned.sequence + 1 == sequence and owned.pending is not None:
+        return state if owned.after is not None else _with(state, replace(owned, after=end))
+    raise _moved(owned, sequence)
 
 
 def handed_out(state: TunnelState, channel: str, sequence: int) -> Token:
     """The end that counts of a range that `hand_out` has fixed, or would not."""
-    found = state.channels[channel]
-    counts = found.pending if found.sequence == sequence else found.after
-    counts = found.until if counts is None else counts
+    state_of_channel = state.channels[channel]
+    counts = (
+        state_of_channel.pending
+        if state_of_channel.sequence == sequence
+        else state_of_channel.after
+    )
+    counts = state_of_channel.until if counts is None else counts
     assert counts is not None
     return counts
 
@@ -220,33 +227,35 @@ def split(
     Raises:
         TunnelError: the channel does not exist, is a split of existing rows, or has ended. Errors of `divide`.
     """
-    found = state.channels.get(channel)
-    streams = [each for each in state.channels.values() if not each.is_base]
-    if found is None or found.is_base:
-        what = "is a base channel" if found is not None else "is not there"
+    divided = state.channels.get(channel)
+    streams = [stream for stream in state.channels.values() if not stream.is_base]
+    if divided is None or divided.is_base:
+        problem = "is a base channel" if divided is not None else "is not there"
         raise TunnelError(
-            f"channel {channel!r} {what}: name a stream channel, one of {', '.join(each.id for each in streams)}"
+            f"channel {channel!r} {problem}: name a stream channel, one of {', '.join(stream.id for stream in streams)}"
         )
-    successors = [each.id for each in streams if channel in each.parents]
-    if found.state is ChannelState.TERMINATED or successors:
-        what = f"was split into {', '.join(successors)}" if successors else "is drained"
-        raise TunnelError(f"channel {channel!r} {what}, and cannot be split")
-    end = found.last_end
+    successors = [stream.id for stream in streams if channel in stream.parents]
+    if divided.state is ChannelState.TERMINATED or successors:
+        problem = f"was split into {', '.join(successors)}" if successors else "is drained"
+        raise TunnelError(f"channel {channel!r} {problem}, and cannot be split")
+    end = divided.last_end
     tokens = divide(end)
-    ends = [None] * len(tokens) if found.until is None else divide(found.until)
-    number = 1 + max(int(each.id.rpartition("-")[2]) for each in streams)
-    place = 1 + max(each.place for each in state.channels.values())
-    made = {}
+    ends = [None] * len(tokens) if divided.until is None else divide(divided.until)
+    number = 1 + max(int(stream.id.rpartition("-")[2]) for stream in streams)
+    first_place = 1 + max(one_channel.place for one_channel in state.channels.values())
+    successors_made = {}
     for offset, (token, until) in enumerate(zip(tokens, ends, strict=True)):
         params = (
-            {PARTITION: found.partition}
+            {PARTITION: divided.partition}
             if until is None
-            else {PARTITION: found.partition, UNTIL: until}
+            else {PARTITION: divided.partition, UNTIL: until}
         )
         key = f"stream-{number + offset}"
-        made[key] = Channel(key, place + offset, params, (channel,), token=token)
-    ended = replace(found, params={**found.params, UNTIL: end})
-    return replace(state, channels={**state.channels, channel: ended, **made}), tuple(made)
+        successors_made[key] = Channel(key, first_place + offset, params, (channel,), token=token)
+    ended = replace(divided, params={**divided.params, UNTIL: end})
+    return replace(state, channels={**state.channels, channel: ended, **successors_made}), tuple(
+        successors_made
+    )
 
 
 def continued(
@@ -263,20 +272,20 @@ def continued(
     Raises:
         TunnelError: its only stream channel has an end that the user set. Errors of `change`.
     """
-    streams = [each for each in state.channels.values() if not each.is_base]
-    parents = {parent for each in streams for parent in each.parents}
-    last = next((each for each in streams if each.id not in parents), None)
+    streams = [stream for stream in state.channels.values() if not stream.is_base]
+    parents = {parent for stream in streams for parent in stream.parents}
+    last = next((stream for stream in streams if stream.id not in parents), None)
     if last is None or last.until is not None:
-        what = "has no stream channel" if last is None else f"ends at {dict(last.until or {})}"
-        raise TunnelError(f"the tunnel {what}: its tables cannot be changed")
-    open_ones = [each for each in streams if each.state is not ChannelState.TERMINATED]
-    if at_once is not None and not any(each.client for each in open_ones):
-        for each in open_ones:
-            is_over = each.until is not None and at_once(each.token)
-            state = _with(state, _over(each) if is_over else _changed(each, change))
+        problem = "has no stream channel" if last is None else f"ends at {dict(last.until or {})}"
+        raise TunnelError(f"the tunnel {problem}: its tables cannot be changed")
+    open_ones = [stream for stream in streams if stream.state is not ChannelState.TERMINATED]
+    if at_once is not None and not any(stream.client for stream in open_ones):
+        for stream in open_ones:
+            is_over = stream.until is not None and at_once(stream.token)
+            state = _with(state, _over(stream) if is_over else _changed(stream, change))
         return state, last.id
-    made, (key,) = split(state, last.id, lambda token: [change(token)])
-    return _with(made, replace(made.channels[key], paused=last.paused)), key
+    split_state, (key,) = split(state, last.id, lambda token: [change(token)])
+    return _with(split_state, replace(split_state.channels[key], paused=last.paused)), key
 
 
 def _over(channel: Channel) -> Channel:
@@ -295,9 +304,9 @@ def _changed(channel: Channel, change: Callable[[Token], Token]) -> Channel:
     Such a range would end where it begins, as where nothing is new.
     """
     token = change(channel.token)
-    ends = [change(each) for each in (channel.pending, channel.after) if each is not None]
-    kept = [end for start, end in itertools.pairwise([token, *ends]) if end != start]
-    pending, after = [*kept, None, None][:2]
+    ends = [change(end) for end in (channel.pending, channel.after) if end is not None]
+    ends_left = [end for start, end in itertools.pairwise([token, *ends]) if end != start]
+    pending, after = [*ends_left, None, None][:2]
     params = dict(channel.params)
     if channel.until is not None:
         params[UNTIL] = change(channel.until)
@@ -326,18 +335,18 @@ def checkpoint(
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint is another one.
     """
-    found = _owned(state, client, channel)
-    if found.sequence == sequence + 1 and found.token == token:
+    owned = _owned(state, client, channel)
+    if owned.sequence == sequence + 1 and owned.token == token:
         return state  # the answer to an earlier call was lost
-    if found.sequence != sequence:
-        raise _moved(found, sequence)
+    if owned.sequence != sequence:
+        raise _moved(owned, sequence)
     return _with(
         state,
         replace(
-            found,
+            owned,
             sequence=sequence + 1,
             token=token,
-            pending=found.after,
+            pending=owned.after,
             after=None,
             checkpointed_at=now,
             in_flight=in_flight,
@@ -345,27 +354,31 @@ def checkpoint(
     )
 
 
-def park(state: TunnelState, client: str, channel: str, sequence: int, why: str) -> TunnelState:
+def park(state: TunnelState, client: str, channel: str, sequence: int, reason: str) -> TunnelState:
     """Take a channel from all clients, since the range after checkpoint `sequence` fails. Repeating it has no effect.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint has moved.
     """
-    known = state.channels.get(channel)
-    if known is not None and known.state is ChannelState.PARKED and known.sequence == sequence:
+    current = state.channels.get(channel)
+    if (
+        current is not None
+        and current.state is ChannelState.PARKED
+        and current.sequence == sequence
+    ):
         return state  # the answer to an earlier call was lost
-    found = _owned(state, client, channel)
-    if found.sequence != sequence:
-        raise _moved(found, sequence)
-    return _with(state, replace(_freed(found), state=ChannelState.PARKED, parked=why))
+    owned = _owned(state, client, channel)
+    if owned.sequence != sequence:
+        raise _moved(owned, sequence)
+    return _with(state, replace(_freed(owned), state=ChannelState.PARKED, parked=reason))
 
 
 def resume(state: TunnelState, channel: str) -> TunnelState:
     """Let clients have a parked channel again, from its checkpoint on. One that is not parked is left unchanged."""
-    found = state.channels[channel]
-    if found.state is not ChannelState.PARKED:
+    parked = state.channels[channel]
+    if parked.state is not ChannelState.PARKED:
         return state
-    return _with(state, replace(_freed(found), parked=""))
+    return _with(state, replace(_freed(parked), parked=""))
 
 
 def pause_base(state: TunnelState, channel: str) -> TunnelState:
@@ -373,14 +386,14 @@ def pause_base(state: TunnelState, channel: str) -> TunnelState:
 
     One that reads no existing rows beside its changes is left unchanged.
     """
-    found = state.channels[channel]
-    return _with(state, replace(found, paused=True)) if found.has_base else state
+    current = state.channels[channel]
+    return _with(state, replace(current, paused=True)) if current.has_base else state
 
 
 def resume_base(state: TunnelState, channel: str) -> TunnelState:
     """Have the chunks read again, from where they were paused. One that is not paused is left unchanged."""
-    found = state.channels[channel]
-    return _with(state, replace(found, paused=False)) if found.paused else state
+    current = state.channels[channel]
+    return _with(state, replace(current, paused=False)) if current.paused else state
 
 
 def release(state: TunnelState, client: str, channels: Collection[str]) -> TunnelState:
@@ -405,15 +418,15 @@ def _ends_before(channel: Channel, sequence: int) -> bool:
 
 
 def _owned(state: TunnelState, client: str, channel: str) -> Channel:
-    found = state.channels.get(channel)
+    owned = state.channels.get(channel)
     if (
-        found is None
+        owned is None
         or client not in state.clients
-        or found.client != client
-        or found.state not in _HELD
+        or owned.client != client
+        or owned.state not in _HELD
     ):
         raise ChannelLostError(f"channel {channel} does not belong to client {client} any more")
-    return found
+    return owned
 
 
 def _moved(channel: Channel, sequence: int) -> ChannelLostError:
@@ -448,20 +461,20 @@ def _without_lost(state: TunnelState) -> TunnelState:
     return replace(state, channels=channels)
 
 
-def _shared(state: TunnelState, client: str, wanted: Collection[str]) -> TunnelState:
+def _shared(state: TunnelState, client: str, requests: Collection[str]) -> TunnelState:
     channels = dict(state.channels)
-    held: dict[str, list[str]] = {key: [] for key in state.clients}
+    channels_of: dict[str, list[str]] = {key: [] for key in state.clients}
     leaving: dict[str, int] = dict.fromkeys(state.clients, 0)
     free = []
     for channel in channels.values():
         if channel.state is ChannelState.OPEN:
-            held[channel.client].append(channel.id)
+            channels_of[channel.client].append(channel.id)
         elif channel.state is ChannelState.CLOSING:
             leaving[channel.client] += 1
         elif is_ready(channel, channels):
             free.append(channel.id)
-    given, back = share(held, leaving, free, {client: list(wanted)})
-    for key, to in given.items():
+    client_of, back = share(channels_of, leaving, free, {client: list(requests)})
+    for key, to in client_of.items():
         channels[key] = replace(
             channels[key],
             state=ChannelState.OPEN,

@@ -60,11 +60,17 @@ def place_changes(old: Channel | None, new: Channel) -> PlaceChanges | None:
     if places is None:
         return None
     before = (None if old is None else _places(old.token)) or {}
-    changed = {name: each for name, each in places.items() if before.get(name) != each}
+    changed = {
+        name: table_place for name, table_place in places.items() if before.get(name) != table_place
+    }
     removed = [name for name in before if name not in places]
     return PlaceChanges(
-        {name: dump_tagged(each) for name, each in changed.items() if name in before},
-        {name: dump_tagged(each) for name, each in changed.items() if name not in before},
+        {name: dump_tagged(table_place) for name, table_place in changed.items() if name in before},
+        {
+            name: dump_tagged(table_place)
+            for name, table_place in changed.items()
+            if name not in before
+        },
         removed,
     )
 
@@ -76,19 +82,19 @@ def has_places(row: Sequence[Any]) -> bool:
 
 def params_of(channel: Channel) -> str:
     """What the store keeps beside the ends and the token."""
-    more: dict[str, Any] = {_PARKED: channel.parked} if channel.parked else {}
+    extra: dict[str, Any] = {_PARKED: channel.parked} if channel.parked else {}
     if channel.checkpointed_at:
-        more[_AT] = channel.checkpointed_at
+        extra[_AT] = channel.checkpointed_at
     if channel.after is not None:
         before = channel.token if channel.pending is None else channel.pending
-        more[_AFTER] = _change(before, channel.after)
+        extra[_AFTER] = _change(before, channel.after)
     if channel.paused:
-        more[_PAUSED] = True
+        extra[_PAUSED] = True
     if channel.in_flight is not None:
-        more[_IN_FLIGHT] = channel.in_flight
+        extra[_IN_FLIGHT] = channel.in_flight
     if channel.until is not None:
-        more[UNTIL] = _change(channel.token, channel.until)
-    return dump_tagged({**channel.params, **more})
+        extra[UNTIL] = _change(channel.token, channel.until)
+    return dump_tagged({**channel.params, **extra})
 
 
 def changing(channel: Channel) -> tuple[Any, ...]:
@@ -110,22 +116,22 @@ def channel_of(row: Sequence[Any], places: Mapping[str, str]) -> Channel:
     Raises:
         TunnelError: it was damaged.
     """
-    key, place, params, parents, state, version, client, beats, sequence, token, pending = row
+    key, position, params, parents, state, version, client, beats, sequence, token, pending = row
     try:
-        known = load_tagged(params)
-        more = {name: known.pop(key) for name, key in _MORE if key in known}
+        stored_params = load_tagged(params)
+        extra = {name: stored_params.pop(key) for name, key in _MORE if key in stored_params}
         token = load_tagged(token)
         if token.pop(_PLACES, None):
             token[_TABLES] = {name: load_tagged(text) for name, text in places.items()}
         pending = _changed(token, load_tagged(pending)) if pending else None
-        if "after" in more:
-            more["after"] = _changed(token if pending is None else pending, more["after"])
-        if known.get(UNTIL) is not None:
-            known[UNTIL] = _changed(token, known[UNTIL])
+        if "after" in extra:
+            extra["after"] = _changed(token if pending is None else pending, extra["after"])
+        if stored_params.get(UNTIL) is not None:
+            stored_params[UNTIL] = _changed(token, stored_params[UNTIL])
         return Channel(
             key,
-            place,
-            known,
+            position,
+            stored_params,
             tuple(load_tagged(parents)),
             ChannelState(state),
             version,
@@ -134,7 +140,7 @@ def channel_of(row: Sequence[Any], places: Mapping[str, str]) -> Channel:
             sequence,
             token,
             pending,
-            **more,
+            **extra,
         )
     except (AttributeError, KeyError, ValueError, TypeError) as error:
         raise TunnelError(
@@ -143,15 +149,15 @@ def channel_of(row: Sequence[Any], places: Mapping[str, str]) -> Channel:
 
 
 def _places(token: Token) -> Mapping[str, Any] | None:
-    found = token.get(_TABLES)
-    return found if isinstance(found, Mapping) else None
+    places = token.get(_TABLES)
+    return places if isinstance(places, Mapping) else None
 
 
 def _apart(token: Token) -> Token:
     """Without its places."""
     if _places(token) is None:
         return token
-    return {**{name: each for name, each in token.items() if name != _TABLES}, _PLACES: True}
+    return {**{name: value for name, value in token.items() if name != _TABLES}, _PLACES: True}
 
 
 def _change(before: Token, after: Token) -> Token:
@@ -159,16 +165,20 @@ def _change(before: Token, after: Token) -> Token:
     old, new = _places(before), _places(after)
     if old is None or new is None:
         return after
-    changed = {name: each for name, each in new.items() if old.get(name) != each}
-    left = [name for name in old if name not in new]
-    return {**_apart(after), _PLACES: changed, **({_LEFT: left} if left else {})}
+    changed = {
+        name: table_place for name, table_place in new.items() if old.get(name) != table_place
+    }
+    dropped = [name for name in old if name not in new]
+    return {**_apart(after), _PLACES: changed, **({_LEFT: dropped} if dropped else {})}
 
 
 def _changed(before: Token, change: Token) -> Token:
     """What `_change` was given, or a whole token."""
     if _PLACES not in change:
         return change
-    left = change.get(_LEFT, ())
-    kept = {name: each for name, each in before[_TABLES].items() if name not in left}
-    rest = {name: each for name, each in change.items() if name not in (_PLACES, _LEFT)}
-    return {**rest, _TABLES: {**kept, **change[_PLACES]}}
+    dropped = change.get(_LEFT, ())
+    places = {
+        name: table_place for name, table_place in before[_TABLES].items() if name not in dropped
+    }
+    others = {name: value for name, value in change.items() if name not in (_PLACES, _LEFT)}
+    return {**others, _TABLES: {**places, **change[_PLACES]}}
