@@ -90,8 +90,8 @@ def serve(
     probe_url: Annotated[
         str | None,
         typer.Option(
-            help="A database to watch. A password in it must be a reference, because `ps` shows it: "
-            "postgresql://watch:${env:PW}@db1/orders."
+            help="A database to watch, such as postgresql://db1/orders. A password in it must be a reference such as "
+            "${env:PW}, because `ps` shows it."
         ),
     ] = None,
     probe_user: Annotated[

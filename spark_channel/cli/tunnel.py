@@ -314,7 +314,7 @@ _Store = Annotated[
     typer.Option(
         envvar="SPARK_CHANNEL_TUNNEL_STORE",
         callback=_resolved,
-        help="The store of tunnels: a SQLite file, or postgresql://user:${env:PW}@host/database; default: "
+        help="The store of tunnels: a SQLite file, or postgresql://host/db, a password in it as ${env:PW}; default: "
         "`$SPARK_CHANNEL_TUNNEL_STORE`, else `~/.spark_channel/tunnels.db`.",
     ),
 ]

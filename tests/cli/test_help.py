@@ -1,10 +1,15 @@
 """help: pages of the documentation, and what the help of each command has."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from spark_channel.cli import pages
+from spark_channel.cli.app import complete
 from spark_channel.errors import OptionError
 from tests.cli.typed import typed
 
@@ -45,6 +50,21 @@ def test_the_help_of_a_command_has_groups_examples_and_an_address(command: str) 
     for panel in ("Limit", "Safety", "Engine", "Output"):
         assert f"─ {panel} ─" in said
     assert pages.page(topic)
+
+
+def test_no_help_cuts_a_word_in_80_columns() -> None:
+    def commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        yield path
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from commands(inner, (*path, name))
+
+    app = complete(())
+    every = list(commands(typer.main.get_command(app), ()))
+    assert len(every) > 30
+    for path in every:
+        shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).output
+        assert "Usage: " in shown
+        assert "…" not in shown, path
 
 
 def test_commands_are_in_the_order_of_use() -> None:

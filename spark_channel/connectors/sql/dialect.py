@@ -720,7 +720,7 @@ def misfit(
     shown: str = "",
 ) -> SchemaError:
     """The error that `column`, read as `wanted`, cannot hold `field`, whose own column would be declared `natural`."""
-    hint = "cast it"
+    hint = "cast it, or let option 'convert' (lenient) refuse the rows whose values do not fit"
     if wanted is not None and pa.types.is_timestamp(field.type) and pa.types.is_timestamp(wanted):
         alike = (field.type.tz is None) == (wanted.tz is None)
         why = (
