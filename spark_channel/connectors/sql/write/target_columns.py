@@ -420,11 +420,11 @@ def _old_key(
     )
     key = tuple(targets[name] for name in found)
     if key and made_as is None and not holds_unique(dialect, table, key):
-        why = "" if table.primary else f"It {table.no_key}. "
+        why = "" if table.primary else f". It {table.no_key}"
         raise of_input(
             TargetError(
                 f"table {table.label!r} does not hold ({', '.join(key)}) unique, so writeMode {options.write_mode} "
-                f"cannot match rows by them. {why}Create a unique index: {_unique_index(dialect, table, key)}"
+                f"cannot match rows by them: create a unique index ({_unique_index(dialect, table, key)}){why}"
             )
         )
     return key
