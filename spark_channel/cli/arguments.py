@@ -163,8 +163,8 @@ DirtyRowsPath = Annotated[
 SharedLimit = Annotated[
     str | None,
     typer.Option(
-        help="A limit that `spark-channel limits serve` serves: its name, or from another host HOST:PORT/NAME, whose "
-        "token is in the file that SPARK_CHANNEL_SHARED_LIMIT_TOKEN_FILE names."
+        help="A limit that `spark-channel limits serve` serves: its name, or from another host HOST:PORT/NAME "
+        "(its token: `spark-channel help limits`)."
     ),
 ]
 Windows = Annotated[
