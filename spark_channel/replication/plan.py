@@ -58,6 +58,7 @@ from spark_channel.tunnel.source import StreamSource
 
 __all__ = ["RunPlan", "TablePlan", "check_replication", "plan_replication"]
 
+_AT_ONCE = 100
 _OF_A_TUNNEL = 2
 """Connections beside those that read or write rows: the log, and the catalog or the tunnel's store."""
 
@@ -168,7 +169,11 @@ def plan_replication(
                     runs,
                 )
 
-        tables = tuple(map(planned, found.copies))
+        tables = tuple(
+            planned(copy)
+            for begin in range(0, len(found.copies), _AT_ONCE)
+            for copy in _looked_up(found.copies[begin : begin + _AT_ONCE])
+        )
     copied = [each for each in tables if not each.fault]
     nbytes = sum(each.nbytes or 0 for each in copied)
 
@@ -203,6 +208,22 @@ def plan_replication(
         missing,
         _servers_of(found.copies),
     )
+
+
+def _looked_up(copies: Sequence[TableCopy]) -> Sequence[TableCopy]:
+    """The tables, which few statements have looked up."""
+    alike: dict[str, list[TableCopy]] = {}
+    for copy in copies:
+        alike.setdefault(options_but_names(copy), []).append(copy)
+    alike.pop("", None)
+    for some in (each for each in alike.values() if len(each) > 1):
+        with suppress(ChannelError):  # which each table meets
+            reader, writer = reader_of(some[0]), writer_of(some[0])
+            if isinstance(reader, SqlReader):
+                reader.look_up([each.reader["dbtable"] for each in some])
+            if isinstance(writer, SqlWriter):
+                writer.look_up([each.writer["dbtable"] for each in some])
+    return copies
 
 
 def _servers_of(copies: Sequence[TableCopy]) -> tuple[str, str]:

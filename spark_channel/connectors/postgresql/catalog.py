@@ -261,6 +261,7 @@ class PgTable(catalog.Table):
         return "" if self.kind != "r" or self.is_divided else "ONLY "
 
 
+_LOOKED_UP = "tables"
 _PLAIN = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_]*)\.)?([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -285,11 +286,21 @@ def _folded(name: "exp.Identifier") -> str:
 
 
 def find_table(session: Session, text: str) -> PgTable | None:
-    """The table or view that `text` names; None when there is none."""
+    """The table or view that `text` names; None when there is none. See `look_up`."""
+    kept = session.answer_cache.of(_LOOKED_UP) if isinstance(session, PgSession) else {}
+    if text in kept:
+        row = kept[text]
+        return None if row is None else described(*row)
     schema, name = name_parts(text) or (None, text)
     literals = [literal_sql(each) for each in (name, schema, text)]
     rows = session.repeated("spark_channel_find", "name, name, name", _FIND, literals)
     return described(*rows[0]) if rows else None
+
+
+def look_up(session: PgSession, texts: Sequence[str]) -> None:
+    """Ask for tables by one statement that `find_table` is asked for, in this session and within seconds."""
+    rows = find_rows(session, texts)
+    session.answer_cache.keep(_LOOKED_UP, dict(zip(texts, rows, strict=True)))
 
 
 def find_rows(session: PgSession, texts: Sequence[str]) -> list[tuple[Any, ...] | None]:

@@ -255,6 +255,10 @@ class AnswerCache:
         self._kept[subject] = since, found
         return found
 
+    def keep(self, subject: Hashable, answers: dict[str, Any]) -> None:
+        """Keep new answers about `subject`."""
+        self._kept[subject] = self._clock.now(), answers
+
 
 class ThreadSession(Generic[_A]):
     """Between the tasks of one thread a session is kept: a server spends milliseconds on a new one."""

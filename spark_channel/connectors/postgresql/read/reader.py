@@ -32,6 +32,7 @@ from spark_channel.connectors.postgresql.catalog import (
     PgTable,
     described,
     find_rows,
+    look_up,
     table_sql,
 )
 from spark_channel.connectors.postgresql.definition import defined, read_definition
@@ -369,6 +370,10 @@ class PostgresReader(SqlReader):
                 tables = [None if row is None else described(*row) for row in rows]
                 found = iter(defined(session, [table for table in tables if table is not None]))
         return [None if table is None else next(found) for table in tables]
+
+    def look_up(self, names: Sequence[str]) -> None:
+        with self.connect("plan") as session, session.transaction():
+            look_up(session, names)
 
     @property
     def is_builtin(self) -> bool:

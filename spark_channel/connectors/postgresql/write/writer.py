@@ -10,7 +10,13 @@ import pyarrow as pa
 from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
-from spark_channel.connectors.postgresql.catalog import PgTable, find_table, name_parts, table_sql
+from spark_channel.connectors.postgresql.catalog import (
+    PgTable,
+    find_table,
+    look_up,
+    name_parts,
+    table_sql,
+)
 from spark_channel.connectors.postgresql.definition import read_definition
 from spark_channel.connectors.postgresql.dialect import (
     DIALECT,
@@ -127,6 +133,9 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
 
     def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> PgWriteSession:
         return PgWriteSession.lent(self.options, failure=failure, purpose=purpose)
+
+    def look_up(self, names: Sequence[str]) -> None:
+        self.run(TargetError, "look", lambda session: look_up(session, names), begins=True)
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, TargetError) and (is_gone(error) or is_locked(error))

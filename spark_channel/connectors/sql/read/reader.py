@@ -195,6 +195,9 @@ class SqlReader(Reader):
         assert self._stored is not None
         return self._stored
 
+    def look_up(self, names: Sequence[str]) -> None:
+        """Tables of this reader's options are planned next, of which nothing is read: the catalog may be asked once."""
+
     def stored_in(self, schema: str) -> Stored:
         """Where the tables of `schema` are: see `stored.stored_in`."""
         with self.connect("plan") as session:

@@ -274,6 +274,9 @@ class WriteProtocol(Writer, Generic[S]):
             begins=True,
         )
 
+    def look_up(self, names: Sequence[str]) -> None:
+        """As that of a reader."""
+
     def stored_in(self) -> Stored:
         """Where the tables of the target's schema are: see `stored.stored_in`."""
         return self.run(
