@@ -295,6 +295,7 @@ class Portable:
             self.rows.field(column.name).type
         ):
             raise DiffersError("a zero date is NULL in other systems")
+        # PostgreSQL's IS NOT (findings/sqlglot-is-not-null-depends-on-the-dialect.sh)
         is_not = is_not is not bool(node.args.get("negate"))
         return f"({self.dialect.quoted(column.name)} IS {'NOT ' if is_not else ''}NULL)"
 
