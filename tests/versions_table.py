@@ -40,6 +40,13 @@ def _locked(name: str) -> list[str]:
     return found
 
 
+def _bound(name: str) -> str:
+    """The lowest version that pyproject.toml allows of a library that is in no table of `requirements`."""
+    match = re.search(rf'"{name}>=([\d.]+),', (ROOT / "pyproject.toml").read_text())
+    assert match is not None, f"pyproject.toml has no lowest {name}"
+    return match[1]
+
+
 def _run(kind: str) -> str:
     """What ran on each version, the largest set of tests first."""
     by_tests: dict[str, list[str]] = defaultdict(list)
@@ -65,6 +72,9 @@ def table() -> str:
         "| PySpark | 4.0 to 4.3 | {} and {}{}. Streams differ between versions: "
         "[the table](streams.md#versions-of-spark) |".format(*_locked("pyspark"), _also("PySpark")),
         "| pyarrow | {} and newer | {} and {} |".format(CORE["pyarrow"], *_locked("pyarrow")),
+        "| pandas | {} and newer, below 3, of which PySpark 4.3 warns | {} and {}{} |".format(
+            _bound("pandas"), *_locked("pandas"), _also("pandas")
+        ),
         f"| Java | 17 and newer | {_run('Java')} |",
         f"| clients | {named} and newer | the lowest and the newest |",
     ]
