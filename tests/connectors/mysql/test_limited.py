@@ -242,6 +242,7 @@ def test_tasks_of_a_near_server_add_their_pieces_in_turns(
     module = "spark_channel.connectors.mysql.write.task_writer"
     monkeypatch.setattr(f"{module}.way_seconds", lambda _ask: way)
     monkeypatch.setattr(f"{module}.adding_seconds", lambda *_given, **_named: 2.0)
+    monkeypatch.setattr(f"{module}.turns_end", lambda _spread: SYSTEM_CLOCK.now() + 300.0)
     run, running, seen = MysqlWriteSession.affected, list[str](), list[int]()
 
     def counted(session: MysqlWriteSession, sql: str) -> tuple[int, int]:
