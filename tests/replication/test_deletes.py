@@ -169,7 +169,7 @@ def test_a_table_that_was_parked_before_an_outage_is_not_parked_by_the_next_try(
     monkeypatch.setattr(changes_module, "key_of", away)
     monkeypatch.setattr(publish, "is_away", lambda *_: True)
     with pytest.raises(SourceError, match="away"):
-        follower.run({}, None, once=True)
+        follower.run({}, once=True)
     assert (outcome.state, outcome.why, outcome.rows) == ("not run", "", 3)
 
 

@@ -149,7 +149,8 @@ def test_a_first_increment_that_another_run_has_published_is_not_copied_again(
     small: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other run begins when this one has planned its tables, and reads more rows."""
-    file, look, begun = _incremental(small), PostgresTogether.look, []
+    file, look = _incremental(small), PostgresTogether.look
+    begun: list[Any] = []
 
     def later(self: PostgresTogether, tables: Sequence[SmallTable]) -> None:
         if not begun:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.errors import TunnelError
+from spark_channel.limits.messages import LimitStatus
 from spark_channel.service import SharedLimit
 from spark_channel.testing.conformance import held_resources
 from spark_channel.tunnel import Delivery, Tunnel
@@ -105,7 +106,8 @@ def test_a_speed_limit_holds_for_all_channels_of_a_client(shop: Path) -> None:
 
 def test_a_shared_limit_holds_for_a_client_and_knows_it(shop: Path) -> None:
     with SharedLimit("orders-db", 1) as limit:
-        tunnel, seen = tunnel_of(shop, sharedLimit="orders-db"), []
+        tunnel = tunnel_of(shop, sharedLimit="orders-db")
+        seen: list[LimitStatus] = []
         tunnel.create()
 
         def process(delivery: Delivery) -> None:
