@@ -272,10 +272,11 @@ def _described(
 def lag_of(source: StreamSource, positions: Iterable[tuple[Channel, Token]]) -> FeedLag:
     """Return how far channels at these positions are behind; without channels it is unknown."""
     lags = []
-    for channel, token in positions:
-        if not channel.is_base:
-            lags.append(source.feed.lag(token))
-        elif token != READ:
-            split = base_split(channel)
-            lags.append(FeedLag(split.rows, split.nbytes))
+    with source.feed.looking():
+        for channel, token in positions:
+            if not channel.is_base:
+                lags.append(source.feed.lag(token))
+            elif token != READ:
+                split = base_split(channel)
+                lags.append(FeedLag(split.rows, split.nbytes))
     return added_up(lags) if lags else FeedLag()

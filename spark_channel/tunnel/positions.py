@@ -281,15 +281,16 @@ class CheckpointPositions(StreamPositions):
                 channels[key] = entry(channels[key]["seq"] + 1, token_in(channels[key]["to"]), READ)
             return self._offset(channels, base)
         news = {}
-        for key, each in channels.items():
-            if key in base or room.full:
-                continue
-            token = token_in(each["to"])
-            number = int(key.rpartition("-")[2])
-            end = self.feed.latest(token, room.left, self.target.of(number))
-            if end != token:
-                news[key] = entry(each["seq"] + 1, token, end)
-                room.full = bool(limit)
+        with self.feed.looking():
+            for key, each in channels.items():
+                if key in base or room.full:
+                    continue
+                token = token_in(each["to"])
+                number = int(key.rpartition("-")[2])
+                end = self.feed.latest(token, room.left, self.target.of(number))
+                if end != token:
+                    news[key] = entry(each["seq"] + 1, token, end)
+                    room.full = bool(limit)
         if not news:
             self.check_base(
                 token_in(each["to"]) for key, each in channels.items() if key not in base
@@ -329,13 +330,14 @@ class CheckpointPositions(StreamPositions):
     def behind(self, end: Offset) -> FeedLag:
         base = end.get("base", {})
         lags = []
-        for key, each in end["channels"].items():
-            token = token_in(each["to"])
-            if key not in base:
-                lags.append(self.feed.lag(token))
-            elif token != READ:
-                split = base_split(Channel(key, 0, token_in(base[key])))
-                lags.append(FeedLag(split.rows, split.nbytes))
+        with self.feed.looking():
+            for key, each in end["channels"].items():
+                token = token_in(each["to"])
+                if key not in base:
+                    lags.append(self.feed.lag(token))
+                elif token != READ:
+                    split = base_split(Channel(key, 0, token_in(base[key])))
+                    lags.append(FeedLag(split.rows, split.nbytes))
         return added_up(lags)
 
     def settle(self, done: Offset) -> None:

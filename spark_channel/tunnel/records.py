@@ -226,6 +226,10 @@ class TunnelStore(Protocol):
         """The present channels and clients."""
         ...
 
+    def channel(self, name: str, channel: str) -> Channel:
+        """One channel of `state`, without the others."""
+        ...
+
     def connect(self, name: str, client: Client) -> None:
         """Add a client."""
         ...

@@ -120,11 +120,12 @@ class SharedPositions(StreamPositions):
             self._calls.heartbeat()
         news, room = {}, BatchAdmission(limit)
         paused = {each.id for each in self._client.running() if each.paused}
-        for run in self._loaded():
-            self.source.feed.reads_base = run.channel.id not in paused
-            found = self._next(run, room)
-            if found is not None:
-                news[run.channel.id] = found
+        with self.feed.looking():
+            for run in self._loaded():
+                self.source.feed.reads_base = run.channel.id not in paused
+                found = self._next(run, room)
+                if found is not None:
+                    news[run.channel.id] = found
         if not news:
             self.check_base(
                 run.token for run in self._all() if not (run.channel.is_base or run.stopping)
@@ -181,16 +182,17 @@ class SharedPositions(StreamPositions):
     def behind(self, end: Offset) -> FeedLag:
         """Return the lag of the channels that this client has."""
         lags = []
-        for run in self._all():
-            planned = end["channels"].get(run.channel.id)
-            token = token_in(planned["to"]) if planned is not None else run.token
-            if token is None or token == READ:
-                continue
-            if run.channel.is_base:
-                split = base_split(run.channel)
-                lags.append(FeedLag(split.rows, split.nbytes))
-            else:
-                lags.append(self.feed.lag(token))
+        with self.feed.looking():
+            for run in self._all():
+                planned = end["channels"].get(run.channel.id)
+                token = token_in(planned["to"]) if planned is not None else run.token
+                if token is None or token == READ:
+                    continue
+                if run.channel.is_base:
+                    split = base_split(run.channel)
+                    lags.append(FeedLag(split.rows, split.nbytes))
+                else:
+                    lags.append(self.feed.lag(token))
         return added_up(lags)
 
     def close(self) -> None:

@@ -206,8 +206,9 @@ class StreamSource:
         if text == "earliest":
             return self.feed.earliest()
         tokens = _given("startingOffsets", text, "latest, earliest")
-        for token in tokens:
-            self.feed.lag(token)  # raises now for a damaged token
+        with self.feed.looking():
+            for token in tokens:
+                self.feed.lag(token)  # raises now for a damaged token
         return tokens
 
     def _ends(self, starts: Sequence[Token]) -> Sequence[Token] | None:

@@ -193,6 +193,10 @@ class SqlStore(ABC):
             self._record(statements, name)
             return self._load(statements, name)
 
+    def channel(self, name: str, channel: str) -> Channel:
+        with self._transaction() as statements:
+            return self._load_one(statements, name, channel).channels[channel]
+
     def connect(self, name: str, client: Client) -> None:
         with self._transaction() as statements:
             self._record(statements, name)

@@ -270,7 +270,7 @@ class TunnelWorker(ChannelTurns):
         trouble = trouble or self._new_trouble()
         settings = self._stream.options
         try:
-            current = self._store.state(self._record.name).channels[channel.id]
+            current = self._store.channel(self._record.name, channel.id)
             # A feed is used by one thread at a time: each run has its own.
             source = StreamSource(self._options)
             if not channel.is_base:
@@ -372,7 +372,8 @@ class TunnelWorker(ChannelTurns):
         """Called when no rows follow the range before `sequence`, which may have failed meanwhile."""
         with self._changed:
             run.idle = not run.ranges and run.planned_sequence == sequence
-        if run.idle and self._drained:
+            asks = self._drained and all(each.idle for each in self._runs.values())
+        if asks:
             self._end_if_nothing_is_left()
 
     def _end_if_nothing_is_left(self) -> None:

@@ -359,6 +359,12 @@ class ChangeFeed(SplitReader):
             "feeds of files can be split, and tables by a cursor column"
         )
 
+    def looking(self) -> AbstractContextManager[None]:
+        """A context in which calls of `latest`, `before` and `lag`, one for each partition, may share one look at the
+        source. The default shares nothing.
+        """
+        return nullcontext()
+
     @abstractmethod
     def changes(self, after: Token, upto: Token) -> list[Split]:
         """Splits that cover what changed after `after` up to and with `upto`, once; [] for nothing."""

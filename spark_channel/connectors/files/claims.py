@@ -328,8 +328,7 @@ def _emptied(
     """Every visible file is replaced. `commit=task` runs whose rows go with them lose their claims, and so do streams
     whose batches follow each other.
     """
-    files = tuple(manifest.files)
-    gone = (RemovedFiles(number, until, False, files),) if files else ()
+    gone = manifest.files.removed(number, until)
     made = replace(manifest, files=FileList(), removed=(*manifest.removed, *gone))
     for claim in manifest.claims.values():
         receipts = manifest.receipts(claim.identity)

@@ -420,6 +420,8 @@ _PAUSES = 0.001, 0.25
 """Seconds: the first pause after another job was first, at most, and the longest."""
 _READS = 10
 _ANCESTORS = 100
+_LEAD = 32
+"""How far ahead of the log a try that lost writes its parts; as many times further, each time that the log is there."""
 _KEPT = 20
 """So many of the newest entries stay, for people who want to know what happened."""
 
@@ -520,7 +522,11 @@ class Log:
         parsed = self._parsed
         if parsed is None or (parsed[0], parsed[1].number) != found[:2]:
             # Each commit looks at it ten times.
-            self._parsed = parsed = found[0], _parse(*found, self._parts)
+            entry = _parse(*found, self._parts)
+            if parsed is not None:
+                files = entry.manifest.files.sharing(parsed[1].manifest.files)
+                entry = replace(entry, manifest=replace(entry.manifest, files=files))
+            self._parsed = parsed = found[0], entry
         return parsed[1]
 
     def rejects_newest(self) -> bool:
@@ -545,63 +551,57 @@ class Log:
         clock = self._store.clock
         deadline, pauses = clock.now() + self._timeout, commit_pauses(*_PAUSES)
         newest = self.newest()
+        parts = _WrittenParts(self._store, self._parts)
         while True:
             number = 1 if newest is None else newest.number + 1
             made = change(base(newest), number)
             if made is None:
+                parts.remove_unnamed(newest)
                 return newest, False
-            made, written = self._folded(made, newest, number)
+            parts.begin(number)
+            made = self._folded(made, newest, parts)
             entry = Entry(number, uuid.uuid4().hex[:12], _ancestors(newest), made)
             path = entry_path(self._directory, number)
             put = self._store.put_new(path, _dumps(entry, what))
             newest = self.newest()
             # Also when the put was rejected: the first of two tries of one request may have been accepted.
             if newest is not None and newest.has(entry.id):
-                if written:
+                if parts.names:
                     # The entry is accepted, so nothing here may fail the write. The next such entry tries again.
                     with suppress(OSError, pa.ArrowException, TargetError):
                         self.remove_parts()
+                    parts.remove_unnamed(newest)
                 return (entry if newest.id == entry.id else newest), True
             if put:
                 # Its number was written and removed before: no reader looks at it.
                 self._store.remove(path)
             if clock.now() >= deadline:
+                parts.remove_unnamed(newest)
                 raise CommitError(
                     f"{what}: other jobs wrote the log of {self._store.place.show()} first for {self._timeout:g} s; "
                     "run again, or raise option commitTimeout"
                 )
             clock.sleep(next(pauses))
 
-    def _folded(
-        self, made: Manifest, newest: Entry | None, number: int
-    ) -> tuple[Manifest, list[str]]:
-        """(the manifest, with long lists in parts; the parts that were written for it)."""
-        written: list[str] = []
-
-        def write(content: Mapping[str, Any]) -> str:
-            name = self._parts.new_name(number)
-            if not written:
-                self._store.make(self._parts.folder)
-            self._store.put(self._parts.path(name), json.dumps(content).encode())
-            written.append(name)
-            return name
+    def _folded(self, made: Manifest, newest: Entry | None, parts: "_WrittenParts") -> Manifest:
+        """The manifest, with long lists in parts."""
 
         def write_merges(merges: Sequence[Merge]) -> list[Merge]:
-            name = write({"merges": [merge.to_json() for merge in merges]})
+            name = parts.write({"merges": [merge.to_json() for merge in merges]})
             return [
                 Merge(name, self._parts.read, merge.files, place)
                 for place, merge in enumerate(merges)
             ]
 
         folded = made.folded(
-            lambda files: Part.of(write({"files": [file.to_json() for file in files]}), files),
-            lambda jobs: OlderJobs(write({"jobs": dict(jobs)}), self._parts.read),
+            parts.write_files,
+            lambda jobs: OlderJobs(parts.write({"jobs": dict(jobs)}), self._parts.read),
             write_merges,
         )
         now = utc_now()
         before = Manifest(made.format) if newest is None else newest.manifest
         until = (now + self._retention).isoformat(timespec="seconds")
-        return folded.retiring(before, now.isoformat(timespec="seconds"), until), written
+        return folded.retiring(before, now.isoformat(timespec="seconds"), until)
 
     def remove_parts(self) -> None:
         """Remove parts that no entry needs: those of tries that lost, of killed writers, and retired ones."""
@@ -623,6 +623,59 @@ class Log:
         # In their order: a kill leaves no gap.
         for number in sorted(each for each in numbers if each <= newest - _KEPT):
             self._store.remove(entry_path(self._directory, number))
+
+
+class _WrittenParts:
+    """The parts that one change writes for its tries. Lists of files that an earlier try wrote are not written again.
+
+    A list that takes longer to write than other jobs take to add a file would else never be published. So its parts
+    have numbers ahead of the log from the second try on, further ahead each time that the log has reached them.
+    """
+
+    def __init__(self, store: Store, parts: PartFiles) -> None:
+        self._store, self._parts = store, parts
+        self._number = self._ahead = 0
+        self._known: dict[tuple[DataFile, ...], Part] = {}
+        self.names: list[str] = []
+
+    def begin(self, number: int) -> None:
+        """The next try, for entry `number`."""
+        if number <= self._ahead:
+            return
+        # Another job may have removed those of a lower number, which its entry does not name.
+        lead = 0 if not self.names else _LEAD * max(1, self._number and self._ahead - self._number)
+        self._number, self._ahead = number, number + lead
+        self._known.clear()
+
+    def write(self, content: Mapping[str, Any]) -> str:
+        """Write a part; return its name."""
+        name = self._parts.new_name(self._ahead)
+        if not self.names:
+            self._store.make(self._parts.folder)
+        self._store.put(self._parts.path(name), json.dumps(content).encode())
+        self.names.append(name)
+        return name
+
+    def write_files(self, files: Sequence[DataFile]) -> Part:
+        key = tuple(files)
+        if key not in self._known:
+            name = self.write({"files": [file.to_json() for file in files]})
+            self._known[key] = Part.of(name, files)
+        return self._known[key]
+
+    def remove_unnamed(self, newest: Entry | None) -> None:
+        """Remove those that the log does not need, after a change whose tries are all known to have lost, but the last.
+
+        What cannot be removed goes when the log has reached its number.
+        """
+        if newest is None or not self.names:
+            return
+        manifest = newest.manifest
+        needed = manifest.part_names | {name for name, _ in manifest.retired}
+        with suppress(OSError, pa.ArrowException, TargetError):
+            for name in self.names:
+                if name not in needed:
+                    self._store.remove(self._parts.path(name))
 
 
 def _ancestors(newest: Entry | None) -> tuple[str, ...]:

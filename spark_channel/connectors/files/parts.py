@@ -4,8 +4,9 @@ An entry itself names the newest files only. The others are in parts, which neve
 a hundred thousand neither reads nor writes their names. Ten parts of about one size are merged into one, so an entry
 names few parts, and a file's name is written again once for each size.
 
-A part's number is that of the entry for which it was written. Once an entry of that number is there, a part that the
-newest entry does not name was written for nothing, and may go.
+A part's number is that of the entry for which it was written, or a later one: a writer that other jobs were faster than
+writes its parts for a number that the log has not reached for some time, and names them in each try until then. Once an
+entry of that number is there, a part that the newest entry does not name was written for nothing, and may go.
 """
 
 import json
@@ -354,6 +355,17 @@ class FileList:
             if file.path in merged or file.path not in gone
         )
         return FileList(newest=tuple(kept))
+
+    def removed(self, number: int, until: str) -> tuple[RemovedFiles, ...]:
+        """All files as replaced, see `Replaced`. A part that is small enough stays as it is."""
+        parts = (part if part.count <= _REMOVED else part.files for part in self.parts)
+        lists = (*parts, *((self.newest,) if self.newest else ()))
+        return tuple(RemovedFiles(number, until, False, files) for files in lists)
+
+    def sharing(self, other: "FileList") -> "FileList":
+        """The same files, with those parts of `other` that are the same: these may have been read."""
+        known = {part.name: part for part in other.parts}
+        return FileList(tuple(known.get(part.name, part) for part in self.parts), self.newest)
 
     @property
     def schemas(self) -> set[str]:

@@ -17,7 +17,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.kafka.options import (
@@ -45,6 +45,7 @@ __all__ = [
     "ended",
     "error_of",
     "is_passing",
+    "last_offsets",
     "member",
     "offsets_at",
     "partitions",
@@ -74,9 +75,13 @@ _DENIED = frozenset(
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     }
 )
+_OF_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION", "TOPIC_AUTHORIZATION_FAILED"})
+"""Answers about one topic, which the message names."""
 _SILENT = frozenset(
     {"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL"}
 )
+_LEADERLESS = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
+"""While a partition's leader changes. The administrator's client does not ask again by itself."""
 
 
 class _DebugLogger:
@@ -244,7 +249,7 @@ def is_passing(error: BaseException) -> bool:
     if not isinstance(error, KafkaException):
         return False
     met = error_of(error)
-    return met.name() in _SILENT or met.retriable()
+    return met.name() in _SILENT | _LEADERLESS or met.retriable()
 
 
 @contextmanager
@@ -419,36 +424,69 @@ def topics_of(link: BrokerStatus, client: AdminClient, names: Sequence[str]) -> 
 
 
 def _topic_of(link: BrokerStatus, client: AdminClient, name: str) -> Topic:
-    met = link.asked(client, lambda seconds: client.list_topics(name, timeout=seconds)).topics[name]
-    if met.error is not None:
-        if met.error.name() == "UNKNOWN_TOPIC_OR_PART":
+    wanted = TopicCollection([name])
+
+    def described(seconds: float) -> TopicDescription | KafkaError:
+        try:
+            found: TopicDescription = client.describe_topics(wanted, request_timeout=seconds)[
+                name
+            ].result()
+        except KafkaException as error:
+            if error_of(error).name() in _OF_TOPIC:
+                return error_of(error)
+            raise
+        return found
+
+    found = link.asked(client, described)
+    if isinstance(found, KafkaError):
+        if found.name() == "UNKNOWN_TOPIC_OR_PART":
             raise of_input(
                 SourceError(f"{link.address}: topic {name!r} does not exist; check 'topic'")
             )
-        raise link.failed(met.error, f"topic {name!r}")
-    wanted = TopicCollection([name])
-    description = link.asked(
+        raise link.failed(found, f"topic {name!r}")
+    shown = str(found.topic_id)
+    numbers = sorted(each.id for each in found.partitions)
+    return Topic(tuple(numbers), "" if shown == _NO_ID else shown)
+
+
+def edges_at(link: BrokerStatus, client: AdminClient, parts: Iterable[Part]) -> dict[Part, Edges]:
+    """Where partitions begin and end now. Records of transactions that are open lie behind the end.
+
+    Two requests to each broker, however many partitions it has.
+    """
+    asked = list(parts)
+    low = _offsets(link, client, asked, OffsetSpec.earliest())  # type: ignore[no-untyped-call] # untyped
+    high = _offsets(link, client, asked, OffsetSpec.latest())  # type: ignore[no-untyped-call] # untyped
+    return {part: Edges(low[part], high[part]) for part in asked}
+
+
+def last_offsets(link: BrokerStatus, client: AdminClient, parts: Iterable[Part]) -> dict[Part, int]:
+    """Where partitions end, with the records of transactions that are open."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call] # untyped
+    return _offsets(link, client, parts, latest, IsolationLevel.READ_UNCOMMITTED)
+
+
+def _offsets(
+    link: BrokerStatus,
+    client: AdminClient,
+    parts: Iterable[Part],
+    which: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[Part, int]:
+    wanted = {TopicPartition(*part): which for part in parts}
+    return link.asked(
         client,
-        lambda seconds: client.describe_topics(wanted, request_timeout=seconds)[name].result(),
-    )
-    shown = str(description.topic_id)
-    return Topic(tuple(sorted(met.partitions)), "" if shown == _NO_ID else shown)
-
-
-def edges_at(link: BrokerStatus, client: Consumer, parts: Iterable[Part]) -> dict[Part, Edges]:
-    """Where partitions begin and end now. Records of transactions that are open lie behind the end."""
-    return {part: _edges(link, client, part) for part in parts}
-
-
-def _edges(link: BrokerStatus, client: Consumer, part: Part) -> Edges:
-    place = TopicPartition(*part)
-    return Edges(
-        *link.asked(client, lambda seconds: client.get_watermark_offsets(place, timeout=seconds))
+        lambda seconds: {
+            (place.topic, place.partition): answer.result().offset
+            for place, answer in client.list_offsets(
+                wanted, isolation_level=isolation, request_timeout=seconds
+            ).items()
+        },
     )
 
 
 def settled_edges(
-    link: BrokerStatus, admin: AdminClient, client: Consumer, parts: Sequence[Part]
+    link: BrokerStatus, client: AdminClient, parts: Sequence[Part]
 ) -> dict[Part, Edges]:
     """`edges_at`, with the records of every transaction that was committed before this call.
 
@@ -457,18 +495,9 @@ def settled_edges(
     it returns after 2 s.
     """
     found = edges_at(link, client, parts)
-    wanted = {TopicPartition(*part): OffsetSpec.latest() for part in parts}  # type: ignore[no-untyped-call] # untyped
-    answers = link.asked(
-        admin,
-        lambda most: {
-            (place.topic, place.partition): answer.result().offset
-            for place, answer in admin.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=most
-            ).items()
-        },
-    )
+    last = last_offsets(link, client, parts)
     end = SYSTEM_CLOCK.now() + _SETTLED
-    while behind := [part for part in parts if found[part].high < answers[part]]:
+    while behind := [part for part in parts if found[part].high < last[part]]:
         if SYSTEM_CLOCK.now() >= end:
             break
         link.serve(client, _LOOK)
@@ -506,7 +535,7 @@ def planned(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> 
     """
     admin = administrator(link)
     topics = topics_of(link, admin, options.topic)
-    edges = settled_edges(link, admin, client, partitions(options, topics))
+    edges = settled_edges(link, admin, partitions(options, topics))
     ends = []
     for name, given, moment, default in (
         ("beginOffsets", options.begin_offsets, options.begin_timestamp, EARLIEST),

@@ -5,12 +5,13 @@ consumer sees. So the range ends when a record behind it comes, or when the clie
 partition; and a record that is expected and does not come within `timeout` is an error.
 """
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.base.contract import FetchSize, Token
-from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions, Read
 from spark_channel.connectors.kafka.client import (
     BrokerStatus,
     Edges,
@@ -30,6 +31,7 @@ from spark_channel.connectors.kafka.client import (
     edges_at,
     error_of,
     is_passing,
+    last_offsets,
     offsets_at,
     partitions,
     planned,
@@ -51,6 +53,7 @@ from spark_channel.planning import Split
 
 __all__ = ["KafkaFeed", "KafkaReader", "pages"]
 
+_T = TypeVar("_T")
 _ROWS = 10_000
 _BYTES = 8 << 20
 _RECORD = 1 << 10
@@ -66,7 +69,7 @@ _AGAIN = "Begin a new stream, or reset the tunnel"
 
 
 def pages(
-    options: KafkaReadOptions, part: Range, fetch: FetchSize
+    options: KafkaReadOptions, part: Range, fetch: FetchSize, topics: "TopicChecks"
 ) -> Generator[list[Message], None, None]:
     """The range's records in order, some at a time.
 
@@ -76,8 +79,7 @@ def pages(
     if not part.size:
         return
     link = BrokerStatus(options, SourceError)
-    admin = administrator(link) if part.id else None
-    _check_topic(link, admin, part)
+    topics.before(part)
     advance = _Advance(part)
     with consumer(options, link, advance.note, **_prefetch(fetch)) as client:
         try:
@@ -85,19 +87,45 @@ def pages(
             yield from _Pages(options, part, fetch, link, client, advance).all()
         except KafkaException as error:
             raise link.failed(error_of(error), f"reading partition {part.partition}") from error
-    _check_topic(link, admin, part)
+    topics.after(part)
 
 
-def _check_topic(link: BrokerStatus, admin: AdminClient | None, part: Range) -> None:
+class TopicChecks:
+    """Checks that ranges which are read one after another are of the topics that they were planned for.
+
+    Each check asks for all partitions of a topic, so there is one for a range, and one before the first: a topic's id
+    never comes back, so the one behind a range says what its records were.
     """
-    Raises:
-        SourceError: the range's topic was deleted, whatever has its name now.
-    """
-    if admin is not None and topics_of(link, admin, [part.topic])[part.topic].id != part.id:
-        raise SourceError(
-            f"{link.address}: topic {part.topic!r} was deleted and created again after the read was planned: its "
-            f"offsets {part.begin} to {part.end - 1} of partition {part.partition} are other records now. Read again"
-        )
+
+    def __init__(self, options: KafkaReadOptions) -> None:
+        self._options = options
+        self._met: set[tuple[str, str]] = set()
+
+    @cached_property
+    def _asking(self) -> tuple[BrokerStatus, AdminClient]:
+        link = BrokerStatus(self._options, SourceError)
+        return link, administrator(link)
+
+    def before(self, part: Range) -> None:
+        """
+        Raises:
+            SourceError: the range's topic was deleted, whatever has its name now.
+        """
+        if (part.topic, part.id) not in self._met:
+            self.after(part)
+
+    def after(self, part: Range) -> None:
+        """As `before`, for a range whose records were read."""
+        if not part.id:
+            return
+        link, admin = self._asking
+        if topics_of(link, admin, [part.topic])[part.topic].id != part.id:
+            raise SourceError(
+                f"{self._options.address}: topic {part.topic!r} was deleted and created again after the read was "
+                f"planned: its offsets {part.begin} to {part.end - 1} of partition {part.partition} are other records "
+                "now. Read again"
+            )
+        self._met.add((part.topic, part.id))
 
 
 def _prefetch(fetch: FetchSize) -> dict[str, int]:
@@ -251,11 +279,12 @@ class KafkaReader(RecordReader):
 
     def _sampled(self) -> pa.Schema:
         wanted, some = self.options.sample_rows, list[dict[str, Any]]()
+        topics = TopicChecks(self.options)
         for part in self._planned():
             left = wanted - len(some)
             if left <= 0:
                 break
-            with closing(pages(self.options, part, self.fetch_size)) as found:
+            with closing(pages(self.options, part, self.fetch_size, topics)) as found:
                 messages = (message for page in found for message in page)
                 some += [fields_of(message, exact=False) for message in islice(messages, left)]
         if not any(some):
@@ -269,14 +298,23 @@ class KafkaReader(RecordReader):
         return splits_of(self._planned(), advice)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        schema = self.schema()
-        if self.options.value_format == "binary":
-            for page in pages(self.options, Range.of(split), self.fetch_size):
-                yield own_batch(schema, page)
-            return
-        made = value_batches(self.options, schema)
-        for page in pages(self.options, Range.of(split), self.fetch_size):
-            yield made(page)
+        with self.reading() as read:
+            yield from read(split)
+
+    @contextmanager
+    def reading(self) -> Iterator[Read]:
+        topics = TopicChecks(self.options)
+
+        def read(split: Split) -> Iterator[pa.RecordBatch]:
+            schema = self.schema()
+            found = pages(self.options, Range.of(split), self.fetch_size, topics)
+            if self.options.value_format == "binary":
+                yield from (own_batch(schema, page) for page in found)
+                return
+            made = value_batches(self.options, schema)
+            yield from map(made, found)
+
+        yield read
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
         return KafkaFeed(self, options)
@@ -310,6 +348,7 @@ class KafkaFeed(ChangeFeed):
         self._reader = reader
         self._unsettled: dict[Part, int] = {}
         """Ends behind which a transaction stayed open for as long as one that is committed needs."""
+        self._look: _Look | None = None
 
     def schema(self) -> pa.Schema:
         return self._reader.schema()
@@ -336,13 +375,13 @@ class KafkaFeed(ChangeFeed):
                 got=time.isoformat(),
                 takes="a time that has passed",
             )
-        link = self._link()
+        edges = {part: (known, topic) for part, known, topic in self._edges()}
+        link = BrokerStatus(self._reader.options, SourceError)
         with consumer(self._reader.options, link) as client:
-            admin = administrator(link)
-            topics = topics_of(link, admin, self._reader.options.topic)
-            parts = partitions(self._reader.options, topics)
-            found = offsets_at(link, client, settled_edges(link, admin, client, parts), time)
-            return [_token(part, found[part], topics[part[0]]) for part in parts]
+            found = offsets_at(
+                link, client, {part: known for part, (known, _) in edges.items()}, time
+            )
+        return [_token(part, found[part], topic) for part, (_, topic) in edges.items()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         start = self._read(after)
@@ -382,6 +421,17 @@ class KafkaFeed(ChangeFeed):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         return self._reader.read(split)
 
+    def reading(self) -> AbstractContextManager[Read]:
+        return self._reader.reading()
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        self._look = _Look(self._reader.options)
+        try:
+            yield
+        finally:
+            self._look = None
+
     def lag(self, token: Token) -> FeedLag:
         position = self._read(token)
         return FeedLag(rows=self._checked(position)[0].high - position.offset)
@@ -393,17 +443,10 @@ class KafkaFeed(ChangeFeed):
             and is_passing(error.__cause__)
         )
 
-    def _link(self) -> BrokerStatus:
-        return BrokerStatus(self._reader.options, SourceError)
-
     def _edges(self) -> list[tuple[Part, Edges, Topic]]:
-        link = self._link()
-        with consumer(self._reader.options, link) as client:
-            admin = administrator(link)
-            topics = topics_of(link, admin, self._reader.options.topic)
-            parts = partitions(self._reader.options, topics)
-            edges = settled_edges(link, admin, client, parts)
-            return [(part, edges[part], topics[part[0]]) for part in parts]
+        look = _Look(self._reader.options)
+        edges = settled_edges(look.link, look.admin, look.parts)
+        return [(part, edges[part], look.topics[part[0]]) for part in look.parts]
 
     def _checked(self, position: "_Position", *, settled: bool = False) -> tuple[Edges, Topic]:
         """Where the partition begins and ends now, and what its topic is.
@@ -411,9 +454,9 @@ class KafkaFeed(ChangeFeed):
         Raises:
             SourceError: the next records of a token no longer exist, or the topic has other partitions.
         """
-        link, (name, number), offset = self._link(), position.part, position.offset
-        admin = administrator(link)
-        topic = topics_of(link, admin, [name])[name]
+        (name, number), offset = position.part, position.offset
+        look = self._look or _Look(self._reader.options, position.part)
+        topic = look.topics[name]
         if position.id and position.id != topic.id:
             raise SourceError(
                 f"{self._shown}: topic {name!r} was deleted and created again since the stream stood at offset "
@@ -425,14 +468,7 @@ class KafkaFeed(ChangeFeed):
                 f"{self._shown}: topic {name!r} has {count} partitions, and had {position.of} when the stream began: "
                 f"records of the others would not be read. {_AGAIN}"
             )
-        with consumer(self._reader.options, link) as client:
-            parts = [position.part]
-            edges = (
-                settled_edges(link, admin, client, parts)
-                if settled
-                else edges_at(link, client, parts)
-            )
-        known = edges[position.part]
+        known = look.edges(position.part, settled=settled)
         if offset < known.low:
             raise SourceError(
                 f"{self._shown}: the stream continues at offset {offset} "
@@ -462,6 +498,48 @@ class KafkaFeed(ChangeFeed):
     @property
     def _shown(self) -> str:
         return self._reader.options.address
+
+
+class _Look:
+    """What the brokers say of the topics, asked when it is first needed, and once: of all partitions, or of `only`."""
+
+    def __init__(self, options: KafkaReadOptions, only: Part | None = None) -> None:
+        self._options, self._only = options, only
+        self.link = BrokerStatus(options, SourceError)
+        self._edges: dict[Part, Edges] = {}
+        self._last: dict[Part, int] = {}
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return administrator(self.link)
+
+    @cached_property
+    def topics(self) -> dict[str, Topic]:
+        names = self._options.topic if self._only is None else [self._only[0]]
+        return topics_of(self.link, self.admin, names)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Those that the options name."""
+        return partitions(self._options, self.topics)
+
+    def edges(self, part: Part, *, settled: bool) -> Edges:
+        known = self._of(part, self._edges, edges_at)
+        if settled and known.high < self._of(part, self._last, last_offsets):
+            self._edges |= settled_edges(self.link, self.admin, [part])
+        return self._edges[part]
+
+    def _of(
+        self,
+        part: Part,
+        known: dict[Part, _T],
+        ask: Callable[[BrokerStatus, AdminClient, list[Part]], dict[Part, _T]],
+    ) -> _T:
+        if not known and self._only is None:
+            known |= ask(self.link, self.admin, self.parts)
+        if part not in known:
+            known |= ask(self.link, self.admin, [part])
+        return known[part]
 
 
 @dataclass(frozen=True, slots=True)

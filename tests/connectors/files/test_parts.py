@@ -153,12 +153,12 @@ def _no_listing(*_: Any) -> Any:
 def test_readers_see_the_rows_of_all_parts_in_the_order_of_the_appends(tmp_path: Path) -> None:
     for number in range(35):
         write("parquet", tmp_path, numbers(number), job=f"j{number}")
-    assert len(state(tmp_path)["parts"]) == 1
+    (part,) = state(tmp_path)["parts"]
     assert visible("parquet", tmp_path) == [*range(35)]
     write("parquet", tmp_path, numbers(99), job="o", context={"overwrite": True})
     assert visible("parquet", tmp_path) == [99]
     assert "parts" not in state(tmp_path)
-    assert len(state(tmp_path)["retired"]) == 1, "readers of the entry before may need it"
+    assert state(tmp_path)["removedParts"][0][3] == part, "as it was"
     write("parquet", tmp_path, numbers(100), job="p")
     assert visible("parquet", tmp_path) == [99, 100]
     assert leftovers(tmp_path) == []
@@ -417,3 +417,72 @@ def test_a_write_that_finds_committed_tasks_continues(tmp_path: Path) -> None:
     found = out.unfinished(WriteContext("b", **context))
     assert found is not None
     assert [receipt.rows for receipt in found.receipts] == [1]
+
+
+class Busy(Counted):
+    """Another job adds a file while every third request of this one is on its way."""
+
+    def __init__(self, path: Path, other: Log) -> None:
+        super().__init__(path)
+        self.other, self.requests, self.parts, self.added = other, 0, 0, 0
+
+    def put(self, path: str, data: bytes) -> None:
+        self.parts += 1
+        self._meanwhile()
+        super().put(path, data)
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        self._meanwhile()
+        return super().put_new(path, data)
+
+    def _meanwhile(self) -> None:
+        self.requests += 1
+        if self.requests % 3 == 0:
+            add(self.other, 20_000 + self.added)
+            self.added += 1
+
+
+def overwritten(entries: Log, until: str = "2999-01-01") -> Manifest:
+    def change(manifest: Manifest, number: int) -> Manifest:
+        gone = manifest.files.removed(number, until)
+        return replace(manifest, files=FileList(), removed=(*manifest.removed, *gone))
+
+    entry, wrote = entries.change(
+        change, lambda entry: Manifest("parquet") if entry is None else entry.manifest, "overwrite"
+    )
+    assert wrote
+    assert entry is not None
+    return entry.manifest
+
+
+def test_an_overwrite_of_many_files_ends_beside_a_job_that_adds_some(tmp_path: Path) -> None:
+    """Twenty parts have to be written, and while they are, the other job is seven entries ahead."""
+    other, _ = filled(tmp_path, 20_000, at_once=20_000)
+    store = Busy(tmp_path, other)
+    entries = Log(store, str(tmp_path), 10.0, 0.0)
+    manifest = overwritten(entries)
+    assert [each.file for each in manifest.replaced()] == [
+        file_number(number) for number in range(20_000 + store.added)
+    ]
+    assert not manifest.files
+    assert 40 <= store.parts < 50, "by the first try, and by the second, which the third one names"
+    assert store.added < 20
+    add(other, 30_000, 40)
+    left = {path.name for path in (tmp_path / LOG / "parts").iterdir()}
+    assert left == parts_named(tmp_path), "what the first try wrote is gone"
+
+
+def test_parts_ahead_of_the_log_are_written_again_when_it_has_reached_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job may have removed them by then."""
+    monkeypatch.setattr(log, "_LEAD", 2)
+    other, _ = filled(tmp_path, 20_000, at_once=20_000)
+    store = Busy(tmp_path, other)
+    entries = Log(store, str(tmp_path), 10.0, 60.0)
+    manifest = overwritten(entries)
+    assert len([*manifest.replaced()]) == 20_000 + store.added
+    assert store.parts >= 60
+    for each in manifest.removed:
+        if isinstance(each.files, Part):
+            assert (tmp_path / LOG / "parts" / each.files.name).exists()

@@ -1,16 +1,20 @@
 """A topic as the source of streams: tokens are offsets."""
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.tunnel import Tunnel
+from spark_channel.tunnel.positions import CheckpointPositions, Offset
+from spark_channel.tunnel.source import StreamSource
 from tests.connectors.kafka.conftest import put, reader, transact
 from tests.servers.kafka import KafkaServer
 
@@ -176,3 +180,72 @@ def test_a_tunnel_reads_what_is_there_and_then_what_is_new(
     transact(server, b"lost", end="abort").close()
     tunnel.consume(process, threads=1, drained=True)
     assert found == Counter([b"0", b"1", b"2", b"x"])
+
+
+class _Requests:
+    """Counts what clients of administrators ask."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+
+    def client(self, settings: dict[str, Any]) -> AdminClient:
+        counts = self.asked
+
+        class Counted(AdminClient):
+            def describe_topics(self, *given: Any, **named: Any) -> Any:
+                counts["describe"] += 1
+                return super().describe_topics(*given, **named)
+
+            def list_offsets(self, *given: Any, **named: Any) -> Any:
+                counts["offsets"] += 1
+                return super().list_offsets(*given, **named)
+
+        return Counted(settings)
+
+    def of(self, work: Callable[[], object]) -> dict[str, int]:
+        self.asked.clear()
+        work()
+        return dict(self.asked)
+
+
+def test_a_look_asks_once_for_all_partitions(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = _Requests()
+    monkeypatch.setattr("spark_channel.connectors.kafka.client.AdminClient", requests.client)
+    asked: dict[int, list[dict[str, int]]] = {}
+    for parts in (3, 30):
+        server.create("orders", parts)
+        for number in range(parts):
+            put(server, b"x", partition=number)
+        options = {
+            "reader": "kafka",
+            "bootstrapServers": server.address,
+            "topic": "orders",
+            "tunnelType": "stream",
+            "startingOffsets": "earliest",
+            "timeout": 20,
+        }
+        positions = CheckpointPositions(StreamSource(options), 1)
+        start = positions.initial()
+        offsets = [start]
+
+        def look(
+            positions: CheckpointPositions = positions, offsets: list[Offset] = offsets
+        ) -> None:
+            offsets.append(positions.latest(offsets[-1], ALL))
+
+        found = reader(server)
+        splits = found.split(1)
+
+        def read(found: Any = found, splits: Any = splits) -> None:
+            with found.reading() as read:
+                assert sum(batch.num_rows for each in splits for batch in read(each)) == len(splits)
+
+        asked[parts] = [requests.of(look), requests.of(look)]
+        assert offsets[1]["channels"] != start["channels"]
+        assert offsets[2] == offsets[1]
+        asked[parts] += [requests.of(lambda: positions.behind(offsets[-1]))]  # noqa: B023 - called here
+        assert requests.of(read) == {"describe": 1 + parts}, "one before the first, one behind each"
+    assert asked[3] == asked[30]
+    assert asked[3][1] == {"describe": 1, "offsets": 3}
