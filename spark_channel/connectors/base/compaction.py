@@ -4,12 +4,23 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["FEW_BYTES", "FEW_ROWS", "Compaction", "are_few", "in_steps", "small_groups"]
+from spark_channel.errors import ChannelError
+
+__all__ = [
+    "FEW_BYTES",
+    "FEW_ROWS",
+    "Compaction",
+    "are_few",
+    "in_steps",
+    "published",
+    "small_groups",
+]
 
 FEW_ROWS, FEW_BYTES = 1_000_000, 64 << 20
 """Rows and Arrow bytes of a job that become one file for each partition value."""
 
 _File = TypeVar("_File")
+_Made = TypeVar("_Made")
 _TIMES = 4
 
 
@@ -87,6 +98,27 @@ def in_steps(
             step, step_bytes, files = [], 0, 0
     if step:
         yield step
+
+
+def published(
+    steps: Iterable[list[list[_File]]],
+    merge: Callable[[list[list[_File]]], list[_Made]],
+    count: Callable[[_Made], int],
+) -> list[_Made]:
+    """What all steps made. The error of a later one says how many files (`count`) those before have merged."""
+    made: list[_Made] = []
+    for step in steps:
+        try:
+            made += merge(step)
+        except ChannelError as error:
+            if made:
+                files = sum(map(count, made))
+                error.args = (
+                    f"{error}. {files} files were merged before, in steps of their own, and stay merged",
+                    *error.args[1:],
+                )
+            raise
+    return made
 
 
 def _alike(group: list[_File], nbytes: Callable[[_File], int]) -> list[_File]:

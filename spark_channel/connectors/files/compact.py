@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.connectors.base.claims import Identity
-from spark_channel.connectors.base.compaction import Compaction, in_steps, small_groups
+from spark_channel.connectors.base.compaction import Compaction, in_steps, published, small_groups
 from spark_channel.connectors.base.contract import TaskWriter, WriteContext
 from spark_channel.connectors.base.registry import load_reader
 from spark_channel.connectors.files.claims import MergedFile, check_format
@@ -106,9 +106,9 @@ def compact_folder(writer: "FilesWriter", target: int, *, dry_run: bool) -> Comp
         if dry_run:
             return found
         run = _Run(writer, directory, place, shown)
-        made = [
-            each for step in in_steps(groups, lambda file: file.nbytes) for each in run.merge(step)
-        ]
+        made = published(
+            in_steps(groups, lambda file: file.nbytes), run.merge, lambda each: len(each[1].sources)
+        )
         directory.remove_due()
     done = [source for _, each in made for source in each.sources]
     return replace(
@@ -134,10 +134,17 @@ def _groups(writer: "FilesWriter", manifest: Manifest, target: int) -> list[list
             return None
         if len(manifest.dialects.get(file.schema, {}).get("sep") or ",") > 1:
             return None  # texts of several characters between values, which no reader parses
+        if _has_one_dictionary(writer.form, manifest.schemas[file.schema]):
+            return None
         return _Kind(posixpath.dirname(file.path), file.schema, codec)
 
     files = sorted(manifest.files, key=lambda file: file.path)
     return small_groups(files, kind, lambda file: file.nbytes, target)
+
+
+def _has_one_dictionary(form: Format, schema: pa.Schema) -> bool:
+    """Whether a file has one dictionary for a column, and those of several files may differ."""
+    return form.name == "arrow" and any("dictionary<" in str(each.type) for each in schema)
 
 
 def _codec(form: Format, options: FileWriteOptions, path: str) -> str | None:
@@ -164,6 +171,10 @@ class _Run:
 
     def merge(self, groups: Sequence[Sequence[DataFile]]) -> list[_Made]:
         """Returns what was published."""
+        with writing(self.shown):
+            return self._merge(groups)
+
+    def _merge(self, groups: Sequence[Sequence[DataFile]]) -> list[_Made]:
         directory, writer = self.directory, self.writer
         directory.ready()
         context = WriteContext(f"compact-{uuid4().hex[:12]}")
@@ -221,19 +232,19 @@ class _Run:
             for file, time in zip(group, times, strict=True)
         ]
         task = self._writer_of(first, dialect).merged(plan, schema, number)
+        rows = sum(file.rows or 0 for file in group)
         try:
             (staged,) = _copied(self.writer, sources, task, schema)
+            if staged.rows != rows:
+                raise SourceError(
+                    f"they have {staged.rows} rows, and the log says {rows}: look for a program that changes files in "
+                    "place"
+                )
         except SourceError as error:
             if set(group) <= set(self.directory.manifest().files):
                 self.left_files += len(group)
                 self.left.append(f"{len(group)} files from {first.path} on: {error}")
             return None
-        rows = sum(file.rows or 0 for file in group)
-        if staged.rows != rows:
-            raise TargetError(
-                f"{self.shown}: {len(group)} files from {first.path} on have {staged.rows} rows, and the log says "
-                f"{rows}: nothing was changed. Look for a program that changes files in place"
-            )
         output = Output(self.writer.form.name, schema, dialect)
         file = replace(output.added(plan.job, [staged]).files[0], schema=first.schema)
         return staged, MergedFile(file, tuple(group), tuple(times))
@@ -283,8 +294,8 @@ def gather(
     """The rows of staged files, in their order, in as few as the options allow; the files themselves where a text
     cannot be read back. What is not published goes with the run's staging.
     """
-    if getattr(writer.options, "raw", False):
-        return list(files)  # which no reader parses
+    if getattr(writer.options, "raw", False) or _has_one_dictionary(writer.form, plan.schema):
+        return list(files)  # the first, no reader parses
     added = output.added(plan.job, files)
     manifest = Manifest(added.format, schemas=added.schemas, dialects=added.dialects)
     sources = []

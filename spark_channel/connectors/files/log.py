@@ -188,6 +188,15 @@ class Manifest:
         replaced = {each.file.path for each in self.replaced()} if missing else set()
         return [path for path in missing if path not in replaced]
 
+    def has_file(self, test: Callable[[str], bool]) -> bool:
+        """Whether the path of a file that is visible, or was replaced, passes. The newest files are tested first."""
+        known = chain(
+            self.files.newest,
+            chain.from_iterable(reversed(self.files.parts)),
+            (each.file for each in self.replaced()),
+        )
+        return any(test(file.path) for file in known)
+
     def replaced(self) -> Iterator[Replaced]:
         """Each of the `removed` files. This reads their parts."""
         for files in self.removed:

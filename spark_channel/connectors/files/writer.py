@@ -29,7 +29,7 @@ from spark_channel.connectors.base.contract import PartialWrite
 from spark_channel.connectors.base.definition import notes_of, with_not_null, with_notes
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.base.stored import MOST_COUNTED
-from spark_channel.connectors.files.claims import JobFolder, OwnedFileNames, new_attempt
+from spark_channel.connectors.files.claims import JobFolder, OwnedFileNames, new_attempt, run_name
 from spark_channel.connectors.files.filesystem import (
     LOG,
     Location,
@@ -384,6 +384,9 @@ class FilesWriter(Writer):
             own = [file.name for receipt in receipts for file in staged_files(receipt)]
             # Of a published write the log keeps no run, and the files have their run's name.
             by_another = plan.commit == "job" and bool(manifest.missing(own))
+            if by_another and plan.gathers and plan.claim.identity.kind != "stream":
+                run = run_name(plan.claim.owner, plan.claim.epoch)
+                by_another = not manifest.has_file(lambda path: self.names.run_of(path) == run)
         else:
             if plan.commit == "task":
                 there = {each.task for each in manifest.receipts(plan.claim.identity)}

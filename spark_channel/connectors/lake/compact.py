@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_channel.clock import utc_text
 from spark_channel.connectors.base import claims as protocol
-from spark_channel.connectors.base.compaction import Compaction, in_steps, small_groups
+from spark_channel.connectors.base.compaction import Compaction, in_steps, published, small_groups
 from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.files.filesystem import writing
 from spark_channel.connectors.lake.publish import (
@@ -61,8 +61,11 @@ class LakeMerger(LakePublisher):
             if dry_run or not groups:
                 return result
             run = _Run(self, lake, table.columns)
-            steps = in_steps(groups, lambda file: file.size)
-            merges = [merge for step in steps for merge in run.merge(step)]
+            merges = published(
+                in_steps(groups, lambda file: file.size),
+                run.merge,
+                lambda merge: len(merge.sources),
+            )
         files_made = [merge.file for merge in merges if merge.file is not None]
         replaced = [source for merge in merges for source in merge.sources]
         return replace(
@@ -95,6 +98,10 @@ class _Run:
 
     def merge(self, groups: Sequence[Sequence[TableFile]]) -> list[_Merged]:
         """Returns what was committed."""
+        with writing(self.lake.shown):
+            return self._merge(groups)
+
+    def _merge(self, groups: Sequence[Sequence[TableFile]]) -> list[_Merged]:
         context = WriteContext(f"compact-{uuid4().hex[:12]}")
         plan = self.writer.prepare(context, self.columns)
         assert isinstance(plan, LakePlan)
@@ -129,13 +136,19 @@ class _Run:
                     files.write(batch)
                 if source.rows not in (None, rows):
                     raise SourceError(
-                        f"{source.path} has {rows} rows, and the log of {self.lake.shown} says {source.rows}: nothing "
-                        "was changed. The file is damaged, or was replaced; restore it"
+                        f"{source.path} has {rows} rows, and the log of {self.lake.shown} says {source.rows}: the file "
+                        "is damaged, or was replaced; restore it"
                     )
             files.finish()
         except TargetError as error:  # a value that the table's columns do not hold
             files.drop()
-            self._leave(group, str(error))
+            self._leave(group, f"{error}. Merge them in Spark")
+            return None
+        except SourceError as error:
+            files.drop()
+            there = {file.path for file in _opened(self.lake).files()}
+            if all(source.path in there for source in group):
+                self._leave(group, str(error))
             return None
         except BaseException:
             files.drop()
@@ -144,15 +157,16 @@ class _Run:
             return _Merged(None, group)
         if len(files.files) > 1 or not table.is_of(group[0], files.files[0]):
             files.drop()
-            self._leave(group, "the value of their partition would be spelled in another way")
+            self._leave(
+                group,
+                "the value of their partition would be spelled in another way. Merge them in Spark",
+            )
             return None
         return _Merged(table.with_bounds(files.files[0], group), group)
 
     def _leave(self, group: Sequence[TableFile], reason: str) -> None:
         self.left_files += len(group)
-        self.left.append(
-            f"{len(group)} files from {group[0].path} on: {reason}. Merge them in Spark"
-        )
+        self.left.append(f"{len(group)} files from {group[0].path} on: {reason}")
 
     def _commit(self, plan: LakePlan, merges: Sequence[_Merged]) -> list[_Merged]:
         """Without those of which another job has removed a source."""
@@ -177,7 +191,7 @@ class _Run:
             if lost := lost_files(self.lake, files):
                 raise CommitError(
                     f"{lost[0]}, which was merged from files of {self.lake.shown}, is missing or incomplete: the table "
-                    "was vacuumed without retention meanwhile. Nothing was changed; run it again"
+                    "was vacuumed without retention meanwhile. This step changed nothing; run it again"
                 )
             run.note_publishing([file.path for file in files])
             return Change(

@@ -306,7 +306,10 @@ def test_a_merge_of_many_files_is_done_in_steps_that_stay(
         return publish_step(run, plan, made)
 
     monkeypatch.setattr(compact._Run, "_publish", once)
-    with pytest.raises(TargetError, match="the machine goes down"):
+    told = (
+        "the machine goes down.* 8 files were merged before, in steps of their own, and stay merged"
+    )
+    with pytest.raises(TargetError, match=told):
         merge("csv", target, 16)
     assert len(data_files(target)) == 12 + 2
     assert visible("csv", target) == list(range(20))
@@ -522,6 +525,18 @@ def test_files_that_cannot_be_read_stay_and_are_named(target: Path) -> None:
     assert "does not fit dictionary<values=int64" in done.left[0]
     after = [row["n"] for path in data_files(target) for row in pq.read_table(path).to_pylist()]
     assert sorted(after) == before
+    assert leftovers(target) == []
+
+
+def test_files_with_other_rows_than_the_log_says_stay_and_are_named(target: Path) -> None:
+    fill("csv", target, 4)
+    other = min(target.glob("part-*.csv"))
+    before = other.stat()
+    other.write_text("n".ljust(before.st_size, "\n"))
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    done = merge("csv", target)
+    assert (done.merged, done.made) == (0, 0)
+    assert "have 3 rows, and the log says 4: look for a program" in done.left[0]
     assert leftovers(target) == []
 
 

@@ -111,10 +111,33 @@ def test_a_commit_is_repeated_without_a_second_file(kind: str, target: Path) -> 
     out = writer_of("csv", target)
     plan = prepare(out, numbers().schema, gathers=True)
     receipts = stage(out, plan, [numbers(1), numbers(2)])
-    for _ in range(2):
-        out.commit(plan, receipts)
+    assert [out.commit(plan, receipts) for _ in range(2)] == [True, True], "this run has published"
     assert visible("csv", target) == [1, 2]
     assert data_files(target) == listed(target)
+
+
+def test_a_write_that_another_run_has_published_is_its_own_no_more(target: Path) -> None:
+    late = writer_of("csv", target)
+    plan = prepare(late, numbers().schema, "a", txn=("app", 1), gathers=True)
+    receipts = stage(late, plan, [numbers(1), numbers(2)])
+    write("csv", target, numbers(3), numbers(4), job="b", context={**GATHERS, "txn": ("app", 1)})
+    assert late.commit(plan, receipts) is False
+    assert visible("csv", target) == [3, 4]
+
+
+def test_dictionaries_that_differ_stay_in_the_files_of_their_tasks(target: Path) -> None:
+    """An Arrow file has one dictionary for each column."""
+    found = [pa.table({"s": pa.array(each).dictionary_encode()}) for each in (["a", "b"], ["c"])]
+    write("arrow", target, *found, context=GATHERS)
+    assert len(data_files(target)) == 2
+    rows = [row for name in data_files(target) for row in _arrow(target / name)]
+    assert sorted(rows) == ["a", "b", "c"]
+    assert leftovers(target) == []
+
+
+def _arrow(path: Path) -> list[str]:
+    with pa.ipc.open_file(path) as file:
+        return [str(value) for value in file.read_all().column("s").to_pylist()]
 
 
 @pytest.mark.parametrize(("name", "most"), [("FEW_ROWS", 3), ("FEW_BYTES", 31)])

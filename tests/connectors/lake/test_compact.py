@@ -24,10 +24,11 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from spark_channel.connectors import WriteContext, load_reader, load_writer
+from spark_channel.connectors.base import compaction
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.lake import compact
 from spark_channel.connectors.lake.writer import LakeWriter
-from spark_channel.errors import CommitError, SourceError, TargetError, UnsupportedError
+from spark_channel.errors import CommitError, TargetError, UnsupportedError
 from tests.connectors.iceberg.helpers import (
     leftovers,
     mark_as_deleted,
@@ -341,14 +342,21 @@ def test_a_merged_file_that_is_gone_before_the_commit_is_not_committed(
     assert lake.ids() == [0, 1, 2]
 
 
-def test_a_file_with_other_rows_than_its_log_says_is_not_merged(tmp_path: Path) -> None:
+def test_a_file_with_other_rows_than_its_log_says_is_not_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps before and after it are."""
+    monkeypatch.setattr(compaction, "_STEP_FILES", 2)
     path = tmp_path / "t"
-    for number in range(2):
-        write_deltalake(path, numbers(number, number), mode="append")
-    pq.write_table(numbers(7), next(path.glob("*.parquet")))
-    with pytest.raises(SourceError, match=r"has 1 rows, and the log of .* says 2"):
-        load_writer({"writer": "delta", "path": str(path)})[0].compact(TARGET)
-    assert len(DeltaTable(path).file_uris()) == 2
+    for number in range(6):
+        table = numbers(number, number).append_column("p", pa.array([number // 2] * 2))
+        write_deltalake(path, table, mode="append", partition_by=["p"])
+    damaged = next((path / "p=1").glob("*.parquet"))
+    pq.write_table(numbers(7), damaged)
+    done = load_writer({"writer": "delta", "path": str(path)})[0].compact(TARGET)
+    assert (done.merged, done.made, len(done.left)) == (4, 2, 1)
+    assert "has 1 rows, and the log of" in done.left[0]
+    assert len(DeltaTable(path).file_uris()) == 4
 
 
 KILLED = """
