@@ -449,44 +449,47 @@ def _topic_of(link: BrokerStatus, client: AdminClient, name: str) -> Topic:
     return Topic(tuple(numbers), "" if shown == _NO_ID else shown)
 
 
-def edges_at(link: BrokerStatus, client: AdminClient, parts: Iterable[Part]) -> dict[Part, Edges]:
-    """Where partitions begin and end now. Records of transactions that are open lie behind the end.
-
-    Two requests to each broker, however many partitions it has.
-    """
-    asked = list(parts)
-    low = _offsets(link, client, asked, OffsetSpec.earliest())  # type: ignore[no-untyped-call] # untyped
-    high = _offsets(link, client, asked, OffsetSpec.latest())  # type: ignore[no-untyped-call] # untyped
-    return {part: Edges(low[part], high[part]) for part in asked}
+def edges_at(
+    options: KafkaReadOptions, link: BrokerStatus, parts: Iterable[Part]
+) -> dict[Part, Edges]:
+    """Where partitions begin and end now. Records of transactions that are open lie behind the end."""
+    with consumer(options, link) as client:
+        return _edges_at(link, client, parts)
 
 
-def last_offsets(link: BrokerStatus, client: AdminClient, parts: Iterable[Part]) -> dict[Part, int]:
-    """Where partitions end, with the records of transactions that are open."""
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call] # untyped
-    return _offsets(link, client, parts, latest, IsolationLevel.READ_UNCOMMITTED)
+def _edges_at(link: BrokerStatus, client: Consumer, parts: Iterable[Part]) -> dict[Part, Edges]:
+    # `list_offsets` would be one request, and may answer -1001 while a partition gets its leader.
+    return {part: _edges(link, client, part) for part in parts}
 
 
-def _offsets(
-    link: BrokerStatus,
-    client: AdminClient,
-    parts: Iterable[Part],
-    which: OffsetSpec,
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-) -> dict[Part, int]:
-    wanted = {TopicPartition(*part): which for part in parts}
-    return link.asked(
-        client,
-        lambda seconds: {
-            (place.topic, place.partition): answer.result().offset
-            for place, answer in client.list_offsets(
-                wanted, isolation_level=isolation, request_timeout=seconds
-            ).items()
-        },
+def _edges(link: BrokerStatus, client: Consumer, part: Part) -> Edges:
+    place = TopicPartition(*part)
+    return Edges(
+        *link.asked(client, lambda seconds: client.get_watermark_offsets(place, timeout=seconds))
     )
 
 
+def last_offsets(link: BrokerStatus, admin: AdminClient, parts: Iterable[Part]) -> dict[Part, int]:
+    """Where partitions end, with the records of transactions that are open."""
+    wanted = {TopicPartition(*part): OffsetSpec.latest() for part in parts}  # type: ignore[no-untyped-call] # untyped
+
+    def ask(seconds: float) -> dict[Part, int]:
+        answers = admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=seconds
+        )
+        offsets = {
+            (place.topic, place.partition): answer.result().offset
+            for place, answer in answers.items()
+        }
+        if min(offsets.values(), default=0) < 0:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return offsets
+
+    return link.asked(admin, ask)
+
+
 def settled_edges(
-    link: BrokerStatus, client: AdminClient, parts: Sequence[Part]
+    options: KafkaReadOptions, link: BrokerStatus, admin: AdminClient, parts: Sequence[Part]
 ) -> dict[Part, Edges]:
     """`edges_at`, with the records of every transaction that was committed before this call.
 
@@ -494,15 +497,16 @@ def settled_edges(
     until the partitions are readable up to their last record. Behind a transaction that stays open they are not: then
     it returns after 2 s.
     """
-    found = edges_at(link, client, parts)
-    last = last_offsets(link, client, parts)
-    end = SYSTEM_CLOCK.now() + _SETTLED
-    while behind := [part for part in parts if found[part].high < last[part]]:
-        if SYSTEM_CLOCK.now() >= end:
-            break
-        link.serve(client, _LOOK)
-        found |= edges_at(link, client, behind)
-    return found
+    with consumer(options, link) as client:
+        edges = _edges_at(link, client, parts)
+        last = last_offsets(link, admin, parts)
+        end = SYSTEM_CLOCK.now() + _SETTLED
+        while behind := [part for part in parts if edges[part].high < last[part]]:
+            if SYSTEM_CLOCK.now() >= end:
+                break
+            link.serve(client, _LOOK)
+            edges |= _edges_at(link, client, behind)
+    return edges
 
 
 def offsets_at(
@@ -535,7 +539,7 @@ def planned(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> 
     """
     admin = administrator(link)
     topics = topics_of(link, admin, options.topic)
-    edges = settled_edges(link, admin, partitions(options, topics))
+    edges = settled_edges(options, link, admin, partitions(options, topics))
     ends = []
     for name, given, moment, default in (
         ("beginOffsets", options.begin_offsets, options.begin_timestamp, EARLIEST),

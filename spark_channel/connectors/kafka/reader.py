@@ -445,7 +445,7 @@ class KafkaFeed(ChangeFeed):
 
     def _edges(self) -> list[tuple[Part, Edges, Topic]]:
         look = _Look(self._reader.options)
-        edges = settled_edges(look.link, look.admin, look.parts)
+        edges = settled_edges(self._reader.options, look.link, look.admin, look.parts)
         return [(part, edges[part], look.topics[part[0]]) for part in look.parts]
 
     def _checked(self, position: "_Position", *, settled: bool = False) -> tuple[Edges, Topic]:
@@ -524,21 +524,21 @@ class _Look:
         return partitions(self._options, self.topics)
 
     def edges(self, part: Part, *, settled: bool) -> Edges:
-        known = self._of(part, self._edges, edges_at)
-        if settled and known.high < self._of(part, self._last, last_offsets):
-            self._edges |= settled_edges(self.link, self.admin, [part])
+        options, link = self._options, self.link
+        known = self._of(part, self._edges, lambda parts: edges_at(options, link, parts))
+        if settled and known.high < self._of(
+            part, self._last, lambda parts: last_offsets(link, self.admin, parts)
+        ):
+            self._edges |= settled_edges(options, link, self.admin, [part])
         return self._edges[part]
 
     def _of(
-        self,
-        part: Part,
-        known: dict[Part, _T],
-        ask: Callable[[BrokerStatus, AdminClient, list[Part]], dict[Part, _T]],
+        self, part: Part, known: dict[Part, _T], ask: Callable[[list[Part]], dict[Part, _T]]
     ) -> _T:
         if not known and self._only is None:
-            known |= ask(self.link, self.admin, self.parts)
+            known |= ask(self.parts)
         if part not in known:
-            known |= ask(self.link, self.admin, [part])
+            known |= ask([part])
         return known[part]
 
 
