@@ -482,7 +482,7 @@ def last_offsets(link: BrokerStatus, admin: AdminClient, parts: Iterable[Part]) 
             for place, answer in answers.items()
         }
         if min(offsets.values(), default=0) < 0:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return offsets
 
     return link.asked(admin, ask)
