@@ -142,6 +142,10 @@ def test_a_full_refresh_adds_no_row_twice(project: Path) -> None:
         for name in ("over", "upsert"):
             assert counted(project / f"{name}.db") == [(100, 100)], (name, more)
     assert counted(project / "copy.db") == [(200, 100)], "a sink that only appends"
+    for more in (["--full-refresh", "events"], []):  # the table alone, and then what reads it
+        run(project, *lasting, *more)
+    assert counted(project / "upsert.db") == [(100, 100)]
+    assert counted(project / "over.db") == [(200, 100)], "the query has had its first batch"
 
 
 @pytest.mark.soak
