@@ -272,7 +272,7 @@ def _described(
 def lag_of(source: StreamSource, positions: Iterable[tuple[Channel, Token]]) -> FeedLag:
     """Return how far channels at these positions are behind; without channels it is unknown."""
     lags = []
-    with source.feed.looking():
+    with source.feed.shared_look():
         for channel, token in positions:
             if not channel.is_base:
                 lags.append(source.feed.lag(token))

@@ -281,7 +281,7 @@ class CheckpointPositions(StreamPositions):
                 channels[key] = entry(channels[key]["seq"] + 1, token_in(channels[key]["to"]), READ)
             return self._offset(channels, base)
         news = {}
-        with self.feed.looking():
+        with self.feed.shared_look():
             for key, each in channels.items():
                 if key in base or room.full:
                     continue
@@ -330,7 +330,7 @@ class CheckpointPositions(StreamPositions):
     def behind(self, end: Offset) -> FeedLag:
         base = end.get("base", {})
         lags = []
-        with self.feed.looking():
+        with self.feed.shared_look():
             for key, each in end["channels"].items():
                 token = token_in(each["to"])
                 if key not in base:

@@ -120,7 +120,7 @@ class SharedPositions(StreamPositions):
             self._calls.heartbeat()
         news, room = {}, BatchAdmission(limit)
         paused = {each.id for each in self._client.running() if each.paused}
-        with self.feed.looking():
+        with self.feed.shared_look():
             for run in self._loaded():
                 self.source.feed.reads_base = run.channel.id not in paused
                 found = self._next(run, room)
@@ -182,7 +182,7 @@ class SharedPositions(StreamPositions):
     def behind(self, end: Offset) -> FeedLag:
         """Return the lag of the channels that this client has."""
         lags = []
-        with self.feed.looking():
+        with self.feed.shared_look():
             for run in self._all():
                 planned = end["channels"].get(run.channel.id)
                 token = token_in(planned["to"]) if planned is not None else run.token

@@ -206,7 +206,7 @@ class StreamSource:
         if text == "earliest":
             return self.feed.earliest()
         tokens = _given("startingOffsets", text, "latest, earliest")
-        with self.feed.looking():
+        with self.feed.shared_look():
             for token in tokens:
                 self.feed.lag(token)  # raises now for a damaged token
         return tokens

@@ -359,7 +359,7 @@ class ChangeFeed(SplitReader):
             "feeds of files can be split, and tables by a cursor column"
         )
 
-    def looking(self) -> AbstractContextManager[None]:
+    def shared_look(self) -> AbstractContextManager[None]:
         """A context in which calls of `latest`, `before` and `lag`, one for each partition, may share one look at the
         source. The default shares nothing.
         """

@@ -425,7 +425,7 @@ class KafkaFeed(ChangeFeed):
         return self._reader.reading()
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
+    def shared_look(self) -> Iterator[None]:
         self._look = _Look(self._reader.options)
         try:
             yield
