@@ -1,5 +1,6 @@
 """A table gets the same columns, rows and report in a group as alone, whatever its target is."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,7 +155,8 @@ def _state(server: PostgresServer, schema: str, report: ReplicationReport) -> di
                 f"WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped"
             )
             rows = server.psql(f"SELECT string_agg(x::text, ';' ORDER BY x::text) FROM {table} x")
-        why = (each.why or "").replace(schema, "S").split("\\n")[0]  # line ends are escaped
+        # PostgreSQL says where a row stood when it was refused: the staging of a copy has another name each time.
+        why = re.sub(r"\. CONTEXT: .*? column \w+", "", (each.why or "").replace(schema, "S"))
         found[name] = (
             each.state,
             each.rows,
