@@ -141,7 +141,7 @@ def test_lines_and_json_of_the_command_line(capsys: pytest.CaptureFixture[str]) 
 
 _AS_IT_IS = {"json_line", "one_line_json", "plain_view", "json_schema", "closing_table"}
 """They give JSON in one line of printable characters, or a text that has nothing from outside."""
-_IN_ONE_LINE = {"one_line", "cell", "short", "len", "_dirty", "_command"}
+_IN_ONE_LINE = {"one_line", "cell", "short", "len", "many", "_dirty", "_command"}
 _OURS = {
     "__version__",
     "page.link",  # with a token of ours

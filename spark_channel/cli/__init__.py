@@ -89,6 +89,6 @@ def _as_typed(text: str, words: Sequence[str]) -> str:
 def _end(why: object, code: int) -> None:
     from spark_channel.plain_text import one_line
 
-    said = one_line(_as_typed(str(why), sys.argv[1:]))
-    print(f"spark-channel: {said}", file=sys.stderr)  # noqa: T201 - the command line talks
+    text = _as_typed(str(why), sys.argv[1:])
+    print(f"spark-channel: {one_line(text)}", file=sys.stderr)  # noqa: T201 - the command line talks
     sys.exit(code)
