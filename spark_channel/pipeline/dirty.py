@@ -64,8 +64,13 @@ _OF_A_KIND = 3
 """Samples with reasons of one kind."""
 _KINDS = 100
 """Kinds of reasons that a task counts; rows refused for yet another are only in the sum."""
-_LINE_END = re.compile(r"\\n|\n")
-_VALUE = re.compile(r"""((?:: |entry |value |holds |got )(['"])).*?\2""")
+_SAYS = re.compile(r"\A[^'\"]*? says: ")
+_LINE_END = re.compile(r"\\n|\n|\.? (?:DETAIL|HINT|CONTEXT): ")
+_VALUE = re.compile(
+    r"""((?:: |entry |value |holds |got )(['"])).*?(?:\2(?![\w'"])|\Z)"""  # MySQL doubles no quote: 'it's'
+)
+_NUMBER = re.compile(r"(?<!\w)(?<!\w\()-?\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
+"""Neither in a name, as `line1`, nor of a type, as `varchar(3)`."""
 _LONGEST_SAMPLE = 2_000
 _KEPT_BACK = 1_000
 _TOLD = 10
@@ -284,12 +289,14 @@ class DirtyLog:
 def first_words(reason: str) -> str:
     """The first line of what a target says, without the target's name."""
     line = _LINE_END.split(reason, maxsplit=1)[0]
-    return line.partition(" says: ")[2] or line
+    return _SAYS.sub("", line) or line
 
 
 def kind_of(words: str) -> str:
     """What the target says, without the row's values: rows that are refused for one cause have one kind."""
-    return re.sub(r"\d+", "0", _VALUE.sub(r"\1\2", words))
+    if "CHECK constraint failed" in words:  # SQLite's: the condition, without a value
+        return words
+    return _NUMBER.sub("0", _VALUE.sub(r"\1\2", words))
 
 
 def merged_reasons(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -254,13 +254,14 @@ def combined_report(job: str, targets: Sequence[TransferReport]) -> TransferRepo
     """
     arrived = [each for each in targets if each.phase == "done"] or targets
     least = min(arrived, key=lambda each: each.rows)
+    reasons = added(each.dirty_reasons for each in targets)
     return replace(
         least,
         job=job,
         target=", ".join(each.target for each in targets),
         where=", ".join(each.where for each in arrived if each.where),
         rows_dirty=sum(each.rows_dirty for each in targets),
-        dirty_reasons=added(each.dirty_reasons for each in targets),
+        dirty_reasons=dict(sorted(reasons.items(), key=lambda each: -each[1])),
         seconds=max(each.seconds for each in targets),
         targets=tuple(targets),
         traces=tuple(_with_all(trace, targets) for trace in least.traces),

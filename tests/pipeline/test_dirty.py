@@ -151,28 +151,39 @@ def test_what_a_task_refused_is_in_its_receipt() -> None:
 
 
 def test_reasons_are_counted_by_kind_and_samples_show_each_kind() -> None:
+    """On SQLite, PostgreSQL and MySQL: tests/connectors/sql/test_refused_reasons.py."""
     log = DirtyLog(DirtyBudget(DirtyLimit(None)), 0, 0)
     for number in range(500):
-        one = batch(number, 1)
-        log.refuse(
-            one, f"db:1/shop: Other says: duplicate key\\nDETAIL:  Key (id)=({number}) exists"
-        )
-        log.refuse(one, f"Duplicate entry 'a-{number}b' for key 'PRIMARY'")
-    log.refuse(batch(7, 1), "column 'n': 'seven' cannot be stored")
+        log.refuse(batch(number, 1), f"Duplicate entry 'a-{number}b' for key 'PRIMARY'")
+    log.refuse(batch(7, 1), "column 'n': 'he says: seven' cannot be stored")
     part = log.finish()
     assert part.reasons == {
-        "duplicate key": 500,
         "Duplicate entry 'a-0b' for key 'PRIMARY'": 500,
-        "column 'n': 'seven' cannot be stored": 1,
+        "column 'n': 'he says: seven' cannot be stored": 1,
     }
-    assert len(part.samples) == 7
+    assert len(part.samples) == 4
     more = {"Duplicate entry 'z-9' for key 'PRIMARY'": 1, "Duplicate entry 'z' for key 'name'": 3}
     assert merged_reasons([part.reasons, more]) == {
         "Duplicate entry 'a-0b' for key 'PRIMARY'": 501,
-        "duplicate key": 500,
         "Duplicate entry 'z' for key 'name'": 3,
-        "column 'n': 'seven' cannot be stored": 1,
+        "column 'n': 'he says: seven' cannot be stored": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_one_kind"),
+    [
+        ("Duplicate entry 'it's' for key 'k'", "Duplicate entry 'is' for key 'k'", True),
+        ("Duplicate entry 'a'' for key 'k'", "Duplicate entry '' for key 'k'", True),
+        ("value -1.5e3 is too low at row 7", "value 12 is too low at row 30", True),
+        ('invalid: "' + "a" * 2_000, 'invalid: "' + "b" * 2_000, True),
+        ("NOT NULL constraint failed: t.line1", "NOT NULL constraint failed: t.line2", False),
+        ("too long for varchar(2)", "too long for varchar(30)", False),
+        ("CHECK constraint failed: n > 0", "CHECK constraint failed: n > 10", False),
+    ],
+)
+def test_a_kind_is_without_values_and_with_names(one: str, other: str, is_one_kind: bool) -> None:
+    assert merged_reasons([{one: 5, other: 3}]) == ({one: 8} if is_one_kind else {one: 5, other: 3})
 
 
 def test_kinds_of_reasons_are_bounded() -> None:

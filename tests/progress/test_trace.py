@@ -130,7 +130,10 @@ def test_of_several_targets_the_phases_and_dropped_rows_are_those_of_all() -> No
             rows_written=3,
         )
     )
+    first = replace(first, rows_dirty=3, dirty_reasons={"a": 1, "b": 2})
+    second = replace(second, rows_dirty=5, dirty_reasons={"b": 2, "z": 3})
     whole = combined_report("j", [first, second])
+    assert list(whole.dirty_reasons.items()) == [("b", 4), ("z", 3), ("a", 1)]
     assert (whole.rows, whole.rows_dropped) == (3, {"own": 1, "shared": 5})
     (trace,) = whole.traces
     phases = {"connect": 0.5, "read": 2.0, "wait": 0.0, "write": 5.0}
