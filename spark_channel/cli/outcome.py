@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import typer
 
@@ -254,6 +254,7 @@ def _bytes(number: int) -> str:
 
 
 _BAD_INPUT = 2
+_T = TypeVar("_T")
 
 
 def show_report(file: Path, picture: Path | None) -> None:
@@ -289,24 +290,40 @@ def _told(text: str) -> Iterator[tuple[str, TransferReport | None]]:
         report = TransferReport.from_json(text)
         yield str(report), report
         return
-    for job in found.get("jobs", []):
-        reports = [TransferReport.from_json(json.dumps(each)) for each in job["transfers"]]
-        if len(found["jobs"]) > 1:
-            yield f"{job['file']}: {job['state']}", None
+    jobs, tables = (
+        _field(found, name, list) if name in found else [] for name in ("jobs", "tables")
+    )
+    if not jobs and not tables:
+        raise ValueError("it names no job and no table")
+    for job in jobs:
+        reports = [_transfer(each) for each in _field(job, "transfers", list)]
+        file, state = _field(job, "file", str), _field(job, "state", str)
+        if len(jobs) > 1:
+            yield f"{file}: {state}", None
         yield from ((str(report), report) for report in reports)
-        if job["state"] != "done" and not any(each.phase == Phase.FAILED for each in reports):
-            yield (
-                f"{job['file']}: {job['state']}, exit code {job['exit_code']}: {job['error']}",
-                None,
-            )
-    for table in found.get("tables", []):
-        if "stream" not in table:
+        if state != "done" and not any(each.phase == Phase.FAILED for each in reports):
+            code, error = _field(job, "exit_code", int), _field(job, "error", str)
+            yield f"{file}: {state}, exit code {code}: {error}", None
+    for table in tables:
+        if isinstance(table, dict) and "stream" not in table and "outcome" in table:
             raise ValueError("it is of verify, which prints its own")
-        why = f": {table['why']}" if table["why"] else ""
-        yield f"{table['stream']}: {table['state']}, {many(table['rows'], 'row')}{why}", None
-        if table["transfer"]:
-            report = TransferReport.from_json(json.dumps(table["transfer"]))
+        stream, state, why = (_field(table, name, str) for name in ("stream", "state", "why"))
+        rows = many(_field(table, "rows", int), "row")
+        yield f"{stream}: {state}, {rows}{f': {why}' if why else ''}", None
+        if table.get("transfer"):
+            report = _transfer(table["transfer"])
             yield str(report), report
+
+
+def _field(plain: object, name: str, kind: type[_T]) -> _T:
+    value = plain.get(name) if isinstance(plain, dict) else None
+    if not isinstance(value, kind):
+        raise ValueError(f"field {name!r} is missing, or of another kind than {kind.__name__}")
+    return value
+
+
+def _transfer(plain: object) -> TransferReport:
+    return TransferReport.from_json(json.dumps(plain))
 
 
 def _refuse(why: str) -> NoReturn:

@@ -31,6 +31,7 @@ from spark_channel.service import advert_remover
 from spark_channel.service.protocol import ServiceAddress
 
 __all__ = [
+    "LARGEST_FILE",
     "ServiceDirectory",
     "ServiceRecord",
     "advert_name",
@@ -74,7 +75,7 @@ def bare_environment() -> dict[str, str]:
     }
 
 
-_LARGEST_FILE = 64 << 10
+LARGEST_FILE = 64 << 10
 _LOCK_SECONDS = 5.0
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -264,7 +265,7 @@ class ServiceDirectory:
     def plain(self, name: str) -> Any:
         """What `change` has written to file `name`; None = nothing that can be trusted."""
         with self._opened() as directory:
-            return read_private(directory, name, _LARGEST_FILE)
+            return read_private(directory, name, LARGEST_FILE)
 
     def change(self, name: str, change: Callable[[Any], object]) -> None:
         """Replace the JSON in file `name`, which is no advert, by what `change` makes of it, under the lock.
@@ -273,7 +274,7 @@ class ServiceDirectory:
             OSError, ServiceUnavailableError: the directory cannot be written to.
         """
         with self._locked() as directory:
-            made = change(read_private(directory, name, _LARGEST_FILE))
+            made = change(read_private(directory, name, LARGEST_FILE))
             write_private(directory, name, f".driver-{name}.{secrets.token_hex(8)}", made)
 
     def hold(self, name: str) -> int | None:
@@ -358,7 +359,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _read(directory: int, name: str) -> ServiceRecord | None:
-    plain = read_private(directory, name, _LARGEST_FILE)
+    plain = read_private(directory, name, LARGEST_FILE)
     try:
         return None if plain is None else ServiceRecord.from_json(plain)
     except ValueError:

@@ -1,12 +1,13 @@
 """The last jobs of programs that have ended, for the page: a bounded list beside the adverts of services."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_channel.clock import utc_now
 from spark_channel.errors import ServiceUnavailableError
 from spark_channel.plain_text import log_of
-from spark_channel.service.discovery import ServiceDirectory
+from spark_channel.service.discovery import LARGEST_FILE, ServiceDirectory
 
 __all__ = ["KEPT_SECONDS", "MOST_KEPT", "ended_jobs", "keep_ended"]
 
@@ -14,7 +15,6 @@ _log = log_of(__name__)
 
 KEPT_SECONDS = 900
 MOST_KEPT = 40
-"""The file that has them is read up to 64 KiB."""
 _FILE = "ended-jobs"
 
 
@@ -25,12 +25,23 @@ def keep_ended(jobs: Sequence[Mapping[str, Any]]) -> None:
     now = utc_now().timestamp()
 
     def with_these(before: object) -> object:
-        return [*_recent(before, now), *([now, each] for each in jobs)][-MOST_KEPT:]
+        return _last([*_recent(before, now), *([now, each] for each in jobs)])
 
     try:
         ServiceDirectory().change(_FILE, with_these)
     except (OSError, ServiceUnavailableError) as error:
         _log.debug("the page will not show the jobs that have ended: %s", error)
+
+
+def _last(kept: Sequence[Any]) -> list[Any]:
+    """The newest of them, as many as a file can hold that is read whole."""
+    room, fitting = LARGEST_FILE, list[Any]()
+    for each in reversed(kept[-MOST_KEPT:]):
+        room -= len(json.dumps(each)) + len(", ")
+        if room < 0:
+            break
+        fitting.append(each)
+    return fitting[::-1]
 
 
 def ended_jobs(directory: ServiceDirectory) -> list[dict[str, Any]]:

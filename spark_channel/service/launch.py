@@ -376,9 +376,16 @@ class LimitControl:
         """The limit whose name or job id is `start`, or the only one that begins so; None: the only one that runs.
 
         Raises:
-            OptionError: there is none, or several; names those that run.
+            OptionError: there is none, or several; names those that run. Or `start` is empty, as an unset variable is.
         """
         entries = self.all()
+        if start == "":
+            names = ", ".join(entry.name for entry in entries) or "none"
+            raise OptionError(
+                f"the name of the limit is empty: name one of those that run ({names}), or omit it where only one runs",
+                option="name",
+                got=start,
+            )
         likely = _called(start, entries) or [
             entry
             for entry in entries

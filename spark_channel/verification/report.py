@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError
 from spark_channel.plain_text import one_line, shortened
-from spark_channel.progress.report import grouped, plain_end
+from spark_channel.progress.report import grouped, many, plain_end
 
 __all__ = [
     "Difference",
@@ -356,7 +356,7 @@ class TablesReport:
         )
         if repaired:  # the first count is of the equal ones
             totals[0] += f", {repaired} of them after a repair"
-        return "\n".join([*parts, f"{len(self.tables)} tables: {', '.join(totals)}"])
+        return "\n".join([*parts, f"{many(len(self.tables), 'table')}: {', '.join(totals)}"])
 
 
 _WRITTEN = ("upserted", "deleted")

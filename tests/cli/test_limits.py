@@ -104,6 +104,16 @@ def test_a_limit_is_named_by_its_beginning_or_by_being_the_only_one(orders: Shar
         assert "limit orders: unlimited rows/s, 64M" in command("show", "orders"), "its whole name"
 
 
+@pytest.mark.parametrize("arguments", [("set", "", "--rows-per-second", "1k"), ("pause", "")])
+def test_an_empty_name_is_not_the_only_limit(
+    orders: SharedLimit, arguments: tuple[str, ...]
+) -> None:
+    """As of a shell's variable that is not set."""
+    with pytest.raises(OptionError, match=r"name of the limit is empty: .*\(orders-db\)"):
+        command(*arguments)
+    assert "50k rows/s, unlimited bytes/s, open" in command("show")
+
+
 def test_a_limit_is_lifted(orders: SharedLimit) -> None:
     lifted = command("set", "orders-db", "--rows-per-second", "unlimited")
     assert "unlimited rows/s, unlimited bytes/s" in lifted

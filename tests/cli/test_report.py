@@ -84,6 +84,15 @@ def test_the_report_of_several_jobs_and_of_tables_names_each(tmp_path: Path) -> 
         ("[]", "no report"),
         ('{"x": 1}', "no report"),
         ('{"tables": [{"name": "t", "outcome": "equal"}]}', "it is of verify"),
+        ('{"jobs": []}', "names no job and no table"),
+        ('{"tables": []}', "names no job and no table"),
+        ('{"jobs": 7}', "field 'jobs' is missing, or of another kind than list"),
+        ('{"jobs": [7]}', "field 'transfers' is missing"),
+        ('{"jobs": [{"file": "a", "transfers": []}]}', "field 'state' is missing"),
+        ('{"jobs": [{"file": "a", "state": "failed", "transfers": []}]}', "field 'exit_code'"),
+        ('{"jobs": [{"file": "a", "state": "done", "transfers": [{}]}]}', "a report has"),
+        ('{"tables": [{"stream": "s.a", "state": "done", "rows": 1}]}', "field 'why' is missing"),
+        ('{"tables": [{"stream": "s", "state": "done", "why": "", "rows": "1"}]}', "field 'rows'"),
     ],
 )
 def test_what_is_no_report_is_bad_input(tmp_path: Path, content: str | None, says: str) -> None:

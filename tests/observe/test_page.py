@@ -693,6 +693,11 @@ def test_jobs_of_programs_that_have_ended_stay_for_a_while(
     keep_ended([{"job": str(number)} for number in range(MOST_KEPT)])
     kept = ended_jobs(ServiceDirectory())
     assert [each["job"] for each in kept] == [str(number) for number in range(MOST_KEPT)]
+    for run in range(6):
+        keep_ended([{"job": f"{run}-{number}", "error": "\xe9" * 1_000} for number in range(8)])
+    names = [each["job"] for each in ended_jobs(ServiceDirectory())]
+    assert names == [f"{run}-{number}" for run in range(6) for number in range(8)][-len(names) :]
+    assert len(names) == 10, "what 64 KiB of JSON hold of the newest"
     monkeypatch.setattr(kept_jobs, "KEPT_SECONDS", -1)
     assert ended_jobs(ServiceDirectory()) == []
 

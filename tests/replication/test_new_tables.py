@@ -164,7 +164,7 @@ def test_a_table_that_a_run_made_is_verified_and_repaired_without_a_hint(
     assert (
         "3 rows are equal after the repair, by shop, id: 2 upserted, 0 deleted" in repaired.output
     )
-    assert "1 tables: 1 equal, 1 of them after a repair" in repaired.output
+    assert "1 table: 1 equal, 1 of them after a repair" in repaired.output
     again = typed("verify", str(file), "--repair").output
     assert "3 rows are equal, by shop, id" in again
     assert "after a repair" not in again

@@ -117,7 +117,7 @@ def test_a_table_that_cannot_be_repaired_is_compared_and_says_why(
         "Name columns that identify each row with '--key' (for a table of a replication file"
         in said
     )
-    assert "1 tables: 1 different" in said
+    assert " 1 table: 1 different" in said
 
 
 def test_a_masked_table_is_repaired_with_masked_values(file: Path, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ _LACKS = """
 SELECT quote_ident(current_user), a.n::int,
   CASE a.name WHEN '' THEN 'SCHEMA ' ELSE '' END || quote_ident(a.schema)
     || CASE a.name WHEN '' THEN '' ELSE '.' || quote_ident(a.name) END
-FROM (VALUES {rights}) AS a (n, schema, name, word)
+FROM (VALUES {rights}) AS a (n, schema, name, word, whole)
 JOIN pg_catalog.pg_namespace s ON s.nspname = a.schema
 LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = s.oid AND c.relname = a.name
 WHERE CASE
@@ -156,7 +156,7 @@ WHERE CASE
   WHEN c.oid IS NULL THEN false
   WHEN a.word = 'OWNER' THEN NOT pg_has_role(c.relowner, 'USAGE')
   WHEN a.word IN ('SELECT', 'INSERT', 'UPDATE')
-    THEN NOT (has_table_privilege(c.oid, a.word) OR has_any_column_privilege(c.oid, a.word))
+    THEN NOT (has_table_privilege(c.oid, a.word) OR NOT a.whole AND has_any_column_privilege(c.oid, a.word))
   ELSE NOT has_table_privilege(c.oid, a.word) END
 """
 _NAMES = """
@@ -168,11 +168,11 @@ ORDER BY 1 LIMIT 21
 
 
 def lacking(session: PgSession, rights: Sequence[Right]) -> MissingRights:
-    """What the session's role lacks; a right on some columns of a table counts as one on the table."""
+    """What the session's role lacks; a right on some columns counts as one on the table, but for `whole`."""
     if not rights:
         return MissingRights("", {})
     asked = (
-        f"({number}, {', '.join(f'{literal_sql(each)}::text' for each in right)})"
+        f"({number}, {', '.join(f'{literal_sql(each)}::text' for each in right[:3])}, {right.whole})"
         for number, right in enumerate(rights)
     )
     found = session.rows(_LACKS.format(rights=", ".join(asked)))

@@ -10,11 +10,15 @@ OWNER = "OWNER"
 
 
 class Right(NamedTuple):
-    """What a statement asks for: `word` on a table, or on a schema where `name` is empty."""
+    """What a statement asks for: `word` on a table, or on a schema where `name` is empty.
+
+    `whole`: on the table itself, so that a right on some of its columns is not enough.
+    """
 
     schema: str
     name: str
     word: str
+    whole: bool = False
 
 
 class MissingRights(NamedTuple):

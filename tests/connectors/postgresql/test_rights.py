@@ -76,3 +76,13 @@ def test_a_read_names_the_grants_that_it_lacks(pg: Pg, role: str, has_usage: boo
     denied = pg.reader(f"{pg.schema}.t", user=role, password="x")
     with pytest.raises(SourceError, match=lacks), denied.reading() as read:
         list(read(split))
+
+
+def test_a_right_on_some_columns_is_not_enough_for_the_others(pg: Pg, role: str) -> None:
+    pg.psql(
+        "CREATE TABLE t (id bigint PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a');"
+        f"GRANT SELECT (id) ON t TO {role}"
+    )
+    source = pg.options(dbtable="t", user=role, password="x")
+    with pytest.raises(SourceError, match=rf"run GRANT SELECT ON {pg.schema}\.t TO {role}$"):
+        spark_channel.transfer(None, source, pg.options(dbtable="copied"))

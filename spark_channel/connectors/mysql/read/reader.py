@@ -298,10 +298,12 @@ class MysqlReader(SqlReader):
             if code_of(error) not in _DENIED:
                 raise
             if self.options.columns is None:
+                user, _, host = str(session.rows("SELECT CURRENT_USER()")[0][0]).rpartition("@")
                 raise SourceError(
                     f"this login may read only the columns {', '.join(source.names)} of {source.label} in "
-                    f"{session.place}, and the server hides the others: GRANT SELECT ON "
-                    f"{quoted(table.schema)}.{quoted(table.name)} to it, or choose columns with option 'columns'"
+                    f"{session.place}, and the server hides the others: run GRANT SELECT ON "
+                    f"{quoted(table.schema)}.{quoted(table.name)} TO {quoted(user)}@{quoted(host)}, or choose columns "
+                    "with option 'columns'"
                 ) from error
             blind = replace(table, unique=(), primary=(), loose=(), keys=(), indexes=())
             return replace(source, table=blind)

@@ -20,15 +20,17 @@ _NO_DATABASE = re.compile(
 
 
 def lacking_to_read(
-    reader: "SqlReader", tables: Iterable[tuple[str, str]]
+    reader: "SqlReader", tables: Iterable[tuple[str, str]], *, whole: bool = False
 ) -> dict[tuple[str, str], str]:
     """The tables, by schema and name, that the login may not read, each with what to do; in one query.
+
+    `whole`: a right on some columns of a table is not enough.
 
     Raises:
         SourceError: the database does not answer.
     """
     asked = {
-        (schema, name): [Right(schema, "", "USAGE"), Right(schema, name, "SELECT")]
+        (schema, name): [Right(schema, "", "USAGE"), Right(schema, name, "SELECT", whole)]
         for schema, name in tables
     }
     if not asked or not reader.dialect.of_new_tables:
@@ -62,4 +64,4 @@ def _statement(reader: "SqlReader", text: str, table: tuple[str, str]) -> str:
         place = f"`{schema or refused['name']}`.`{name}`"
         right = Right(schema, name, "SELECT")
         return advice(MissingRights(refused["user"], {right: place}), [right], "source")
-    return lacking_to_read(reader, [table]).get(table, "") if schema else ""
+    return lacking_to_read(reader, [table], whole=True).get(table, "") if schema else ""
