@@ -46,6 +46,7 @@ from spark_channel.replication.tables import (
     target_schema,
 )
 from spark_channel.replication.tunnels import (
+    check_publication,
     log_options,
     options_of,
     store_of,
@@ -632,7 +633,7 @@ def check_replication(path: Path) -> tuple[list[str], list[str]]:
     modes = {each.mode for each in (found.defaults, *found.streams.values())}
     if "full_then_changes" in modes and not faults and not needs:
         try:
-            log_options(found)
+            check_publication(found)
         except OptionError as error:
             faults.append(f"{path}: {error}")
     return faults, needs

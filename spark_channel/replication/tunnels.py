@@ -24,6 +24,7 @@ __all__ = [
     "PARKED",
     "begin_again",
     "changes_of_channel",
+    "check_publication",
     "done_of",
     "known_tables",
     "log_options",
@@ -125,6 +126,22 @@ def options_of(replication: Replication, copies: Collection[TableCopy]) -> dict[
     }
 
 
+def check_publication(replication: Replication, tables: Sequence[str] = ()) -> None:
+    """Check that the file names a publication if the source's log has one.
+
+    Raises:
+        OptionError: it does not.
+    """
+    names = connector_of(replication.source, "reader").options_class("reader").names()
+    given = {key.lower() for key in replication.source.options()}
+    if "publication" in names and "publication" not in given:
+        raise OptionError(
+            "source: full_then_changes needs publication, the name of a publication that has the tables: "
+            f"CREATE PUBLICATION shop FOR TABLE {', '.join(tables) or 'shop.orders, shop.items'}",
+            option="publication",
+        )
+
+
 def log_options(replication: Replication, tables: Sequence[str] = ()) -> dict[str, Any]:
     """Options that name the source's log, as far as the file does not.
 
@@ -137,12 +154,7 @@ def log_options(replication: Replication, tables: Sequence[str] = ()) -> dict[st
     hides = {"hideValues": "true"} if any(masks) else {}
     if "binlog" in connector.options_class("reader").names():
         return {"binlog": "true", **hides}
-    if "publication" not in given:
-        raise OptionError(
-            "source: full_then_changes needs publication, the name of a publication that has the tables: "
-            f"CREATE PUBLICATION shop FOR TABLE {', '.join(tables) or 'shop.orders, shop.items'}",
-            option="publication",
-        )
+    check_publication(replication, tables)
     slot = {} if "slot" in given else {"slot": tunnel_name(replication).replace("-", "_")}
     return {**slot, **hides}
 
