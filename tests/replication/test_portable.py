@@ -246,3 +246,24 @@ def test_both_systems_fill_and_refuse_the_same(ends: Ends, source: str, target: 
             assert [each[1] for each in seen] == [each[2] for each in seen], (name, seen)
     checks = [each for each in report.left_out if each.startswith("check ")]
     assert len(checks) == len(not_carried(source, target)), checks
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("target", ["mysql", "duckdb"])
+def test_constants_of_more_than_28_digits_are_exact(ends: Ends, target: str) -> None:
+    """So many the usual arithmetic of decimals rounds to."""
+    if ends.is_mysql and target != "mysql":
+        pytest.skip("MariaDB's run has this system")
+    one, other = ends.end("postgresql"), ends.end(target)
+    far = "-12345678901234567890123456789012345678"
+    one.run(
+        f"CREATE TABLE probe (id int PRIMARY KEY, a numeric(38,28) DEFAULT 1 CHECK (a < 5), "
+        f"b numeric(38,0) DEFAULT {far}, c double precision DEFAULT -1.5)"
+    )
+    wanted = {**other.login, "dbtable": "probe", "createTable": "full"}
+    report = spark_channel.transfer(None, {**one.login, "dbtable": "probe"}, wanted)
+    assert report.left_out == ()
+    other.run("INSERT INTO probe (id) VALUES (1)")
+    ((a, b, c),) = other.run("SELECT a, b, c FROM probe")
+    assert (Decimal(a), Decimal(b), Decimal(c)) == (1, Decimal(far), Decimal("-1.5"))
+    assert other.refuses("INSERT INTO probe (id, a) VALUES (2, 5)")

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -42,6 +42,8 @@ _NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _DAY = re.compile(r"[1-9]\d{3}-\d\d-\d\d")
 _MOMENT = re.compile(r"[1-9]\d{3}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?")
 _CHECK = re.compile(r"(?:CHECK\s*)?(\(.*\))", re.DOTALL)
+_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+"""Rounds nothing: the usual context has 28 digits, and a column up to 76."""
 _DIGITS = 15
 """So many a double gives back."""
 _OPERATORS = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
@@ -177,10 +179,13 @@ class Portable:
                 (-(1 << bits) if signed else 0) <= number < 1 << bits
             )
         if kind == "decimal":
-            whole = abs(number) < Decimal(10) ** (held.precision - held.scale)
-            return bool(whole and number == round(number, held.scale))
-        is_short = len(number.normalize().as_tuple().digits) <= _DIGITS
-        if not is_short or not Decimal("1e-30") <= abs(number or Decimal(1)) <= Decimal("1e30"):
+            if number.copy_abs() >= Decimal(10) ** (held.precision - held.scale):
+                return False
+            smallest = number.scaleb(held.scale, _EXACT)
+            return bool(smallest == smallest.to_integral_value())
+        is_short = len(number.normalize(_EXACT).as_tuple().digits) <= _DIGITS
+        size = (number or Decimal(1)).copy_abs()
+        if not is_short or not Decimal("1e-30") <= size <= Decimal("1e30"):
             return False
         return kind == "double" or Decimal(_single(float(number))) == number
 
@@ -416,7 +421,7 @@ def _number(node: Node) -> Decimal | None:
     node = _bare(node)
     if isinstance(node, exp.Neg):
         found = _number(node.this)
-        return None if found is None else -found
+        return None if found is None else _EXACT.minus(found)
     if isinstance(node, exp.Cast):
         found, family = _number(node.this), _family(node)
         is_whole = found is not None and found == found.to_integral_value()
