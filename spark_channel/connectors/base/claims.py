@@ -311,6 +311,13 @@ def forget(current: Claim) -> Claim:
     return replace(current, owner="", epoch=current.epoch + 1, state="open", position=_FORGOTTEN)
 
 
+def makes_table(current: Claim) -> Claim:
+    """The claim of a stream whose first run makes the table, before it has rows: if the run is killed then, the stream
+    begins again, and does not meet the table as another's.
+    """
+    return current if current.position is not None else replace(current, position=_FORGOTTEN)
+
+
 def unless_replaced(current: Claim, overwrites: int) -> Claim:
     """The claim; of a stream whose batches follow each other, without its position if the table was overwritten since.
 

@@ -381,6 +381,7 @@ import os, signal, sys
 import spark_channel
 from spark_channel.connectors.mysql.write import small_tables as together
 from spark_channel.connectors.mysql.session import MysqlWriteSession
+from spark_channel.connectors.mysql.write.writer import MysqlWriter
 
 def dies(cls, name, when, after=0):
     original, called = getattr(cls, name), []
@@ -394,6 +395,8 @@ def dies(cls, name, when, after=0):
         return found
     setattr(cls, name, method)
 
+if sys.argv[1] == "alone":
+    dies(MysqlWriter, "make_table", "after")
 publish = together.MysqlTogether.publish
 def first(self, tables):
     dies(*{
@@ -408,6 +411,29 @@ def first(self, tables):
 together.MysqlTogether.publish = first
 spark_channel.replicate(None, sys.argv[2])
 """
+
+
+@pytest.mark.parametrize("point", ["committed", "made", "alone"])
+def test_first_increments_that_are_killed_where_their_tables_are_made_come_with_the_next_run(
+    small: _Small, tmp_path: Path, point: str
+) -> None:
+    file = tmp_path / "small.yml"
+    defaults = {"object": "{table}", "mode": "incremental", "update_key": "id", "late_seconds": 0}
+    streams = {f"{small.source}.t{n}": {} for n in range(1 if point == "alone" else _TABLES)}
+    file.write_text(json.dumps(small.file(parallel=1, defaults=defaults, streams=streams)))
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, point, str(file)],
+        env={**os.environ, "PYTHONPATH": str(Path(spark_channel.__file__).parents[1])},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    # "committed": the claims of the streams, before the tables are made.
+    assert any(each.startswith("t") for each in small.tables()) is (point != "committed")
+    report = spark_channel.replicate(None, str(file))
+    assert [each.why for each in report.parked] == []
+    assert small.rows(range(len(streams))) == {"20\t210"}
 
 
 @pytest.mark.parametrize("point", ["made", "claims", "rows", "published", "before", "committed"])

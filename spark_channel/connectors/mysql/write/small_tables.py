@@ -261,6 +261,12 @@ class MysqlTogether(Together):
         made: list[SmallTable] = []
         try:
             _hold_all(session, tables)
+            first = [
+                each for each in tables if each.is_left and each.follows and not each.plan.there
+            ]
+            if first:
+                with transaction(session, _WRITE.begin):
+                    claims.make_tables(first)
             for table in tables:
                 if table.is_left and not table.plan.there:
                     with alone(table):

@@ -8,6 +8,7 @@ from typing import ClassVar, TypeVar, cast
 
 import pyarrow as pa
 
+from spark_channel.connectors.base.claims import Follows
 from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
@@ -356,6 +357,10 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         target = plan.target
         hold(session, table_lock(target.label))
         session.end_when_silent()
+        is_first = create and plan.held is not None and plan.held.follows == Follows(None)
+        if is_first and self.dialect.find_table(session, target.sql) is None:
+            with self.transaction(session):
+                self.claims(session, plan.place).makes_table(plan.claim)
         made = create and self.make_table(session, target)
         try:
             yield

@@ -243,6 +243,12 @@ class Claims:
         found = self._read(Identity(target, "stream", stream))
         return claims.progress_of(self._without_void(found))
 
+    def makes_table(self, held: HeldClaim) -> None:
+        """See `claims.makes_table`."""
+        found = self._locked(held.identity, self._dialect.update)
+        if found is not None and (found.owner, found.epoch) == (held.owner, held.epoch):
+            self._write(claims.makes_table(found), found)
+
     def forget(self, target: str, stream: str) -> None:
         """Let the stream begin again."""
         identity = Identity(target, "stream", stream)

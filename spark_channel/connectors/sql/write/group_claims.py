@@ -84,6 +84,21 @@ class GroupClaims(Claims):
                 _log.warning("job %s takes the claim of %s over", table.job, identity.target)
         return decided
 
+    def make_tables(self, tables: Sequence[SmallTable]) -> None:
+        """See `claims.makes_table`. Tables that another run has begun to publish get a `why`."""
+        streams = {table: _stream(table) for table in tables}
+        found = self._made(list(streams.values()))
+        written = []
+        for table, identity in streams.items():
+            claim = found[identity]
+            if _state(claim) != table.plan.seen:
+                table.why = TargetError(f"another run publishes {identity.target}")
+                continue
+            written.append(rules.makes_table(claim))
+            table.plan = replace(table.plan, seen=_state(written[-1]))
+        if written:
+            self._insert(written, COLUMNS.split(", ")[1:])
+
     def publish_all(
         self, tables: Sequence[SmallTable], taken: Mapping[SmallTable, ClaimDecision]
     ) -> None:

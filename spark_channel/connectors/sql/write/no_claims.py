@@ -73,6 +73,8 @@ class NoClaims(Claims):
 
     def add_task(self, held: HeldClaim, receipt: Receipt) -> None: ...
 
+    def makes_table(self, held: HeldClaim) -> None: ...
+
     def begin_publish(self, held: HeldClaim) -> bool:
         return True
 
