@@ -289,7 +289,7 @@ class TableRun:
         is_new = table.known is None or table.known.position is None
         if not is_new or (table.is_there and not self._was_there):
             table.why = TargetError("another run has published it")
-        elif set(key) - set(table.key):
+        elif key and set(key) != set(table.key):
             table.why = TargetError("its rows are matched by another key than its primary key")
         table.position, table.condition = planned.stream.position, planned.condition or None
         table.follows = Follows(planned.stream.previous)

@@ -145,6 +145,21 @@ def test_first_increments_are_copied_in_groups_and_later_ones_follow(
     assert small.psql(_STAGED) == "0"
 
 
+def test_a_first_increment_whose_rows_a_part_of_the_primary_key_matches_gets_that_part_as_its_key(
+    small: PostgresServer, joined: list[str]
+) -> None:
+    small.psql("ALTER TABLE small.t1 DROP CONSTRAINT t1_pkey, ADD PRIMARY KEY (id, note)")
+    file = {**_incremental(small, primary_key=["id"]), "parallel": 1}
+    assert spark_channel.replicate(None, file).parked == []
+    assert len(joined) == _TABLES - 1
+    small.psql(
+        "UPDATE small.t1 SET note = 'moved' WHERE id = 20; INSERT INTO small.t1 VALUES (21, 'x')"
+    )
+    assert spark_channel.replicate(None, file).parked == []
+    assert _rows(small, [1]) == {"21|231"}
+    assert small.psql("SELECT note FROM small_dw.t1 WHERE id = 20") == "moved"
+
+
 def test_a_first_increment_that_another_run_has_published_is_not_copied_again(
     small: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
