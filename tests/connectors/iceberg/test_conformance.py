@@ -1,5 +1,8 @@
 """The Iceberg connector keeps the contract that every connector keeps."""
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.iceberg.helpers import (
@@ -23,6 +27,18 @@ from tests.connectors.iceberg.helpers import (
 )
 
 pytestmark = pytest.mark.real_server("pyiceberg", "iceberg")
+
+
+@pytest.fixture(autouse=True)
+def started_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """pyiceberg's pool starts a thread when no other is idle: here all run before the kit counts threads."""
+    threads = 4
+    all_run = threading.Barrier(threads)
+    with ThreadPoolExecutor(threads) as pool:
+        for waiting in [pool.submit(all_run.wait) for _ in range(threads)]:
+            waiting.result()
+        monkeypatch.setattr(ExecutorFactory, "get_or_create", staticmethod(lambda: pool))
+        yield
 
 
 def test_the_reader(tmp_path: Path, catalog: Catalog) -> None:
