@@ -117,7 +117,7 @@ def _nothing(_number: int, _frame: FrameType | None) -> None:
 _heard: list[type[BaseException]] = []
 
 
-class _Terminated(SystemExit):
+class Terminated(SystemExit):
     def __init__(self) -> None:
 
         super().__init__(TERMINATED)
@@ -128,8 +128,8 @@ class _Terminated(SystemExit):
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # again: the end is under way
-    _heard.append(_Terminated)
-    raise _Terminated
+    _heard.append(Terminated)
+    raise Terminated
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
