@@ -267,3 +267,105 @@ def test_constants_of_more_than_28_digits_are_exact(ends: Ends, target: str) -> 
     ((a, b, c),) = other.run("SELECT a, b, c FROM probe")
     assert (Decimal(a), Decimal(b), Decimal(c)) == (1, Decimal(far), Decimal("-1.5"))
     assert other.refuses("INSERT INTO probe (id, a) VALUES (2, 5)")
+
+
+LONG = {
+    "wide": ("decimal(38,18)", "100000000000"),
+    "every": ("decimal(38,18)", "-12345678901234567890.123456789012345678"),
+    "shorter": ("decimal(38,10)", "1.2300000000000000000000000000000000"),
+    "whole": ("decimal(38,0)", "99999999999999999999999999999999999999"),
+    "measure": ("double", "1e9999999"),
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "lacks"),
+    [("duckdb", "sqlite", set()), ("sqlite", "duckdb", {"every", "whole", "measure"})],
+)
+def test_a_number_keeps_more_digits_than_python_s_own_context_has(
+    tmp_path: Path, source: str, target: str, lacks: set[str]
+) -> None:
+    """But for those of which SQLite makes a double."""
+    own = {
+        name: text for name, (_, text) in LONG.items() if source == "sqlite" or name != "measure"
+    }
+    lines = [f"{name} {LONG[name][0]} DEFAULT {text}" for name, text in own.items()]
+    if source == "sqlite":  # which has such numbers as texts
+        lines = [each.replace("decimal", "DECIMAL_TEXT") for each in lines]
+    connect: Any = {"duckdb": duckdb.connect, "sqlite": sqlite3.connect}
+    session = connect[source](str(tmp_path / source))
+    session.execute(f"CREATE TABLE probe (id int NOT NULL PRIMARY KEY, {', '.join(lines)})")
+    names = ["id", *lacks]
+    ones = ", ".join("1" for _ in names)
+    session.execute(f"INSERT INTO probe ({', '.join(names)}) VALUES ({ones})")
+    session.commit()
+    session.close()
+    report = spark_channel.transfer(
+        None,
+        {"url": f"{source}:{tmp_path}/{source}", "dbtable": "probe"},
+        {"url": f"{target}:{tmp_path}/{target}", "dbtable": "probe", "createTable": "full"},
+    )
+    assert {each.partition(":")[0] for each in report.left_out} == {
+        f"default of {name}" for name in lacks
+    }
+    session = connect[target](str(tmp_path / target))
+    session.execute("INSERT INTO probe (id) VALUES (2)")
+    for name in own.keys() - lacks:
+        found = session.execute(f"SELECT {name} FROM probe").fetchall()
+        assert [Decimal(value) for (value,) in found] == [Decimal(own[name])] * 2, name
+    session.close()
+
+
+@pytest.mark.full
+def test_a_check_of_a_column_that_mysql_itself_changes_is_left_out_by_name(
+    ends: Ends, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A numbered one, and one that a foreign key changes: both servers refuse them."""
+    numbered = "MySQL checks no column with AUTO_INCREMENT"
+    made = {
+        "sqlite": "id INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id > 0), n int CHECK (n > 0 OR n = -3)",
+        "postgresql": "id serial PRIMARY KEY CHECK (id > 0), n int CHECK (n > 0 OR n = -3)",
+    }
+    for source, columns in made.items():
+        one, other = ends.end(source), ends.end("mysql")
+        one.run(f"CREATE TABLE probe ({columns})")
+        one.run("INSERT INTO probe (n) VALUES (1)")
+        target = {**other.login, "dbtable": "probe", "createTable": "full"}
+        report = spark_channel.transfer(None, {**one.login, "dbtable": "probe"}, target)
+        checks = [each for each in report.left_out if each.startswith("check ")]
+        assert len(checks) == 1, report.left_out
+        assert checks[0].endswith(f": {numbered}")
+        assert other.refuses("INSERT INTO probe (n) VALUES (0)")
+        other.run("INSERT INTO probe (n) VALUES (-3)")
+        assert other.run("SELECT id, n FROM probe ORDER BY id") == [("1", "1"), ("2", "-3")]
+    one, other = ends.end("postgresql"), ends.end("mysql")
+    one.run(
+        "CREATE TABLE par (id int PRIMARY KEY); INSERT INTO par VALUES (1); "
+        "CREATE TABLE chi (id int PRIMARY KEY, "
+        "f int CONSTRAINT nulled REFERENCES par ON DELETE SET NULL CHECK (f > 0), "
+        "c int CONSTRAINT gone REFERENCES par ON DELETE CASCADE CHECK (c > 0), "
+        "u int CONSTRAINT moved REFERENCES par ON UPDATE CASCADE CHECK (u > 0)); "
+        "INSERT INTO chi VALUES (1, 1, NULL, 1), (2, NULL, 1, NULL)"
+    )
+    schema = one.login["currentSchema"]
+    report = spark_channel.replicate(
+        None,
+        {
+            "source": one.login,
+            "target": other.login,
+            "streams": {f"{schema}.*": {"object": "{table}", "schema": "full"}},
+        },
+    )
+    assert report.exit_code == 0, report
+    said = caplog.text
+    for column, key in (("f", "nulled"), ("u", "moved")):
+        assert (
+            f"check chi_{column}_check: MySQL checks no column that foreign key {key} changes"
+            in said
+        )
+    assert "chi_c_check" not in said
+    shown = str(other.run("SHOW CREATE TABLE chi"))
+    assert all(f"CONSTRAINT `{key}` FOREIGN KEY" in shown for key in ("nulled", "gone", "moved"))
+    assert other.refuses("INSERT INTO chi (id, c) VALUES (3, 0)")
+    other.run("UPDATE chi SET u = NULL, c = NULL; DELETE FROM par")
+    assert other.run("SELECT id, f FROM chi ORDER BY id") == [("1", "NULL"), ("2", "NULL")]

@@ -178,12 +178,14 @@ class Portable:
             return number == number.to_integral_value() and (
                 (-(1 << bits) if signed else 0) <= number < 1 << bits
             )
+        is_short = len(number.normalize(_EXACT).as_tuple().digits) <= _DIGITS
         if kind == "decimal":
-            if number.copy_abs() >= Decimal(10) ** (held.precision - held.scale):
+            # SQLite itself makes a double of a longer one.
+            is_rounded = self.definition.system == "sqlite" and not is_short
+            if is_rounded or number.copy_abs() >= Decimal(10) ** (held.precision - held.scale):
                 return False
             smallest = number.scaleb(held.scale, _EXACT)
             return bool(smallest == smallest.to_integral_value())
-        is_short = len(number.normalize(_EXACT).as_tuple().digits) <= _DIGITS
         size = (number or Decimal(1)).copy_abs()
         if not is_short or not Decimal("1e-30") <= size <= Decimal("1e30"):
             return False

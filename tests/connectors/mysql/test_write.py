@@ -262,6 +262,18 @@ def test_a_partitioned_table_is_read_whole(shop: Shop) -> None:
     assert sorted(shop.read(advice=3)["id"].to_pylist()) == list(range(1, 1001))
 
 
+def test_a_login_that_is_refused_is_tried_once(shop: Shop) -> None:
+    def refused() -> int:
+        return int(shop.rows("SHOW GLOBAL STATUS LIKE 'Aborted_connects'")[0][1])
+
+    before = refused()
+    table = f"{shop.database}.t"
+    with pytest.raises(SourceError, match="the login was refused") as raised:
+        load_reader({**shop.login, "password": "wrong", "dbtable": table})[0].schema()
+    assert raised.value.is_of_input
+    assert refused() == before + 1
+
+
 def test_secrets_are_shown_nowhere(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     place = f"127.0.0.1:{shop.server.port}/{shop.database}"
     secret = "s3cret%20of%2Ftester%3A%25"

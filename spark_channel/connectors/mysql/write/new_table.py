@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_channel.connectors.base.definition import TableDefinition, with_not_null
+from spark_channel.connectors.base.types import exp, sqlglot
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.session import MysqlWriteSession
@@ -25,11 +26,21 @@ from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.write.protocol import WriteTarget
 from spark_channel.errors import TargetError
 
-__all__ = ["AutoIncrement", "Comment", "at_once", "comments_of", "tried", "untried"]
+__all__ = [
+    "AutoIncrement",
+    "Comment",
+    "at_once",
+    "comments_of",
+    "tried",
+    "untried",
+    "without_refused_checks",
+]
 
 _TRIALS = 3
 """Another job may remove the first, which no claim names."""
 _ENGINE = re.compile(r"(?<=\n\) ENGINE=)\w+")
+_CHANGES = re.compile(r"ON UPDATE (?:CASCADE|SET)|ON DELETE SET")
+"""Of a foreign key by which the server changes the key's own columns."""
 
 
 def untried(place: WriteTarget, definition: TableDefinition, rows: pa.Schema) -> NewTable | str:
@@ -110,6 +121,28 @@ def comments_of(
         text = column.comment
         if text is not None and column.name in rows.names and len(text) <= _COLUMN_LETTERS:
             yield Comment(f"comment of {column.name}", (), column.name, literal(text, None))
+
+
+def without_refused_checks(new: NewTable, definition: TableDefinition) -> NewTable:
+    """`new` without the checks that no server takes: of a column that the server itself numbers or changes."""
+    whys = {
+        name: f"MySQL checks no column that {key.label} changes"
+        for key in definition.foreign_keys
+        if _CHANGES.search(key.behind or "")
+        for name in key.columns
+    }
+    for step in new.steps:
+        if isinstance(step, AutoIncrement):
+            whys[step.column] = "MySQL checks no column with AUTO_INCREMENT"
+    checks, left = [], list(new.left_out)
+    for part, condition in new.checks:
+        columns = sqlglot.parse_one(condition, read="mysql").find_all(exp.Column)
+        why = next((whys[each.name] for each in columns if each.name in whys), "")
+        if why:
+            left.append(f"{part.label}: {why}")
+        else:
+            checks.append((part, condition))
+    return replace(new, checks=tuple(checks), left_out=tuple(left))
 
 
 def at_once(target: TargetTable, new: NewTable, options: MysqlWriteOptions) -> TargetTable:

@@ -33,6 +33,7 @@ from spark_channel.connectors.mysql.write.new_table import (
     at_once,
     comments_of,
     tried,
+    without_refused_checks,
 )
 from spark_channel.connectors.mysql.write.publish import (
     COMMITTING_WORDS,
@@ -216,6 +217,9 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
             return new
         what = f"sequence of {column.name}"
         return new.with_carried([AutoIncrement(what, (), column.name, sequence.following)])
+
+    def without_refused(self, new: NewTable, definition: TableDefinition) -> NewTable:
+        return without_refused_checks(new, definition)
 
     def definition_of(self, session: MysqlWriteSession, table: Table) -> TableDefinition:
         assert isinstance(table, MysqlTable)

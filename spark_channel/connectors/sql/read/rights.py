@@ -17,6 +17,8 @@ _NO_DATABASE = re.compile(
     r"Access denied for user (?P<user>'.*?'@'.*?') to database '(?P<name>.*?)'"
 )
 """MySQL and MariaDB end a session that may not use its database before it can ask for its rights."""
+_NO_LOGIN = 1045
+"""MySQL's: the login itself was refused, and would be a second time."""
 
 
 def lacking_to_read(
@@ -44,7 +46,9 @@ def lacking_to_read(
 
 def naming_rights(reader: "SqlReader", error: ChannelError) -> ChannelError:
     """The error; of a login that lacks a right, with the statement that grants it."""
-    if _NO_DATABASE.search(str(error)) is None and not is_of_rights(error.__cause__ or error):
+    cause = error.__cause__ or error
+    is_missing = is_of_rights(cause) and cause.args[:1] != (_NO_LOGIN,)
+    if _NO_DATABASE.search(str(error)) is None and not is_missing:
         return error
     table = reader.asked_table()
     try:

@@ -389,6 +389,7 @@ class SqlWriter(WriteProtocol[S]):
             )
         if self.options.key_columns:  # they are the new table's primary key
             definition = definition.without_primary()
+        whole = definition
         if (
             context.stream is not None
         ):  # its run adds keys to other tables when these have their rows
@@ -399,6 +400,7 @@ class SqlWriter(WriteProtocol[S]):
             lengths = context.text_lengths
             definition, left = with_safe_key(self.dialect, definition, plan.schema, lengths)
         new = self.new_table(session, place, definition, plan.schema, is_full=level == "full")
+        new = self.without_refused(new, whole)
         if is_dropped and place.table is not None and session is not None:
             had, own = self._replaced(session, place, definition)
             left += own
@@ -553,6 +555,10 @@ class SqlWriter(WriteProtocol[S]):
             table=self.dialect.indexed_table(place.name),
             is_typed=self.options.create_table_column_types is not None,
         )
+
+    def without_refused(self, new: NewTable, definition: TableDefinition) -> NewTable:
+        """`new` without the checks that the database refuses for what else `definition` has, which it names."""
+        return new
 
     def free_names(self, session: S | None, schema: str) -> Callable[[str], str]:
         """What gives new indexes in `schema` names that are free."""
