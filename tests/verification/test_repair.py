@@ -181,13 +181,18 @@ def test_a_target_without_the_key_is_refused_before_a_row_is_read(
     source = sqlite(tmp_path / "a.db", [(1, "x", None)])
     keyless = "CREATE TABLE t (id INTEGER, a TEXT, b TEXT)"
     target = sqlite(tmp_path / "b.db", [(1, "z", None)], keyless)
-    monkeypatch.setattr(run_module.Verification, "_run", read)
-    said = rf"{re.escape(str(tmp_path))}/b\.db t cannot be repaired: .*CREATE UNIQUE INDEX t_id ON main.t \(id\)"
-    with pytest.raises(TargetError, match=said) as refused:
-        spark_channel.verify(
-            None, source, target, key=["id"], repair=True, delete=delete, dry_run=dry_run
-        )
+    said = r'/b\.db t cannot be repaired: .*\((CREATE UNIQUE INDEX "t_id" ON "t" \("id"\))\)'
+    repairs: dict[str, Any] = {"key": ["id"], "repair": True, "delete": delete}
+    with monkeypatch.context() as patched:
+        patched.setattr(run_module.Verification, "_run", read)
+        with pytest.raises(TargetError, match=said) as refused:
+            spark_channel.verify(None, source, target, dry_run=dry_run, **repairs)
     assert refused.value.is_of_input
+    found = re.search(said, str(refused.value))
+    assert found is not None
+    with closing(sqlite3.connect(tmp_path / "b.db")) as db:
+        db.execute(found[1])
+    assert spark_channel.verify(None, source, target, confirm=0, **repairs).outcome == "equal"
 
 
 def test_pauses_between_looks_are_named(tmp_path: Path) -> None:

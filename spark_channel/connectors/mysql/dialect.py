@@ -137,6 +137,10 @@ class MysqlTable(Table):
     def held(self) -> Keys:
         return (*self.unique, *self.loose)
 
+    @property
+    def indexed(self) -> frozenset[str]:
+        return frozenset(name for names in (*self.held, *self.indexes) for name in names)
+
 
 class MysqlDialect(Dialect):
     """`zero_dates`: whether `0000-00-00` is read as NULL. `one_is_bit`: whether TINYINT(1) is true and false.

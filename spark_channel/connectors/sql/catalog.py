@@ -68,6 +68,11 @@ class Table:
         """The column sets by which a write can identify rows."""
         return self.unique
 
+    @property
+    def indexed(self) -> frozenset[str]:
+        """The columns of its indexes, as far as they are known."""
+        return frozenset(name for names in self.held for name in names)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
@@ -145,7 +150,7 @@ class TargetTable:
     `declared` are its columns and types as they are (or will be, with `create`); a publish that finds others refuses.
     `key` are `keyColumns` as the table spells them. `operation` is the column that says what a row of a change feed
     does (`writeMode=apply`). `only` precedes the name where tables that inherit from it are not meant. `steps` complete
-    the table's definition where the write makes it.
+    the table's definition where the write makes it. `indexed` are the columns of its keys and other indexes.
     """
 
     schema: str
@@ -159,6 +164,7 @@ class TargetTable:
     operation: str | None = None
     only: str = ""
     steps: tuple[DefinitionStep, ...] = ()
+    indexed: frozenset[str] = frozenset()
 
     @property
     def source(self) -> statements.Source:

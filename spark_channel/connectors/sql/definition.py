@@ -21,6 +21,7 @@ __all__ = [
     "DEFINING",
     "Lack",
     "NewTable",
+    "create_index",
     "free_names",
     "is_build",
     "lacking",
@@ -181,7 +182,7 @@ def plain_new_table(
         name = name_of(_beside_tables(definition, constraint.name))
         if name != constraint.name:
             renamed.append(f"{constraint.label} is {name}")
-        statement = _index(dialect, constraint, name, table, constraint.columns)
+        statement = create_index(dialect, constraint, name, table, constraint.columns)
         steps.append(DefinitionStep(constraint.label, (statement,)))
     defaults: dict[str, str] = {}
     whys: dict[str, str] = {}
@@ -230,7 +231,7 @@ def _beside_tables(definition: TableDefinition, name: str) -> str:
     return f"{definition.name}_{name}" if is_own else name
 
 
-def _index(
+def create_index(
     dialect: WriteDialect,
     constraint: ConstraintDefinition,
     name: str,
@@ -345,7 +346,7 @@ def lacking(
                 continue
             # Its own text has what no other system has: a collation, storage parameters.
             made = stated(constraint, columns) if constraint.kind == "index" else ""
-            made = made or _index(dialect, constraint, name_of(constraint.name), on, columns)
+            made = made or create_index(dialect, constraint, name_of(constraint.name), on, columns)
             said.append(Lack(dialect.beside_writers(made), is_build=True))
         elif source.system == target.system and constraint.text and constraint.text not in texts:
             made = dialect.stated(constraint, name_of(constraint.name), table, on)

@@ -539,6 +539,10 @@ class WriteDialect(Dialect):
         """Why a new column for `field` has no index; "" = it may have one."""
         return ""
 
+    def not_unique(self, column: Column) -> str:
+        """Why a table that is there may get no unique index of a column; "" = it may."""
+        return ""
+
     def not_keyed(self, field: pa.Field, length: str | None) -> str:
         """Why a primary key of a column for `field` might refuse rows of its source; "" = it takes them all.
 

@@ -262,6 +262,40 @@ def test_a_partitioned_table_is_read_whole(shop: Shop) -> None:
     assert sorted(shop.read(advice=3)["id"].to_pylist()) == list(range(1, 1001))
 
 
+def test_a_unique_index_of_a_text_is_said_to_need_a_length_on_mysql(shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (id BIGINT, name TEXT NOT NULL)")
+    with pytest.raises(TargetError, match="MySQL only of a type with a length") as raised:
+        shop.write(ROWS, writeMode="upsert", keyColumns="name")
+    statement = str(raised.value).partition("create a unique index (")[2].partition("))")[0] + ")"
+    if "MariaDB" not in shop.sql("SELECT VERSION()"):
+        with pytest.raises(RuntimeError, match="1170"):
+            shop.sql(statement)
+        shop.sql("ALTER TABLE t MODIFY COLUMN name varchar(255) NOT NULL")
+    shop.sql(statement)
+    shop.write(ROWS, writeMode="upsert", keyColumns="name")
+    shop.write(ROWS, writeMode="upsert", keyColumns="name")
+    assert rows(shop) == [("1", "a"), ("2", "b")]
+
+
+def test_a_column_of_an_index_is_not_told_to_become_a_text(shop: Shop) -> None:
+    """Which has no length, so that no index of MySQL takes it, and no key of MariaDB."""
+    shop.sql(
+        "CREATE TABLE t (id VARCHAR(2) PRIMARY KEY, a VARCHAR(2), b VARCHAR(2), INDEX (a)); "
+        "CREATE TABLE u (id VARCHAR(2) NOT NULL, n INT)"
+    )
+    for column in ("id", "a", "b"):
+        values = {"id": ["x"], "a": ["x"], "b": ["x"], column: ["long"]}
+        with pytest.raises(BatchRefusedError, match=f"'{column}'") as raised:
+            shop.write(pa.table(values))
+        _, said, statement = str(raised.value).partition("To widen the column, run ")
+        assert bool(said) is (column == "b"), str(raised.value)
+        if said:
+            shop.sql(statement)
+            shop.write(pa.table(values))
+    with pytest.raises(BatchRefusedError, match="To widen the column, run ALTER TABLE"):
+        shop.write(pa.table({"id": ["long"]}), dbtable="u")
+
+
 def test_a_login_that_is_refused_is_tried_once(shop: Shop) -> None:
     def refused() -> int:
         return int(shop.rows("SHOW GLOBAL STATUS LIKE 'Aborted_connects'")[0][1])

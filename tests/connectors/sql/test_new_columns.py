@@ -25,6 +25,27 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield made
 
 
+@pytest.mark.parametrize("name", ["t", "order", "Their orders " + "x" * 40])
+def test_the_unique_index_that_an_upsert_asks_for_can_be_made(place: Place, name: str) -> None:
+    """By the statement as it is said, which quotes names and keeps to the longest one."""
+    rows = pa.table({"group": [1], "Their number": [2], "v": [3]})
+    if name == "t":
+        place.run(f"DROP TABLE {place.quoted(name)}")
+    place.create(name, {"group": "int NOT NULL", "Their number": "int NOT NULL", "v": "int"}, [])
+    writer = writer_of(
+        place,
+        dbtable=place.quoted(name),
+        writemode="upsert",
+        keycolumns="group,Their number",
+    )
+    with pytest.raises(TargetError, match="create a unique index") as raised:
+        write(writer, "a", rows)
+    place.run(str(raised.value).partition("create a unique index (")[2].rpartition("))")[0] + ")")
+    place.run(f"INSERT INTO {place.quoted(name)} VALUES (1, 2, 0)")
+    write(writer, "b", rows)
+    assert place.read(place.quoted(name)).to_pylist() == rows.to_pylist()
+
+
 def writer_of(place: Place, **options: Any) -> SqlWriter[Any]:
     writer, _ = load_writer({**place.options, "dbtable": "t", **options})
     assert isinstance(writer, SqlWriter)

@@ -220,6 +220,15 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         held = pa.types.is_string(plain) or pa.types.is_binary(plain)
         return f"column {field.name} has no length that an index takes" if held else ""
 
+    def not_unique(self, column: Column) -> str:
+        name, _, _ = parts(column.declared)
+        if name != "json" and not name.endswith(("text", "blob")):
+            return ""
+        return (
+            f"MariaDB makes it of column {column.name}, which is {column.declared}, "
+            f"and MySQL only of a type with a length, such as varchar({_KEY_LENGTH})"
+        )
+
     def not_keyed(self, field: pa.Field, length: str | None) -> str:
         is_short = length is not None and length != UNLIMITED and int(length) <= _KEY_LENGTH
         why = "" if is_short else self.not_indexed(field)
@@ -301,8 +310,7 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
 
     def text_type(self, table: Table, column: Column, length: str) -> str | None:
         """A key takes no `longtext`, and 3072 bytes at most."""
-        keys = (*cast(MysqlTable, table).held, *cast(MysqlTable, table).indexes)
-        most = _KEY_LETTERS if any(column.name in key for key in keys) else _MOST_LETTERS
+        most = _KEY_LETTERS if column.name in table.indexed else _MOST_LETTERS
         if length != UNLIMITED and int(length) <= most:
             return f"varchar({length})"
         return "longtext" if most == _MOST_LETTERS else None

@@ -268,10 +268,8 @@ class _MysqlTaskWriter(SqlTaskWriter[MysqlWriteSession]):
         """The statement that widens the column whose texts the server has cut."""
         cut = _CUT.search(said)
         for each in self._plan.target.columns:
-            if cut is not None and each.target == cut[1] and (wider := wider_text(each.declared)):
-                dialect = self._writer.dialect
-                retyped = dialect.retyped(self._plan.target.sql, each.column, wider)
-                return f". To widen the column, run {retyped}"
+            if cut is not None and each.target == cut[1]:
+                return self._widening(each.column, wider_text(each.declared))
         return ""
 
     def _new_session(self) -> MysqlWriteSession:

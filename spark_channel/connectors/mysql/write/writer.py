@@ -254,7 +254,8 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         if made.create is None or new is None:
             return made
         if new.table is not None:
-            return replace(made, declared=self.dialect.columns_as_created(new.table))
+            declared = self.dialect.columns_as_created(new.table)
+            return replace(made, declared=declared, indexed=new.table.indexed)
         return at_once(made, new, self.options)
 
     def alter(self, session: MysqlWriteSession, statement: str) -> None:

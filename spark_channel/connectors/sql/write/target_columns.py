@@ -1,22 +1,23 @@
 """DataFrame columns matched to the target table; merge key."""
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from spark_channel.arrow_schema import TextLengths, is_text, plain_type
+from spark_channel.connectors.base.definition import ConstraintDefinition
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.base.types import arrow_columns, plain_kind, sql_columns
 from spark_channel.connectors.sql.catalog import (
+    TABLE,
     Column,
     Table,
     TargetTable,
     WriteColumn,
     declared_columns,
 )
-from spark_channel.connectors.sql.definition import NewTable
+from spark_channel.connectors.sql.definition import NewTable, create_index, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.statements import SameName
@@ -35,9 +36,6 @@ __all__ = [
     "old_target",
     "wider_columns",
 ]
-
-_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
-
 
 # The key of a merge: `keyColumns`, or else the table's primary key.
 
@@ -139,7 +137,7 @@ def old_target(
         try:
             columns.append(make(field, by_name[name]))
         except SchemaError as error:
-            advice = _widening_advice(dialect, place, field, by_name[name], options)
+            advice = _widening_advice(dialect, table, field, by_name[name], options)
             raise SchemaError(f"{error}{advice}") from None
     if not columns and options.on_schema_change == "ignore":
         raise SchemaError(
@@ -166,6 +164,7 @@ def old_target(
         declared_columns(table),
         key=_old_key(dialect, table, columns, options, made_as),
         operation=_operation(options),
+        indexed=table.indexed,
     )
 
 
@@ -203,6 +202,7 @@ def new_target(
         key,
         _operation(options),
         steps=() if new is None else new.steps,
+        indexed=frozenset(primary),
     )
 
 
@@ -318,7 +318,7 @@ def _maker(
 
 
 def _widening_advice(
-    dialect: WriteDialect, place: str, field: pa.Field, column: Column, options: SqlWriteOptions
+    dialect: WriteDialect, table: Table, field: pa.Field, column: Column, options: SqlWriteOptions
 ) -> str:
     """What to do for a column whose type does not hold the rows' values."""
     if options.on_schema_change != "evolve":
@@ -329,9 +329,10 @@ def _widening_advice(
             else f"; onSchemaChange=evolve widens the column to {wider.declared}"
         )
     try:
-        wanted = dialect.created_type(field.name, field.type, key=False)
+        wanted = dialect.created_type(field.name, field.type, key=column.name in table.indexed)
     except SchemaError:
         return ""
+    place = dialect.place(table.schema, table.name)
     return (
         f". onSchemaChange=evolve changes a type only where {dialect.product} can, "
         f"and each value stays the same. To change it, run {dialect.retyped(place, column, wanted)}"
@@ -420,7 +421,11 @@ def _old_key(
     )
     key = tuple(targets[name] for name in found)
     if key and made_as is None and not holds_unique(dialect, table, key):
-        why = "" if table.primary else f". It {table.no_key}"
+        by_name = {column.name: column for column in table.columns}
+        said = [dialect.not_unique(by_name[name]) for name in key]
+        if not table.primary:
+            said.append(f"It {table.no_key}")
+        why = "".join(f". {each}" for each in said if each)
         raise of_input(
             TargetError(
                 f"table {table.label!r} does not hold ({', '.join(key)}) unique, so writeMode {options.write_mode} "
@@ -431,9 +436,8 @@ def _old_key(
 
 
 def _unique_index(dialect: WriteDialect, table: Table, key: Sequence[str]) -> str:
-    def shown(name: str) -> str:
-        return name if _PLAIN_NAME.fullmatch(name) else dialect.quoted(name)
-
-    on = ".".join(map(shown, filter(None, (table.schema, table.name))))
-    index = shown("_".join((table.name, *key)))
-    return f"CREATE UNIQUE INDEX {index} ON {on} ({', '.join(map(shown, key))})"
+    index = ConstraintDefinition("index", "_".join((table.name, *key)), tuple(key), is_unique=True)
+    name = free_names((), dialect.index_name_bytes)(index.name)
+    place = dialect.place(table.schema, table.name)
+    on = dialect.indexed_table(table.name).replace(TABLE, place)
+    return create_index(dialect, index, name, on, key)

@@ -16,7 +16,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt, RowTally, TaskWriter
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import plain_kind
-from spark_channel.connectors.sql.catalog import Table
+from spark_channel.connectors.sql.catalog import Column, Table
 from spark_channel.connectors.sql.pacing import spread_of
 from spark_channel.connectors.sql.session import S, WriteSession
 from spark_channel.connectors.sql.write.claims import Claims
@@ -354,14 +354,19 @@ class SqlTaskWriter(TaskWriter, Generic[S]):
         """A staging table of this attempt alone."""
         return f"{self._plan.stage}{self._task}_{self._attempt}_{secrets.token_hex(2)}"
 
+    def _widening(self, column: Column, wider: str) -> str:
+        """How to give a column the type `wider`, for people; "" = it is in an index, which may not take that type."""
+        target = self._plan.target
+        if not wider or column.name in target.indexed:
+            return ""
+        retyped = self._writer.dialect.retyped(target.sql, column, wider)
+        return f". To widen the column, run {retyped}"
+
     def _refused(self, error: BadValueError, before: int | None = None) -> BatchRefusedError:
         """The error for a value that cannot be stored; `before` rows were accepted before its batch."""
         row = "" if before is None else f", row {before + error.index + 1} of task {self._task}"
         target, column = self._plan.target, error.column.column
-        cure = ""
-        if error.wider:
-            retyped = self._writer.dialect.retyped(target.sql, column, error.wider)
-            cure = f". To widen the column, run {retyped}"
+        cure = self._widening(column, error.wider)
         return BatchRefusedError(
             f"column {error.column.name!r}{row}: {error.value!r} cannot be stored in table "
             f"{target.label!r}: {error.why}{cure}"
