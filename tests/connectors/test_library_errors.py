@@ -54,7 +54,7 @@ SESSIONS = [
     (f"{_AT}adbc.session:AdbcSession", "adbc_driver_manager"),
     (f"{_AT}postgresql.session:PgWriteSession", "psycopg.errors"),
     (f"{_AT}postgresql.session:PgReadSession", "adbc_driver_manager"),
-    (f"{_AT}postgresql.copy_session:PgCopySession", "asyncpg.exceptions"),
+    (f"{_AT}postgresql.read.copy_session:PgCopySession", "asyncpg.exceptions"),
 ]
 
 
