@@ -421,7 +421,7 @@ def test_rights_are_those_of_show_grants(grants: list[str], lacks: str) -> None:
 
     asked = [Right("s", "", "SELECT"), Right("s", "", "CREATE"), Right("s", "t", "INSERT")]
     found = MysqlDialect().lacking(cast(Any, Grants()), asked)
-    said = ", ".join(f"{word} {'.'.join(filter(None, (a, b)))}" for a, b, word in found.rights)
+    said = ", ".join(f"{word} {'.'.join(filter(None, (a, b)))}" for a, b, word, _ in found.rights)
     assert said == lacks
     assert not lacks or found.role in ("`u`@`%`", "'u'@'%'")
 

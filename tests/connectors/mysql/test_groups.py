@@ -419,7 +419,9 @@ def test_first_increments_that_are_killed_where_their_tables_are_made_come_with_
 ) -> None:
     file = tmp_path / "small.yml"
     defaults = {"object": "{table}", "mode": "incremental", "update_key": "id", "late_seconds": 0}
-    streams = {f"{small.source}.t{n}": {} for n in range(1 if point == "alone" else _TABLES)}
+    streams: dict[str, Any] = {
+        f"{small.source}.t{n}": {} for n in range(1 if point == "alone" else _TABLES)
+    }
     file.write_text(json.dumps(small.file(parallel=1, defaults=defaults, streams=streams)))
     killed = subprocess.run(
         [sys.executable, "-c", _KILLED, point, str(file)],

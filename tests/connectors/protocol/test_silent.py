@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.sql import postgresql_family as postgresql
+from spark_channel.connectors.sql.write import postgresql_claims
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
@@ -26,7 +26,7 @@ def target(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Target]:
     soon = "SET LOCAL idle_in_transaction_session_timeout = '1s'"
-    monkeypatch.setattr(postgresql, "END_WHEN_SILENT", soon)
+    monkeypatch.setattr(postgresql_claims, "END_WHEN_SILENT", soon)
     for target in open_target(request.param, request, tmp_path):
         target.reset(True)
         yield target
