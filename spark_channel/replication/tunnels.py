@@ -127,14 +127,14 @@ def options_of(replication: Replication, copies: Collection[TableCopy]) -> dict[
 
 
 def check_publication(replication: Replication, tables: Sequence[str] = ()) -> None:
-    """Check that the file names a publication if the source's log has one.
+    """Check that the file names a publication if the source's log is one of PostgreSQL.
 
     Raises:
         OptionError: it does not.
     """
     names = connector_of(replication.source, "reader").options_class("reader").names()
     given = {key.lower() for key in replication.source.options()}
-    if "publication" in names and "publication" not in given:
+    if "binlog" not in names and "publication" not in given:
         raise OptionError(
             "source: full_then_changes needs publication, the name of a publication that has the tables: "
             f"CREATE PUBLICATION shop FOR TABLE {', '.join(tables) or 'shop.orders, shop.items'}",
