@@ -50,10 +50,11 @@ _OPERATORS = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": 
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _UNORDERED = ("=", "<>")
 _TWO = frozenset({"this", "expression"})
+_TIMES = ("CurrentTimestamp", "Localtimestamp", "UtcTimestamp")
 _KNOWN: Mapping[str, frozenset[str]] = {
     **dict.fromkeys((*_OPERATORS, "And", "Or", "Introducer"), _TWO),
     **dict.fromkeys(("Paren", "Not", "Neg", "Any", "Column", "Boolean", "BitString"), _TWO),
-    **dict.fromkeys(("CurrentTimestamp", "Localtimestamp", "UtcTimestamp", "CurrentDate"), _TWO),
+    **dict.fromkeys((*_TIMES, "CurrentDate"), _TWO),
     "Is": _TWO | {"negate"},
     "In": frozenset({"this", "expressions"}),
     "Between": frozenset({"this", "low", "high"}),
@@ -493,20 +494,20 @@ def _current(node: Node, system: str) -> tuple[str, int] | None:
         return _current(exp.AtTimeZone(this=moment, zone=zone), system)
     if isinstance(node, exp.CurrentDate) and node.this is None and system != "sqlite":
         return "day", 0
-    has_digits = isinstance(node, exp.CurrentTimestamp | exp.Localtimestamp | exp.UtcTimestamp)
+    kind = type(node).__name__  # older releases of sqlglot lack two of them
     digits = 0 if system in ("mysql", "sqlite") else 6
-    if has_digits and node.this is not None:
+    if kind in _TIMES and node.this is not None:
         if not isinstance(node.this, exp.Literal) or not str(node.this.this).isdecimal():
             return None
         digits = int(node.this.this)
         if system == "postgres" and digits != 6:
             return None  # it is rounded
-    if isinstance(node, exp.UtcTimestamp) and system == "mysql":
+    if kind == "UtcTimestamp" and system == "mysql":
         return "utc", digits
-    if isinstance(node, exp.Localtimestamp) and system in ("postgres", "mysql"):
+    if kind == "Localtimestamp" and system in ("postgres", "mysql"):
         return ("session" if system == "postgres" else "instant"), digits
     is_now = system == "duckdb" and name in ("now", "get_current_timestamp")
-    if isinstance(node, exp.CurrentTimestamp) or is_now:
+    if kind == "CurrentTimestamp" or is_now:
         return ("utc" if system == "sqlite" else "instant"), digits
     return None
 
