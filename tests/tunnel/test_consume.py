@@ -1,6 +1,7 @@
 """`Tunnel.consume`: a source copied by clients that share it, without Spark."""
 
 import itertools
+import logging
 import sqlite3
 import subprocess
 import sys
@@ -123,9 +124,19 @@ def test_a_shared_limit_holds_for_a_client_and_knows_it(shop: Path) -> None:
         assert limit.status().client_count == 0
 
 
-def test_a_client_waits_for_a_shared_limit_whose_service_has_ended(
-    shop: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+class _Heard(logging.Handler):
+    """Sets `event` when a message has `words`."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words, self.event = words, threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.words in record.getMessage():
+            self.event.set()
+
+
+def test_a_client_waits_for_a_shared_limit_whose_service_has_ended(shop: Path) -> None:
     limit = SharedLimit("orders-db", 20)  # 1000 rows last 50 s
     limit.start()
     tunnel, begun, rows = tunnel_of(shop, sharedLimit="orders-db"), threading.Event(), [0]
@@ -136,22 +147,21 @@ def test_a_client_waits_for_a_shared_limit_whose_service_has_ended(
             rows[0] += batch.num_rows
             begun.set()
 
+    log, heard = logging.getLogger("spark_channel"), _Heard("the work waits for it")
+    log.addHandler(heard)
     thread = threading.Thread(target=lambda: tunnel.consume(process, drained=True))
     thread.start()
     try:
         assert begun.wait(30)
         limit.stop()
-        warned = threading.Event()
-        caplog.handler.emit = lambda record: (  # type: ignore[method-assign] # heard without asking
-            warned.set() if "the work waits for it" in record.getMessage() else None
-        )
-        assert warned.wait(30)
+        assert heard.event.wait(30)
         with SharedLimit("orders-db", 1_000_000):
             thread.join(60)
             assert not thread.is_alive()
     finally:
         tunnel.stop()
         thread.join(30)
+        log.removeHandler(heard)
     assert rows == [1000]
 
 
