@@ -260,16 +260,16 @@ _T = TypeVar("_T")
 def show_report(file: Path, picture: Path | None) -> None:
     """Print what `file` says of each job or table; draw its last transfer into `picture` (SVG) when one is named."""
     try:
-        told = list(_told(file.read_text(encoding="utf-8")))
+        entries = list(_entries(file.read_text(encoding="utf-8")))
     except OSError as error:
         _refuse(f"{file} cannot be read: {error.strerror}")
     except ValueError as error:
         _refuse(f"{file} holds no report of copy, run, replicate or a transfer: {error}")
-    for line in (line for text, _ in told for line in text.split("\n")):
+    for line in (line for text, _ in entries for line in text.split("\n")):
         say(line)
     if picture is None:
         return
-    reports = [report for _, report in told if report is not None]
+    reports = [report for _, report in entries if report is not None]
     drawn = svg(reports[-1]) if reports else ""
     if not drawn:
         _refuse(
@@ -279,7 +279,7 @@ def show_report(file: Path, picture: Path | None) -> None:
     say(f"the picture is in {picture}")
 
 
-def _told(text: str) -> Iterator[tuple[str, TransferReport | None]]:
+def _entries(text: str) -> Iterator[tuple[str, TransferReport | None]]:
     """The lines of each job or table in what `TransferReport.to_json` or `--report` wrote, and its transfer, if any.
 
     Raises:

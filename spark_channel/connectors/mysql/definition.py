@@ -164,7 +164,7 @@ class _Described:
 
 
 def _described(statement: str) -> dict[str, _Described]:
-    """By column. Each stands on a line of its own."""
+    """The clauses of each column, by its name: SHOW CREATE TABLE prints one column in a line."""
     found = {}
     for line in statement.split("\n"):
         words = list(_WORD.finditer(line.rstrip().removesuffix(",")))
@@ -177,7 +177,7 @@ def _described(statement: str) -> dict[str, _Described]:
 
 
 def _words(line: str, words: Sequence[re.Match[str]]) -> _Described:
-    """A column, of the words of its line."""
+    """Parse the line of one column; `words`: its tokens."""
     made, column, depth = _Described(), _unquoted(words[0][0][1:-1]), 0
     open_, begins = "", 0
     """The part whose text is not yet at its end, and where that begins."""
@@ -212,7 +212,7 @@ def _words(line: str, words: Sequence[re.Match[str]]) -> _Described:
 
 
 def _own_checks(columns: Mapping[str, _Described]) -> Iterator[ConstraintDefinition]:
-    """The checks that stand in the lines of columns, which have no names."""
+    """The checks in the lines of columns, which have no names."""
     for column in columns.values():
         if column.check is not None:
             name = column.check.removeprefix("CHECK ")
@@ -220,7 +220,7 @@ def _own_checks(columns: Mapping[str, _Described]) -> Iterator[ConstraintDefinit
 
 
 def _own(statement: str, columns: Mapping[str, _Described]) -> Iterator[str]:
-    """What only MySQL or MariaDB has, for people."""
+    """Name the parts that only MySQL and MariaDB have, for people."""
     for column in columns.values():
         yield from column.own
     _, _, behind = statement.rpartition("\n)")

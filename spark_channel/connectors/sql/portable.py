@@ -1,7 +1,7 @@
 """The defaults and checks of a table that mean the same in a table of another system.
 
-sqlglot reads them. What is not listed here is not carried: a constant that the column's type holds exactly, the current
-time, comparisons of a column with such constants, IN, BETWEEN, IS NULL, and AND, OR and NOT of these.
+sqlglot parses them. This module carries constants that the column's type holds exactly, the current time, comparisons
+of a column with such constants, IN, BETWEEN, IS NULL, and AND, OR and NOT of these, and nothing else.
 """
 
 import re
@@ -45,7 +45,7 @@ _CHECK = re.compile(r"(?:CHECK\s*)?(\(.*\))", re.DOTALL)
 _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 """Rounds nothing: the usual context has 28 digits, and a column up to 76."""
 _DIGITS = 15
-"""So many a double gives back."""
+"""A double gives back so many."""
 _OPERATORS = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _UNORDERED = ("=", "<>")
@@ -68,7 +68,7 @@ _KNOWN: Mapping[str, frozenset[str]] = {
     "AtTimeZone": frozenset({"this", "zone"}),
     "Anonymous": frozenset({"this", "expressions"}),
 }
-"""What sqlglot makes of what is understood here, with all that a node may say."""
+"""The nodes of sqlglot's trees that this module understands, with the arguments that each may have."""
 
 
 class DiffersError(Exception):

@@ -105,7 +105,7 @@ class SessionPool:
 
     @contextmanager
     def one_table(self) -> Iterator[None]:
-        """This thread looks one table up: what it gives back it gets again as it is."""
+        """While this thread looks one table up, a session that it gave back is not renewed for it."""
         self._table.now = object()
         try:
             yield

@@ -40,7 +40,7 @@ _TRIALS = 3
 """Another job may remove the first, which no claim names."""
 _ENGINE = re.compile(r"(?<=\n\) ENGINE=)\w+")
 _CHANGES = re.compile(r"ON UPDATE (?:CASCADE|SET)|ON DELETE SET")
-"""Of a foreign key by which the server changes the key's own columns."""
+"""Finds a foreign key by which the server changes the key's own columns."""
 
 
 def untried(place: WriteTarget, definition: TableDefinition, rows: pa.Schema) -> NewTable | str:

@@ -1,4 +1,4 @@
-"""What the groups of small tables of each database have in common."""
+"""Groups of small tables that one transaction copies: the parts that PostgreSQL and MySQL share."""
 
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
@@ -61,7 +61,7 @@ def are_joined(reader: Reader, writer: SqlWriter[Any], login: Set[str]) -> bool:
 
 @contextmanager
 def alone(table: SmallTable) -> Iterator[None]:
-    """What goes wrong with one table does so again when it is copied alone."""
+    """Note an error of one table, which leaves the group: a copy of that table alone meets the error again."""
     try:
         yield
     except (ChannelError, BadValueError, MisfitError) as error:
