@@ -179,7 +179,7 @@ class RetryingCalls:
             attempt += 1
             self._clock.sleep(wait)
 
-    def of(self, target: _T, passes: Callable[[BaseException], bool]) -> _T:
+    def wrap(self, target: _T, passes: Callable[[BaseException], bool]) -> _T:
         """`target`, each of whose methods is called in this way: they must be safe to call twice."""
         return cast(_T, _Renewed(self, target, passes))
 

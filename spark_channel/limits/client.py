@@ -263,7 +263,9 @@ class LeaseLimiter:
                 self._version, self._news = answer.version, answer
                 self._held = bool(answer.reason)
                 if self._static is not None and not self._held:
-                    self._static = self._static.of(answer.rows_per_second, answer.bytes_per_second)
+                    self._static = self._static.with_limit(
+                        answer.rows_per_second, answer.bytes_per_second
+                    )
                 if scaled := self._rescale(now):
                     within = None if answer.reason else max(answer.ask_within, NEWS_SPREAD)
             if within is not None:
@@ -312,14 +314,14 @@ class LeaseLimiter:
             return None, _NEVER
         if self._closed or self._broken is not None:
             return self._last_request(now)
-        wanted = self._next_ask
+        next_wanted = self._next_ask
         if not self._client:
             return self._or_later(
-                Join(self._limit, self._job, self._name, self._before), wanted, now
+                Join(self._limit, self._job, self._name, self._before), next_wanted, now
             )
         if not self._waiting and now < self._ends:
-            wanted = min(wanted, self._idle_since + nanoseconds(IDLE))
-        if wanted <= now:
+            next_wanted = min(next_wanted, self._idle_since + nanoseconds(IDLE))
+        if next_wanted <= now:
             (rows, lost_rows), (nbytes, lost_bytes) = self._use(now)
             if self._waiting or (now < self._ends and now < self._idle_since + nanoseconds(IDLE)):
                 self._reported = ((rows, lost_rows), (nbytes, lost_bytes))
@@ -335,7 +337,7 @@ class LeaseLimiter:
                     missed_bytes=lost_bytes,
                     waiting=self._why(now),
                 )
-                return self._or_later(ask, wanted, now)
+                return self._or_later(ask, next_wanted, now)
             if now < self._ends and self._grant is not None:
                 self._stop(now)
                 (rows, lost_rows), (nbytes, lost_bytes) = self._use(now)
@@ -350,12 +352,12 @@ class LeaseLimiter:
                     missed_rows=lost_rows,
                     missed_bytes=lost_bytes,
                 )
-                return self._or_later(back, wanted, now)
-            self._next_ask = wanted = _NEVER
-        if self._next_heartbeat <= wanted:
+                return self._or_later(back, next_wanted, now)
+            self._next_ask = next_wanted = _NEVER
+        if self._next_heartbeat <= next_wanted:
             beat = Heartbeat(self._limit, self._client, self._epoch, self._why(now))
             return self._or_later(beat, self._next_heartbeat, now)
-        return None, max(wanted, self._retry_at)
+        return None, max(next_wanted, self._retry_at)
 
     def _or_later(self, request: Request, at: int, now: int) -> tuple[Request | None, int]:
         at = max(at, self._retry_at)
@@ -454,7 +456,7 @@ class LeaseLimiter:
         self._grant, self._last_use = grant, None
         self._held = False
         if self._static is not None:
-            self._static = self._static.of(
+            self._static = self._static.with_limit(
                 grant.limit_rows_per_second, grant.limit_bytes_per_second
             )
         starts_in = nanoseconds(grant.starts_in)
@@ -462,8 +464,8 @@ class LeaseLimiter:
         self._paces = (grant.rows_per_second, grant.bytes_per_second)
         self._amounts = (grant.rows or 0, grant.nbytes or 0)
         saved = (grant.saved_rows, grant.saved_bytes)
-        for budget, pace, more in zip(self._budgets, self._paces, saved, strict=True):
-            budget.begin(pace, now + starts_in, self._ends, now, more)
+        for budget, pace, saved_units in zip(self._budgets, self._paces, saved, strict=True):
+            budget.begin(pace, now + starts_in, self._ends, now, saved_units)
         self._ask_in(grant.ask_in, now)
         self._could_hear = self._could_hear or is_part(grant)
         self._reason = "grant"

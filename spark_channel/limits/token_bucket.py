@@ -367,7 +367,7 @@ class StaticShare:
         """The share of one task, rounded down."""
         return _part(self.rows_per_second, self.tasks), _part(self.bytes_per_second, self.tasks)
 
-    def of(self, rows_per_second: float | None, bytes_per_second: float | None) -> Self:
+    def with_limit(self, rows_per_second: float | None, bytes_per_second: float | None) -> Self:
         """The same share of another limit."""
         return type(self)(rows_per_second, bytes_per_second, self.tasks)
 

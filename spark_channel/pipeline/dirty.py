@@ -112,9 +112,9 @@ class DirtyBudget:
         """
         with self._lock:
             self._dirty += rows
-            why = self.limit.exceeded(self._dirty, 0)
-        if why:
-            raise DirtyRowsError(f"{why}. The last one: {reason}{self._hint}")
+            reason_to_stop = self.limit.exceeded(self._dirty, 0)
+        if reason_to_stop:
+            raise DirtyRowsError(f"{reason_to_stop}. The last one: {reason}{self._hint}")
         self.check()
 
     def check(self) -> None:
@@ -124,10 +124,10 @@ class DirtyBudget:
             DirtyRowsError: the job as a whole has refused too many rows. HeardError: another task has met an error
             that this one would meet, too.
         """
-        if why := self._failure():
-            raise HeardError(why)
-        if self.limit.limited and (why := self._stop()):
-            raise DirtyRowsError(f"{why}{self._hint}")
+        if reason := self._failure():
+            raise HeardError(reason)
+        if self.limit.limited and (reason := self._stop()):
+            raise DirtyRowsError(f"{reason}{self._hint}")
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,10 @@ class DirtyLog:
         self._rows += count
         if self._counters is not None:
             self._counters.dirty(count)
-        wanted = min(self._count_kind(count, reason), _SAMPLES - len(self._samples))
-        if self._store is not None or wanted > 0:
+        samples_wanted = min(self._count_kind(count, reason), _SAMPLES - len(self._samples))
+        if self._store is not None or samples_wanted > 0:
             for number, text in enumerate(row_texts(rows)):
-                if number < wanted:
+                if number < samples_wanted:
                     self._samples.append(DirtyRow(text[:_LONGEST_SAMPLE], reason[:_LONGEST_SAMPLE]))
                 elif self._store is None:
                     break
@@ -383,21 +383,21 @@ def tell_refused(
     job: str,
     samples: Iterable[DirtyRow],
     rows: int,
-    place: str,
+    path: str,
     reasons: Mapping[str, int] | None = None,
 ) -> None:
     """Driver: log the first refused rows, each with its reason, and how many there are; nothing without any."""
     if not rows:
         return
-    shown = list(islice(samples, _TOLD))
-    for sample in shown:
+    samples_shown = list(islice(samples, _TOLD))
+    for sample in samples_shown:
         _log.warning("job %s: refused row %s: %s", job, sample.row, sample.reason)
-    where = (
-        f"they are in {place}" if place else "option dirtyRowsPath (--dirty-rows-path) keeps them"
+    where = f"they are in {path}" if path else "option dirtyRowsPath (--dirty-rows-path) keeps them"
+    shown_text = (
+        f", of which {len(samples_shown)} are shown above" if rows > len(samples_shown) else ""
     )
-    more = f", of which {len(shown)} are shown above" if rows > len(shown) else ""
-    why = f": {told_reasons(reasons, rows)}" if more and reasons else ""
-    _log.warning("job %s: %d rows were refused%s; %s%s", job, rows, more, where, why)
+    reasons_text = f": {told_reasons(reasons, rows)}" if shown_text and reasons else ""
+    _log.warning("job %s: %d rows were refused%s; %s%s", job, rows, shown_text, where, reasons_text)
 
 
 def dirty_row_totals(plan: WritePlan, target: str, receipts: Sequence[Receipt]) -> str:

@@ -145,7 +145,7 @@ class _Reading:
     def __exit__(self, *_: object) -> None:
         self._shared.close()
 
-    def of(self, reader: Reader) -> Read:
+    def read_of(self, reader: Reader) -> Read:
         if reader is not self._reader:
             self._shared.close()
             self._read = self._shared.enter_context(reader.reading())
@@ -257,7 +257,7 @@ class GroupTransfer:
                 counters = in_flight.counters
                 counters.follow(in_flight.channel.statistics, queued=True)
                 payer.then(in_flight.turn_came)  # once the task before is paid
-                batches = reading.of(source.reader)(split)
+                batches = reading.read_of(source.reader)(split)
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
                     for batch in counters.trace.reading(batches):
                         fitting = conform(batch, schema)

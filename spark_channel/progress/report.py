@@ -138,7 +138,7 @@ class TransferReport:
     @property
     def last_row_seconds(self) -> float:
         """Seconds from the start to the last row."""
-        moved = (each.seconds for each in reversed(self.samples) if each.moves)
+        moved = (sample.seconds for sample in reversed(self.samples) if sample.moves)
         last = next(moved, self.samples[-1].seconds if self.samples else 0.0)
         return last or self.seconds
 
@@ -164,10 +164,10 @@ class TransferReport:
     def to_json(self) -> str:
         """One JSON object, for a file or a log."""
         plain = to_plain(self)
-        for each in (*plain["targets"], plain):
+        for part in (*plain["targets"], plain):
             for name in _WHERE_ANY:
-                if not each[name]:
-                    del each[name]
+                if not part[name]:
+                    del part[name]
         return json.dumps(plain, ensure_ascii=False)
 
     @classmethod
@@ -183,8 +183,8 @@ class TransferReport:
         """The samples: a column for each field of `Sample`."""
         import pandas as pd
 
-        columns = [each.name for each in fields(Sample)]
-        return pd.DataFrame([asdict(each) for each in self.samples], columns=columns)
+        columns = [sample_field.name for sample_field in fields(Sample)]
+        return pd.DataFrame([asdict(sample) for sample in self.samples], columns=columns)
 
     def trace(self) -> "pd.DataFrame":
         """A row for each task: attempts, rows, bytes, and the seconds of each phase.
@@ -220,7 +220,9 @@ class TransferReport:
         return ax
 
     def __str__(self) -> str:
-        return "\n".join(line for each in self.targets or (self,) for line in summary_lines(each))
+        return "\n".join(
+            line for report in self.targets or (self,) for line in summary_lines(report)
+        )
 
     def _ipython_display_(self) -> None:
         """Once in a cell, though the live display shows it and the cell's value may be it, too."""
@@ -240,9 +242,9 @@ class TransferReport:
         from spark_channel.progress.speed import svg
 
         if self.targets:
-            return "".join(each._repr_html_() for each in self.targets)
-        first, *rest = (escape(line) for line in summary_lines(self))
-        lines = "".join(f"<br>{line}" for line in rest)
+            return "".join(target._repr_html_() for target in self.targets)
+        first, *details = (escape(line) for line in summary_lines(self))
+        lines = "".join(f"<br>{line}" for line in details)
         return f"<div><strong>{first}</strong>{lines}</div>{svg(self)}"
 
 
@@ -252,31 +254,38 @@ def combined_report(job: str, targets: Sequence[TransferReport]) -> TransferRepo
     The source is read, and shared steps run, once: the first target's counters have them. So the phases of a task, and
     the rows that steps dropped, are the sums over all targets.
     """
-    arrived = [each for each in targets if each.phase == "done"] or targets
-    least = min(arrived, key=lambda each: each.rows)
-    reasons = added(each.dirty_reasons for each in targets)
+    arrived = [target for target in targets if target.phase == "done"] or targets
+    least = min(arrived, key=lambda target: target.rows)
+    reasons = added(target.dirty_reasons for target in targets)
     return replace(
         least,
         job=job,
-        target=", ".join(each.target for each in targets),
-        where=", ".join(each.where for each in arrived if each.where),
-        rows_dirty=sum(each.rows_dirty for each in targets),
-        dirty_reasons=dict(sorted(reasons.items(), key=lambda each: -each[1])),
-        seconds=max(each.seconds for each in targets),
+        target=", ".join(target.target for target in targets),
+        where=", ".join(target.where for target in arrived if target.where),
+        rows_dirty=sum(target.rows_dirty for target in targets),
+        dirty_reasons=dict(sorted(reasons.items(), key=lambda reason: -reason[1])),
+        seconds=max(target.seconds for target in targets),
         targets=tuple(targets),
         traces=tuple(_with_all(trace, targets) for trace in least.traces),
-        rows_dropped=added(each.rows_dropped for each in targets),
+        rows_dropped=added(target.rows_dropped for target in targets),
     )
 
 
 def _with_all(trace: TaskTrace, targets: Sequence[TransferReport]) -> TaskTrace:
-    same = [each for target in targets for each in target.traces if each.task == trace.task]
+    same = [
+        target_trace
+        for target in targets
+        for target_trace in target.traces
+        if target_trace.task == trace.task
+    ]
     phases = {
-        phase: round(sum(each.phases.get(phase, 0.0) for each in same), 3)
+        phase: round(sum(target_trace.phases.get(phase, 0.0) for target_trace in same), 3)
         for phase in PHASES
-        if any(phase in each.phases for each in same)
+        if any(phase in target_trace.phases for target_trace in same)
     }
-    return replace(trace, phases=phases, rows_dropped=added(each.rows_dropped for each in same))
+    return replace(
+        trace, phases=phases, rows_dropped=added(target_trace.rows_dropped for target_trace in same)
+    )
 
 
 _lock = threading.Lock()
@@ -294,8 +303,8 @@ def claim(job: str) -> bool:
     """Whether the report of `job` is still to be shown in this cell; from now on it is not."""
     with _lock:
         new = not _cells or job not in _cells[0]
-        for shown in _cells:
-            shown.add(job)
+        for names_shown in _cells:
+            names_shown.add(job)
         return new
 
 
@@ -332,20 +341,22 @@ def plain_end(text: str) -> str:
 
     `text` is the connector's name and the place; anything else is returned as it is.
     """
-    name, _, place = text.partition(" ")
-    place, _, table = place.partition("#")
-    if not place or " " in place or ";" in table:
+    name, _, location = text.partition(" ")
+    location, _, table = location.partition("#")
+    if not location or " " in location or ";" in table:
         return text
     table = table if re.search(r'"[^"]*\W[^"]*"', table) else table.replace('"', "")
-    server = _OF_SERVER.fullmatch(place)
+    server = _OF_SERVER.fullmatch(location)
     if server is not None and name in _SERVERS and table:
         return f"{server['database']}.{table} ({_SERVERS[name]} {server['host']})"
     if name in ("sqlite", "duckdb"):
-        file = place.removeprefix("jdbc:").removeprefix(f"{name}:")
+        file = location.removeprefix("jdbc:").removeprefix(f"{name}:")
         return f"{file} {table}".rstrip()
-    if table or "://" in place:
+    if table or "://" in location:
         return text
-    return place if place.startswith(name) or f".{name}" in place else f"{place} ({name})"
+    return (
+        location if location.startswith(name) or f".{name}" in location else f"{location} ({name})"
+    )
 
 
 def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
@@ -356,9 +367,9 @@ def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
     verb = _VERBS.get(report.kind, "copied")
     seconds = duration(report.seconds)
     if report.phase == Phase.FAILED:
-        why = f": {report.error}" if report.error else ""
+        reason = f": {report.error}" if report.error else ""
         moved = f"{grouped(report.rows_moved)} rows ({short(report.bytes_moved)}B) moved"
-        lines = [f"failed after {moved} in {seconds}{why}"]
+        lines = [f"failed after {moved} in {seconds}{reason}"]
         if report.commit == "task" and report.where and report.rows:
             lines.append(f"{grouped(report.rows)} rows are in {report.where} (commit=task)")
     else:
@@ -389,11 +400,11 @@ def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
     if details:
         lines.append("; ".join(details))
     if report.rows_dirty:
-        kept = f", kept in {report.dirty_rows_path}" if report.dirty_rows_path else ""
-        why = told_reasons(report.dirty_reasons, report.rows_dirty)
+        kept_in = f", kept in {report.dirty_rows_path}" if report.dirty_rows_path else ""
+        reason = told_reasons(report.dirty_reasons, report.rows_dirty)
         be = "was" if report.rows_dirty == 1 else "were"
         lines.append(
-            f"{many(report.rows_dirty, 'row')} {be} refused{kept}{f': {why}' if why else ''}"
+            f"{many(report.rows_dirty, 'row')} {be} refused{kept_in}{f': {reason}' if reason else ''}"
         )
     if (unused := _unused(report)) and (verbose or _share(report) < _ENOUGH_USED):
         lines.append(unused)
@@ -408,8 +419,10 @@ def summary_lines(report: TransferReport, *, verbose: bool = True) -> list[str]:
     if report.aim and verbose:
         lines.append(report.aim)
     if report.held:
-        held = ", ".join(f"{name} for {duration(seconds)}" for name, seconds in report.held.items())
-        lines.append(f"slowed down by the {held}")
+        slowed = ", ".join(
+            f"{name} for {duration(seconds)}" for name, seconds in report.held.items()
+        )
+        lines.append(f"slowed down by the {slowed}")
     if report.behind:
         lines.append(f"at its end: {report.behind}")
     if report.rerun:
@@ -430,7 +443,7 @@ def _achieved(report: TransferReport) -> str:
 
 def _in_force(report: TransferReport, which: str) -> set[int | None]:
     """Return the limits that the job had; None = no limit."""
-    changed = {getattr(each, which) for each in report.changes if not each.note}
+    changed = {getattr(change, which) for change in report.changes if not change.note}
     return changed or {getattr(report, f"{which}_limit")}
 
 
@@ -472,33 +485,37 @@ def _lost_seconds(
 ) -> float:
     """Seconds of the limit that were not used from `begin` to `end`."""
     lost = since = 0.0
-    for each in report.samples:
-        speed = each.rows_per_second if by_rows else each.bytes_per_second
-        lost += max(0.0, min(end, each.seconds) - max(begin, since)) * (1 - speed / limit)
-        since = each.seconds
+    for sample in report.samples:
+        speed = sample.rows_per_second if by_rows else sample.bytes_per_second
+        lost += max(0.0, min(end, sample.seconds) - max(begin, since)) * (1 - speed / limit)
+        since = sample.seconds
     return max(0.0, lost)
 
 
 def _why_lost(report: TransferReport) -> str:
     """Return what the tasks waited for most, beside the limit; empty: nothing."""
     waited = report.waits_by_side
-    found = {f"waits for the {side}": waited.get(side, 0.0) for side in ("source", "target")}
+    seconds_by_cause = {
+        f"waits for the {side}": waited.get(side, 0.0) for side in ("source", "target")
+    }
     if report.kind == "verify":
         idle = _idle(report)  # between two looks it waits for no side
-        found["waits for the source"] = max(0.0, found["waits for the source"] - idle)
-        found["pauses between looks"] = idle
+        seconds_by_cause["waits for the source"] = max(
+            0.0, seconds_by_cause["waits for the source"] - idle
+        )
+        seconds_by_cause["pauses between looks"] = idle
     if report.limit_scope.startswith("shared limit"):
-        found["other jobs had it"] = report.waits.get("limit:turn", 0.0)
-    reason = max(found, key=lambda each: found[each])
-    return reason if found[reason] >= _WORTH_NAMING else ""
+        seconds_by_cause["other jobs had it"] = report.waits.get("limit:turn", 0.0)
+    reason = max(seconds_by_cause, key=lambda cause: seconds_by_cause[cause])
+    return reason if seconds_by_cause[reason] >= _WORTH_NAMING else ""
 
 
 def _idle(report: TransferReport) -> float:
     """Seconds of the samples in which no row moved."""
     idle = since = 0.0
-    for each in report.samples:
-        idle += (each.seconds - since) * (not each.rows_per_second)
-        since = each.seconds
+    for sample in report.samples:
+        idle += (sample.seconds - since) * (not sample.rows_per_second)
+        since = sample.seconds
     return idle
 
 
@@ -511,13 +528,13 @@ def over(moving: float, seconds: float, rows: int) -> str:
 
 def _ratio(speed: float, limits: set[int | None], unit: str) -> str:
     now = f"{short(speed)}{unit}/s"
-    known = sorted(limit for limit in limits if limit is not None)
-    if not known:
+    limits_in_force = sorted(limit for limit in limits if limit is not None)
+    if not limits_in_force:
         return now
     if len(limits) == 1:
-        return f"{now} of {short(known[0])}{unit}/s allowed ({100 * speed / known[0]:.1f} %)"
-    most = "no limit" if None in limits else f"{short(known[-1])}{unit}/s"
-    return f"{now}; the limit changed between {short(known[0])}{unit}/s and {most}"
+        return f"{now} of {short(limits_in_force[0])}{unit}/s allowed ({100 * speed / limits_in_force[0]:.1f} %)"
+    most = "no limit" if None in limits else f"{short(limits_in_force[-1])}{unit}/s"
+    return f"{now}; the limit changed between {short(limits_in_force[0])}{unit}/s and {most}"
 
 
 def short(value: float) -> str:
@@ -566,9 +583,9 @@ def told_reasons(reasons: Mapping[str, int], rows: int) -> str:
     """Why `rows` were refused: the most frequent reasons, each with its number of rows."""
     first = list(reasons.items())[:_TOLD_REASONS]
     parts = [f"{_cut(reason)} ({many(count, 'row')})" for reason, count in first]
-    left = rows - sum(count for _, count in first)
-    if parts and left > 0:
-        parts.append(f"other reasons ({many(left, 'row')})")
+    others = rows - sum(count for _, count in first)
+    if parts and others > 0:
+        parts.append(f"other reasons ({many(others, 'row')})")
     return "; ".join(parts)
 
 

@@ -86,7 +86,7 @@ class JobColumn:
     masked: bool = False
 
     @classmethod
-    def of(cls, schema: "Iterable[Any]") -> "tuple[JobColumn, ...]":
+    def from_schema(cls, schema: "Iterable[Any]") -> "tuple[JobColumn, ...]":
         """The columns of an Arrow schema."""
         return cls.bounded(cls(field.name, str(field.type)) for field in schema)
 

@@ -170,18 +170,20 @@ class ServiceClient:
         self._check_process()
         limits: list[tuple[ServiceAddress, str]] = []
         if self.spec.limited:
-            own = job_limit(self.job)
-            limits.append((self.address, marked(own, mark) if self.spec.per_mark else own))
+            own_limit = job_limit(self.job)
+            limits.append(
+                (self.address, marked(own_limit, mark) if self.spec.per_mark else own_limit)
+            )
         if self.shared_limit is not None:
             shared = self.shared_limit.name
             limits.append(
                 (self.shared_limit.service, marked(shared, mark) if self.spec.per_mark else shared)
             )
         with self._lock:
-            found = [self._leased(service, limit, name).limiter for service, limit in limits]
-        if len(found) > 1:
-            return CombinedLimiter(found)
-        return found[0]
+            limiters = [self._leased(service, limit, name).limiter for service, limit in limits]
+        if len(limiters) > 1:
+            return CombinedLimiter(limiters)
+        return limiters[0]
 
     def watch_health(self, healths: "Mapping[str, Callable[[], Health | None]]") -> None:
         """Sample the health of source and target, by side, while this task is the one that the service chose for it."""
@@ -193,7 +195,7 @@ class ServiceClient:
     def is_static(self) -> bool:
         """Whether the task spends its static share of the limit."""
         with self._lock:
-            return any(each.limiter.is_static for each in self._messengers.values())
+            return any(messenger.limiter.is_static for messenger in self._messengers.values())
 
     def permit(
         self, option: str = "maxConnections"

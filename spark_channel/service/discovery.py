@@ -274,8 +274,8 @@ class ServiceDirectory:
             OSError, ServiceUnavailableError: the directory cannot be written to.
         """
         with self._locked() as directory:
-            made = change(read_private(directory, name, LARGEST_FILE))
-            write_private(directory, name, f".driver-{name}.{secrets.token_hex(8)}", made)
+            content = change(read_private(directory, name, LARGEST_FILE))
+            write_private(directory, name, f".driver-{name}.{secrets.token_hex(8)}", content)
 
     def hold(self, name: str) -> int | None:
         """Lock file `name` for as long as this process lives; None while another process holds it.

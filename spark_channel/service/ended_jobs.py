@@ -25,7 +25,7 @@ def keep_ended(jobs: Sequence[Mapping[str, Any]]) -> None:
     now = utc_now().timestamp()
 
     def with_these(before: object) -> object:
-        return _last([*_recent(before, now), *([now, each] for each in jobs)])
+        return _last([*_recent(before, now), *([now, record] for record in jobs)])
 
     try:
         ServiceDirectory().change(_FILE, with_these)
@@ -33,27 +33,27 @@ def keep_ended(jobs: Sequence[Mapping[str, Any]]) -> None:
         _log.debug("the page will not show the jobs that have ended: %s", error)
 
 
-def _last(kept: Sequence[Any]) -> list[Any]:
+def _last(records: Sequence[Any]) -> list[Any]:
     """The newest of them, as many as a file can hold that is read whole."""
     room, fitting = LARGEST_FILE, list[Any]()
-    for each in reversed(kept[-MOST_KEPT:]):
-        room -= len(json.dumps(each)) + len(", ")
+    for record in reversed(records[-MOST_KEPT:]):
+        room -= len(json.dumps(record)) + len(", ")
         if room < 0:
             break
-        fitting.append(each)
+        fitting.append(record)
     return fitting[::-1]
 
 
 def ended_jobs(directory: ServiceDirectory) -> list[dict[str, Any]]:
     """The jobs that `keep_ended` was given in the last 15 minutes."""
     try:
-        kept = directory.plain(_FILE)
+        records = directory.plain(_FILE)
     except OSError:  # it went, as with the user's last login
         return []
-    return [each for _, each in _recent(kept, utc_now().timestamp())]
+    return [record for _, record in _recent(records, utc_now().timestamp())]
 
 
-def _recent(kept: object, now: float) -> list[Any]:
-    if not isinstance(kept, list):
+def _recent(records: object, now: float) -> list[Any]:
+    if not isinstance(records, list):
         return []
-    return [each for each in kept if now - KEPT_SECONDS <= each[0] <= now]
+    return [record for record in records if now - KEPT_SECONDS <= record[0] <= now]

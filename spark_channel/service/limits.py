@@ -284,29 +284,29 @@ class LimitService:
         with self._lock:
             self._jobs.pop(name, None)
 
-    def build(self, job: str, what: str) -> None:
+    def build(self, job: str, index: str) -> None:
         """Note which index a job builds, "" = none. With `protect`, the other jobs of its run pause meanwhile."""
         name = job_limit(job)
         with self._lock:
             progress = self._jobs.get(name)
             before = self._builds.pop(name, None)
             part_of = progress.spec.part_of if progress is not None else ""
-            if what and progress is not None and part_of and progress.spec.protect:
-                self._builds[name] = part_of, what
+            if index and progress is not None and part_of and progress.spec.protect:
+                self._builds[name] = part_of, index
             is_changed = before != self._builds.get(name)
         if is_changed:
             self._wait_for_builds(part_of)
 
     def _wait_for_builds(self, part_of: str) -> None:
         with self._lock:
-            builds = {name: what for name, (run, what) in self._builds.items() if run == part_of}
+            builds = {name: index for name, (run, index) in self._builds.items() if run == part_of}
             others = {
                 name: protector
                 for name, protector in self._protectors.items()
                 if self._jobs[name].spec.part_of == part_of
             }
         for name, protector in others.items():
-            protector.wait_for(next((what for job, what in builds.items() if job != name), ""))
+            protector.wait_for(next((index for job, index in builds.items() if job != name), ""))
 
     def handle(self, request: Request, scope: str = SERVICE_SCOPE) -> Reply:
         """Carry out a request under a token of `scope`.
@@ -363,12 +363,12 @@ class LimitService:
 
     def shared(self) -> list[LimitStatus]:
         """The limits that several jobs share: those that are no job's own."""
-        found = []
+        statuses = []
         for name in self.book.names():
             if not name.startswith(_JOB):
                 with contextlib.suppress(ServiceDeniedError):  # it was removed just now
-                    found.append(self.book.handle(StatusRequest(name)))
-        return [each for each in found if isinstance(each, LimitStatus)]
+                    statuses.append(self.book.handle(StatusRequest(name)))
+        return [status for status in statuses if isinstance(status, LimitStatus)]
 
     def probed(self, name: str, new_limit: NewLimit) -> Callable[[HealthSample], None]:
         """Return what takes the samples of a probe, and lowers limit `name` by them."""
@@ -408,14 +408,14 @@ class LimitService:
                 if not isinstance(reply, LimitChanged):
                     yield reply
                     return
-                left = until - SYSTEM_CLOCK.now()
-                if left <= 0:
+                seconds = until - SYSTEM_CLOCK.now()
+                if seconds <= 0:
                     yield replace(reply, again_in=0.0)
                     return
                 if (reply.version, reply.calls) != last:
                     last = reply.version, reply.calls
                     yield reply
-                event.wait(left)
+                event.wait(seconds)
         finally:
             self._subscriptions.unsubscribe(limit, client, event)
 
@@ -458,9 +458,9 @@ class LimitService:
             progress.set_limits(*status.shown)
 
 
-def _or_denied(handle: Callable[[_Given], Reply], given: _Given) -> Reply:
+def _or_denied(handle: Callable[[_Given], Reply], request: _Given) -> Reply:
     try:
-        return handle(given)
+        return handle(request)
     except RejoinError as error:
         return Rejected(str(error), rejoin=True)
     except (ServiceDeniedError, OptionError) as error:

@@ -485,9 +485,9 @@ def _token_of_file(limit: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text in ASCII"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in ASCII"
         raise OptionError(
-            f"{_TOKEN_FILE} names {path!r}, which cannot be read ({why}): name the file that `limits serve "
+            f"{_TOKEN_FILE} names {path!r}, which cannot be read ({reason}): name the file that `limits serve "
             "--token-file` wrote",
             option="sharedLimitToken",
         ) from None

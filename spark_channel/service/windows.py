@@ -58,9 +58,9 @@ class Speeds:
     def __str__(self) -> str:
         if self.paused:
             return "paused"
-        said = [f"{self.rows} rows/s"] if self.rows is not None else []
-        said += [f"{self.nbytes} B/s"] if self.nbytes is not None else []
-        return " and ".join(said) or "unlimited"
+        texts = [f"{self.rows} rows/s"] if self.rows is not None else []
+        texts += [f"{self.nbytes} B/s"] if self.nbytes is not None else []
+        return " and ".join(texts) or "unlimited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +105,13 @@ def parse_window(text: str) -> Window:
     Raises:
         ValueError: what a window may be.
     """
-    found = _WINDOW.fullmatch(text.strip().lower())
-    if found is None:
+    match = _WINDOW.fullmatch(text.strip().lower())
+    if match is None:
         raise ValueError(_TAKES)
-    start, end = _time(found["start"]), _time(found["end"])
-    if found["start"] and start == end:
+    start, end = _time(match["start"]), _time(match["end"])
+    if match["start"] and start == end:
         raise ValueError(f"{_TAKES}; for a whole day, omit the times")
-    return Window(_days(found["days"]), start, end, _speeds(found["limit"]), text.strip())
+    return Window(_days(match["days"]), start, end, _speeds(match["limit"]), text.strip())
 
 
 def _time(text: str | None) -> time:
@@ -127,12 +127,12 @@ def _time(text: str | None) -> time:
 def _days(text: str | None) -> frozenset[int]:
     if text is None:
         return frozenset(range(7))
-    found: set[int] = set()
+    days: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         start, end = _DAYS.index(first), _DAYS.index(last or first)
-        found |= {day % 7 for day in range(start, end + 1 if end >= start else end + 8)}
-    return frozenset(found)
+        days |= {day % 7 for day in range(start, end + 1 if end >= start else end + 8)}
+    return frozenset(days)
 
 
 def _speeds(text: str) -> Speeds:
@@ -278,15 +278,15 @@ def parse_windows(
             f"option '--timezone' is the zone of {option!r}, which is missing: give both, or omit it",
             option="--timezone",
         )
-    found = []
+    windows = []
     for text in texts:
         try:
-            found.append(parse_window(text))
+            windows.append(parse_window(text))
         except ValueError as error:
             raise OptionError(
                 f"option {option!r} got {text!r}; it takes {error}", option=option, got=text
             ) from None
-    return tuple(found), zone
+    return tuple(windows), zone
 
 
 def speeds_of(rows: str | None, nbytes: str | None) -> Speeds:

@@ -125,7 +125,7 @@ class ChannelReader(Versioned, DataSourceReader):
 
         parallelism = self._facts.parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
-        limits = JobLimits.of(self._options).watching(self._reader)
+        limits = JobLimits.from_options(self._options).watching(self._reader)
         fetch = self._reader.fetch_size = limits.fetch_size(channels, reads=_READS)
         splits: Sequence[Split] = self._reader.split(split_advice(channels))
         per_task = self._options.rows_per_second_per_task or self._options.bytes_per_second_per_task
@@ -156,7 +156,7 @@ class ChannelReader(Versioned, DataSourceReader):
             "read",
             name=self._options.job_id or "",
             source=self._source,
-            source_columns=JobColumn.of(self._schema),
+            source_columns=JobColumn.from_schema(self._schema),
             channels=sum(group.channels for group in groups),
             tasks=len(groups),
             splits=len(splits),

@@ -234,7 +234,7 @@ def scan_lines(options: Mapping[str, str]) -> list[str]:
     reader, _ = connector.reader_with(reads)
     read_options = reader.options
     source = f"{connector.name} {describe(read_options)}"
-    limits = JobLimits.of(read_options).of_spec(per_mark=read_options.limit_per_mark)
+    limits = JobLimits.from_options(read_options).of_spec(per_mark=read_options.limit_per_mark)
     return [
         f"channel: {source}",
         f"  columns: {', '.join(read_options.columns) if read_options.columns else 'all'}",

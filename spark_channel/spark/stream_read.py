@@ -139,7 +139,7 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
     @without_traceback()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         channels = self._channels()
-        limits = JobLimits.of(self._options).watching(self._source.reader)
+        limits = JobLimits.from_options(self._options).watching(self._source.reader)
         fetch = self._source.reader.fetch_size = limits.fetch_size(channels)
         ranges = self._standing().ranges(start, end)
         self._remark([split for one_range in ranges for split in one_range.splits])
@@ -164,7 +164,7 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
             "read",
             name=self._options.job_id or self._source.options.tunnel or "",
             source=self._source.about,
-            source_columns=JobColumn.of(self._schema),
+            source_columns=JobColumn.from_schema(self._schema),
             channels=channels,
             tasks=len(planned),
             **limits.of_spec(),

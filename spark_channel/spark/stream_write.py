@@ -79,7 +79,7 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
         refuse_on_stall(self._options)
         self._schema, self._lengths = as_arrow(schema), spark_text_lengths(schema)
         self._overwrite = overwrite
-        limits = JobLimits.of(self._options).watching(self._writer)
+        limits = JobLimits.from_options(self._options).watching(self._writer)
         self._shared_limit = limits.address
         most = self._options.max_connections
         needs_slots = limits.static(1) is not None or most is not None
@@ -103,7 +103,7 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
             "write",
             name=self._options.job_id or "",
             target=target,
-            target_columns=JobColumn.of(self._schema),
+            target_columns=JobColumn.from_schema(self._schema),
             commit="job",
             **limits.of_spec(),
             max_connections=most,

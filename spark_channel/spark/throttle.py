@@ -87,7 +87,7 @@ def throttle(
     _check_types(_schema_of(df))
     if not df.isStreaming:  # a stream has a physical plan when it runs
         _warn_of_barriers(df)
-    limits = JobLimits.of(options)
+    limits = JobLimits.from_options(options)
     share = limits.static(session_slots(df.sparkSession))
     try:
         service = service_of(df.sparkSession)

@@ -114,7 +114,7 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
             reads_surely=False,
             gathers=True,
         )
-        limits = JobLimits.of(self._options).watching(self._writer)
+        limits = JobLimits.from_options(self._options).watching(self._writer)
         self._shared_limit = limits.address
         where = describe(self._options)
         target = f"{connector.name} {where}"
@@ -144,7 +144,7 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
             "write",
             name=self._options.job_id or "",
             target=target,
-            target_columns=JobColumn.of(wanted),
+            target_columns=JobColumn.from_schema(wanted),
             commit=self._plan.commit,
             at_least_once=self._plan.at_least_once,
             **limits.of_spec(),
@@ -333,8 +333,8 @@ def batch_of(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
     Spark gives a timestamp with zone as a naive datetime of the worker's own zone.
     """
     columns = [
-        pa.array([_value(row[place], field.type) for row in rows], field.type)
-        for place, field in enumerate(schema)
+        pa.array([_value(row[index], field.type) for row in rows], field.type)
+        for index, field in enumerate(schema)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -346,11 +346,11 @@ def _value(value: Any, kind: pa.DataType) -> object:
         return value.astimezone(UTC) if kind.tz is not None else value
     if pa.types.is_struct(kind):
         return {
-            kind.field(place).name: _value(value[place], kind.field(place).type)
-            for place in range(kind.num_fields)
+            kind.field(index).name: _value(value[index], kind.field(index).type)
+            for index in range(kind.num_fields)
         }
     if pa.types.is_list(kind):
-        return [_value(each, kind.value_type) for each in value]
+        return [_value(item, kind.value_type) for item in value]
     if pa.types.is_map(kind):
         return [(_value(k, kind.key_type), _value(v, kind.item_type)) for k, v in value.items()]
     return value

@@ -35,9 +35,9 @@ class ChannelBound:
 
 
 def channel_bound(
-    sides: Sequence[Reader | Writer], *, wanted: int, cores: int, most: int | None
+    sides: Sequence[Reader | Writer], *, channels_wanted: int, cores: int, most: int | None
 ) -> ChannelBound:
-    """The bound of a job that would open `wanted` channels, each with a connection for each of `sides`.
+    """The bound of a job that would open `channels_wanted` channels, each with a connection for each of `sides`.
 
     It is 8 for each of `cores`, and no more than what leaves each server a quarter of its free connections. `most` is
     the user's own bound, and replaces both.
@@ -45,7 +45,7 @@ def channel_bound(
     if most is not None:
         return ChannelBound(most, "option 'maxChannels'")
     bound = ChannelBound(_PER_CORE * cores, f"{_PER_CORE} for each of {cores} cores")
-    if min(wanted, bound.channels) <= _FEW:
+    if min(channels_wanted, bound.channels) <= _FEW:
         return bound
     answers = [answer for side in sides if (answer := side.free_connections()) is not None]
     for answer in answers:

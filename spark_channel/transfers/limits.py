@@ -49,7 +49,7 @@ class JobLimits:
     pressure: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, options: CommonOptions) -> Self:
+    def from_options(cls, options: CommonOptions) -> Self:
         """Finds the limit of option `sharedLimit` on the driver's host, before any task runs.
 
         Raises:

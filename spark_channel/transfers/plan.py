@@ -196,8 +196,8 @@ class OpenedTransfer:
 
     def reads(self) -> tuple[Stored, ...]:
         """Where the rows come from, as far as the readers know, for a writer that asks."""
-        asked = any(each.asks_reads(each.options.commit) for each in self.writers)
-        return _stored(self.sources) if asked else ()
+        has_asked = any(writer.asks_reads(writer.options.commit) for writer in self.writers)
+        return _stored(self.sources) if has_asked else ()
 
     def native_rows(self) -> tuple[NativeRows | None, str]:
         """The native rows that all sources could send to the one target instead of Arrow values, or None and why not.
@@ -206,19 +206,25 @@ class OpenedTransfer:
         native rows in common.
         """
         system = self.writers[0].native_system
-        if not system or any(each.reader.native_system != system for each in self.sources):
+        if not system or any(source.reader.native_system != system for source in self.sources):
             return None, ""
         if len(self.writers) > 1:
             return None, "there are several targets"
-        if self.steps is not None or any(each.pipeline.steps for each in self.sources):
+        if self.steps is not None or any(source.pipeline.steps for source in self.sources):
             return None, "a transformer needs values"
         if self.options.tolerates_dirty_rows:
             return None, "rows that are refused one by one need values"
-        found = [self._native_of(number, source) for number, source in enumerate(self.sources)]
-        if None in found:
-            whys = (each.reader.no_native for each in self.sources)
-            return None, next(filter(None, whys), _OTHERWISE)
-        return (found[0], "") if all(each == found[0] for each in found) else (None, _OTHERWISE)
+        rows_by_source = [
+            self._native_of(number, source) for number, source in enumerate(self.sources)
+        ]
+        if None in rows_by_source:
+            reasons = (source.reader.no_native for source in self.sources)
+            return None, next(filter(None, reasons), _OTHERWISE)
+        return (
+            (rows_by_source[0], "")
+            if all(rows == rows_by_source[0] for rows in rows_by_source)
+            else (None, _OTHERWISE)
+        )
 
     @property
     def definition(self) -> Defines | None:
@@ -229,8 +235,8 @@ class OpenedTransfer:
 
     def _native_of(self, number: int, source: TransferSource) -> NativeRows | None:
         splits = [task.split.params for task in self.plan.tasks]
-        own = [params["split"] for params in splits if params["source"] == number]
-        native = source.reader.native_rows(own)
+        splits_of_source = [params["split"] for params in splits if params["source"] == number]
+        native = source.reader.native_rows(splits_of_source)
         return (
             native if native is not None and native.schema.equals(source.pipeline.schema) else None
         )
@@ -241,10 +247,10 @@ class OpenedTransfer:
 
     def without(self, published: Collection[int]) -> "OpenedTransfer":
         """The tasks of targets that are published are not run again."""
-        left = [task for task in self.plan.tasks if self.target_of(task.id) not in published]
+        tasks = [task for task in self.plan.tasks if self.target_of(task.id) not in published]
         channels = max(1, self.plan.channels)
         return replace(
-            self, plan=_dealt(self.spec, left, channels, channels, per_mark=self.per_mark)
+            self, plan=_dealt(self.spec, tasks, channels, channels, per_mark=self.per_mark)
         )
 
 
@@ -258,10 +264,10 @@ def renamed_of(writers: Sequence[Writer]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for writer in writers for part in writer.renamed))
 
 
-def path_of(native: NativeRows | None, why: str, plan: WritePlan | None) -> str:
+def path_of(native: NativeRows | None, reason: str, plan: WritePlan | None) -> str:
     """How the rows get from one system to another of its kind, for people; "" = there is one way only.
 
-    `native` and `why` are those of `OpenedTransfer.native_rows`; `plan` is what the writer made of them, None = its
+    `native` and `reason` are those of `OpenedTransfer.native_rows`; `plan` is what the writer made of them, None = its
     table is not there yet.
     """
     if native is not None and plan is None:
@@ -271,9 +277,9 @@ def path_of(native: NativeRows | None, why: str, plan: WritePlan | None) -> str:
     if plan is not None and plan.native:
         return f"rows pass as the source's bytes{ending}"
     if native is not None:
-        why = "the target's columns take other types, or writeMode is apply"
-    if why:
-        return f"rows pass through Arrow: {why}{ending}"
+        reason = "the target's columns take other types, or writeMode is apply"
+    if reason:
+        return f"rows pass through Arrow: {reason}{ending}"
     return f"rows pass {straight}" if ending else ""
 
 
@@ -294,9 +300,9 @@ def begin_transfer(job: JobOptions) -> JobOptions:
         ChannelError: an option, or what the target says of it.
     """
     writer = job.spec.writer
-    given = [writer.options, *(part.options for part in writer.parts)]
+    ends_options = [writer.options, *(part.options for part in writer.parts)]
     if writer.spark_format or not any(
-        key.lower() == _START for options in given for key in options
+        key.lower() == _START for options in ends_options for key in options
     ):
         return job
 
@@ -304,20 +310,23 @@ def begin_transfer(job: JobOptions) -> JobOptions:
         return {key: value for key, value in options.items() if key.lower() != _START}
 
     parts = tuple(replace(part, options=rest(part.options)) for part in writer.parts)
-    left = replace(
+    rest_of_job = replace(
         job,
         spec=replace(job.spec, writer=replace(writer, options=rest(writer.options), parts=parts)),
     )
     texts = [
-        str(value) for options in given for key, value in options.items() if key.lower() == _START
+        str(value)
+        for options in ends_options
+        for key, value in options.items()
+        if key.lower() == _START
     ]
     spec = job.spec
     plain = not spec.targets and not spec.reader.spark_format
     if plain and all(_only_removes_rows(text) for text in texts):
-        _check_possible(left, texts)
+        _check_possible(rest_of_job, texts)
     for end in writer.resolve(first_reachable):
         _writer(end, job.job).begin()
-    return left
+    return rest_of_job
 
 
 def _only_removes_rows(script: str) -> bool:
@@ -360,8 +369,8 @@ def _check_possible(job: JobOptions, scripts: Sequence[str]) -> None:
 
 def _empties(script: str, table: str) -> bool:
     """Whether a script that only removes rows removes all of `table`."""
-    found = _EMPTIES.search(script)
-    return found is not None and _last_name(found[1]) == _last_name(table)
+    match = _EMPTIES.search(script)
+    return match is not None and _last_name(match[1]) == _last_name(table)
 
 
 def _last_name(text: str) -> str:
@@ -370,21 +379,21 @@ def _last_name(text: str) -> str:
 
 def _stored(sources: Sequence[TransferSource]) -> tuple[Stored, ...]:
     """Where the rows come from, as far as the readers know."""
-    found = [source.reader.stored() for source in sources]
-    return tuple(each for each in found if each is not None)
+    places = [source.reader.stored() for source in sources]
+    return tuple(place_read for place_read in places if place_read is not None)
 
 
 def open_transfer(
     job: JobOptions,
     parallelism: int,
-    held: ExitStack,
+    stack: ExitStack,
     *,
     alone: bool = True,
     here: bool = False,
 ) -> OpenedTransfer:
     """Read the source's schema, cut it into splits, and deal them out; a run that is continued keeps its splits.
 
-    `held` keeps open what a reader's splits share, such as a snapshot: until all is read. `alone`: the target is the
+    `stack` keeps open what a reader's splits share, such as a snapshot: until all is read. `alone`: the target is the
     only one, so that a partially committed version may be continued. `here`: the rows pass through this process alone.
 
     Raises:
@@ -395,33 +404,36 @@ def open_transfer(
     sources, writers = _ends(job, alone=alone)
     readers = [source.reader for source in sources]
     _refuse_other_columns(sources)
-    limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
-    wanted = wanted_channels(spec, parallelism)
+    limits = JobLimits.from_options(writers[0].options).watching(*readers[:1], writers[0])
+    channels_wanted = wanted_channels(spec, parallelism)
     bound = channel_bound(
-        (*readers[:1], writers[0]), wanted=wanted, cores=parallelism, most=spec.max_channels
+        (*readers[:1], writers[0]),
+        channels_wanted=channels_wanted,
+        cores=parallelism,
+        most=spec.max_channels,
     )
-    if remark := bound.remark(wanted):
+    if remark := bound.remark(channels_wanted):
         _log.warning(remark)
     for source in sources:
-        source.reader.fetch_size = limits.fetch_size(min(wanted, bound.channels))
+        source.reader.fetch_size = limits.fetch_size(min(channels_wanted, bound.channels))
         source.reader.stored_is_asked = writers[0].asks_reads(writers[0].options.commit)
     begun = (
         find_partial_transfer(writers, spec, sources[0].pipeline.output_schema) if alone else None
     )
     if begun is None:
         advice = advise(spec, parallelism, bound.channels)
-        tasks = _cut(spec, sources, writers, advice, held, here=here)
+        tasks = _cut(spec, sources, writers, advice, stack, here=here)
     else:
         # Rows that were refused are found only by reading all of them again.
         again = writers[0].options.tolerates_dirty_rows
         tasks = _marked(begun.tasks if again else begun.left, sources, writers)
     per_mark = any(source.reader.options.limit_per_mark for source in sources)
-    made = _dealt(spec, tasks, parallelism, bound.channels, per_mark=per_mark)
+    plan = _dealt(spec, tasks, parallelism, bound.channels, per_mark=per_mark)
     return OpenedTransfer(
         spec,
         sources,
         writers,
-        made,
+        plan,
         _shown("reader", spec.reader, [reader.options for reader in readers]),
         _shown("writer", spec.writer, [writer.options for writer in writers]),
         per_mark,
@@ -429,33 +441,35 @@ def open_transfer(
         begun,
         one_pass=alone
         and begun is None
-        and is_one_pass(spec, writers[0], [task.split for task in made.tasks], here=here),
+        and is_one_pass(spec, writers[0], [task.split for task in plan.tasks], here=here),
     )
 
 
 def open_targets(
-    spec: TransferSpec, jobs: Sequence[JobOptions], parallelism: int, held: ExitStack
+    spec: TransferSpec, jobs: Sequence[JobOptions], parallelism: int, stack: ExitStack
 ) -> tuple[OpenedTransfer, ...]:
     """As `open_transfer`, for several targets that each get all rows; `jobs` are theirs, in their order."""
     shared = replace(jobs[0].spec, transformers=spec.transformers)
-    first = open_transfer(replace(jobs[0], spec=shared), parallelism, held, alone=False)
-    made: list[OpenedTransfer] = []
+    first = open_transfer(replace(jobs[0], spec=shared), parallelism, stack, alone=False)
+    targets: list[OpenedTransfer] = []
     for target, job in zip(spec.targets, jobs, strict=True):
         writers = (
             first.writers
-            if not made
+            if not targets
             else tuple(_writer(end, job.job) for end in job.spec.writer.resolve(first_reachable))
         )
         if len(writers) > 1:
             raise OptionError(
                 f"a transfer to several targets takes targets of one table each; this one has {len(writers)} "
-                f"tables: {_shown('writer', job.spec.writer, [each.options for each in writers])}",
+                f"tables: {_shown('writer', job.spec.writer, [writer.options for writer in writers])}",
                 option="writer",
             )
-        limits = JobLimits.of(writers[0].options).watching(first.sources[0].reader, writers[0])
+        limits = JobLimits.from_options(writers[0].options).watching(
+            first.sources[0].reader, writers[0]
+        )
         arriving = noted(first.sources[0].pipeline.output_schema, first.text_lengths)
         steps, lengths = _prepared(target.transformers, arriving)
-        made.append(
+        targets.append(
             replace(
                 first,
                 spec=job.spec,
@@ -466,13 +480,13 @@ def open_targets(
                 own_lengths=lengths,
             )
         )
-    sizes = [each.limits.fetch_size(max(1, first.plan.channels)) for each in made]
+    sizes = [target.limits.fetch_size(max(1, first.plan.channels)) for target in targets]
     for source in first.sources:
         source.reader.fetch_size = FetchSize(
-            min((each.rows for each in sizes if each.rows is not None), default=None),
-            min((each.nbytes for each in sizes if each.nbytes is not None), default=None),
+            min((size.rows for size in sizes if size.rows is not None), default=None),
+            min((size.nbytes for size in sizes if size.nbytes is not None), default=None),
         )
-    return tuple(made)
+    return tuple(targets)
 
 
 def _cut(
@@ -480,7 +494,7 @@ def _cut(
     sources: Sequence[TransferSource],
     writers: Sequence[Writer],
     splits_wanted: int,
-    held: ExitStack,
+    stack: ExitStack,
     *,
     here: bool,
 ) -> list[Task]:
@@ -488,20 +502,20 @@ def _cut(
     advice = splits_wanted if targets == 1 else targets
     splits: list[Split] = []
     for number, source in enumerate(sources):
-        held.enter_context(source.reader.hold())
-        own = source.reader.split(max(1, -(-advice // len(sources))))
+        stack.enter_context(source.reader.hold())
+        splits_of_source = source.reader.split(max(1, -(-advice // len(sources))))
         if targets == 1 and spec.splits_per_channel == SPLITS_PER_CHANNEL:
-            finer = finer_splits(source.reader, writers[0], own)
-            own = own if finer is None else source.reader.split(finer)
-            if len(own) > 1 and len(sources) == 1:
-                is_one = is_one_file(spec, writers[0], own)
-                if not is_one and is_one_pass(spec, writers[0], own, here=here):
+            finer = finer_splits(source.reader, writers[0], splits_of_source)
+            splits_of_source = splits_of_source if finer is None else source.reader.split(finer)
+            if len(splits_of_source) > 1 and len(sources) == 1:
+                is_one = is_one_file(spec, writers[0], splits_of_source)
+                if not is_one and is_one_pass(spec, writers[0], splits_of_source, here=here):
                     # The staging of a new table becomes the table: several tasks may read for it.
                     is_one = writers[0].exists() is True
-                own = source.reader.split(1) if is_one else own
-        for remark in source.reader.remarks(own):
+                splits_of_source = source.reader.split(1) if is_one else splits_of_source
+        for remark in source.reader.remarks(splits_of_source):
             _log.warning(remark)
-        splits.extend(TransferSource.wrap(number, split) for split in own)
+        splits.extend(TransferSource.wrap(number, split) for split in splits_of_source)
     return _marked(
         merge_tasks(splits, None if targets == 1 else list(range(targets))), sources, writers
     )
@@ -516,12 +530,12 @@ def is_one_file(spec: TransferSpec, writer: Writer, splits: Sequence[Split]) -> 
     if not writer.makes_files or (spec.channels or 1) > 1 or len(splits) < 2:
         return False
     rows, nbytes = [split.rows for split in splits], [split.nbytes for split in splits]
-    known = (
+    amounts_known = (
         (most, sum(amount or 0 for amount in amounts))
         for most, amounts in ((FEW_ROWS, rows), (FEW_BYTES, nbytes))
         if None not in amounts
     )
-    return bool(sums := list(known)) and all(0 < amount <= most for most, amount in sums)
+    return bool(sums := list(amounts_known)) and all(0 < amount <= most for most, amount in sums)
 
 
 def is_one_pass(spec: TransferSpec, writer: Writer, splits: Sequence[Split], *, here: bool) -> bool:
@@ -530,10 +544,10 @@ def is_one_pass(spec: TransferSpec, writer: Writer, splits: Sequence[Split], *, 
     Staging costs the server twice what the rows cost; the price of one transaction is that it holds a lock and a
     snapshot for as long as the rows take. Where Spark could read with many tasks, one is taken if it is asked for.
     """
-    most, given = writer.one_pass_rows, spec.channels
+    most, channels = writer.one_pass_rows, spec.channels
     if most is None or spec.save_mode != "append" or spec.stream is not None:
         return False
-    if len(splits) > 1 and not (given == 1 or (here and given is None)):
+    if len(splits) > 1 and not (channels == 1 or (here and channels is None)):
         return False
     rows = [_rows_of(split) for split in splits]
     return None not in rows and sum(filter(None, rows)) <= most
@@ -550,11 +564,13 @@ def finer_splits(reader: Reader, writer: Writer, splits: Sequence[Split]) -> int
     """How many splits there should be for tasks that last no longer than the writer asks; None = no more than these."""
     most, fetch = writer.task_seconds, reader.fetch_size
     lasts = [fetch.lasts(split) for split in splits]
-    known = [each for each in lasts if each is not None]
-    if most is None or not known or len(known) < len(lasts):
+    seconds_known = [seconds for seconds in lasts if seconds is not None]
+    if most is None or not seconds_known or len(seconds_known) < len(lasts):
         return None
-    wanted = min(_MOST_SPLITS, math.ceil(sum(known) * (_SLOW if fetch.guessed else 1) / most))
-    return wanted if wanted > len(splits) and reader.may_be_finer(splits) else None
+    splits_wanted = min(
+        _MOST_SPLITS, math.ceil(sum(seconds_known) * (_SLOW if fetch.guessed else 1) / most)
+    )
+    return splits_wanted if splits_wanted > len(splits) and reader.may_be_finer(splits) else None
 
 
 def _marked(
@@ -580,28 +596,28 @@ def _marked(
 def _dealt(
     spec: TransferSpec, tasks: Sequence[Task], parallelism: int, most: int, *, per_mark: bool
 ) -> TransferPlan:
-    made = deal(spec, tasks, parallelism=parallelism, most=most)
+    plan = deal(spec, tasks, parallelism=parallelism, most=most)
     if not per_mark:
-        return made
-    groups = assign_by_mark(made.tasks, made.channels, spec.channels_per_task)
+        return plan
+    groups = assign_by_mark(plan.tasks, plan.channels, spec.channels_per_task)
     return TransferPlan(sum(group.channels for group in groups), tuple(groups))
 
 
-def refuse_existing(writer: Writer, opened: OpenedTransfer) -> None:
+def refuse_existing(writer: Writer, transfer: OpenedTransfer) -> None:
     """Check that the target is not there, as `errorIfExists` asks.
 
     Raises:
         TargetError: its catalog has it; or, where the writer cannot ask one, it can be read.
     """
-    there = writer.exists()
-    if there or (there is None and _can_be_read(writer, opened)):
+    exists = writer.exists()
+    if exists or (exists is None and _can_be_read(writer, transfer)):
         raise TargetError(
-            f"{opened.target} exists, and the mode is errorIfExists: append, overwrite, or name another"
+            f"{transfer.target} exists, and the mode is errorIfExists: append, overwrite, or name another"
         )
 
 
-def _can_be_read(writer: Writer, opened: OpenedTransfer) -> bool:
-    end = opened.spec.writer.resolve(lambda urls: urls[0])[opened.writers.index(writer)]
+def _can_be_read(writer: Writer, transfer: OpenedTransfer) -> bool:
+    end = transfer.spec.writer.resolve(lambda urls: urls[0])[transfer.writers.index(writer)]
     reader = reader_of(writer, end)
     try:
         return reader is not None and reader.schema() is not None
@@ -662,25 +678,27 @@ def tell_experiments(spec: TransferSpec) -> None:
     """Log a line if an end of the transfer has an experimental connector."""
     ends = [
         ("reader", spec.reader),
-        *(("writer", each.writer) for each in spec.targets or (Target(spec.writer),)),
+        *(("writer", target.writer) for target in spec.targets or (Target(spec.writer),)),
     ]
     named = [
         (half, _named(half, end.resolve(lambda urls: urls[0])[0], {}))
         for half, end in ends
         if not end.spark_format
     ]
-    if remark := experiment_remark((find_connector(given, half), given) for half, given in named):
+    if remark := experiment_remark(
+        (find_connector(options, half), options) for half, options in named
+    ):
         _log.warning(remark)
 
 
-def _named(half: str, end: Endpoint, more: Mapping[str, Any]) -> dict[str, Any]:
+def _named(half: str, end: Endpoint, job_settings: Mapping[str, Any]) -> dict[str, Any]:
     named = {half: end.name} if end.name else {}
     # As Spark hands options over: texts, `True` as "true"; lists and None stay.
-    given = {
+    texts = {
         key: str(value).lower() if isinstance(value, bool) else value
         for key, value in end.options.items()
     }
-    return {**named, **given, **more}
+    return {**named, **texts, **job_settings}
 
 
 def _ends(
@@ -696,30 +714,30 @@ def _ends(
     if alone and is_lenient(writers[0]):
         types = target_types(writers[0], spec)
         local = by_wall_clock(ends, sources, types, warn=warn)
-        shown = by_shown_floats(local or ends, sources, types)
-        if local is not None or shown is not None:
-            sources = _opened(shown or local or ends, job, warn=False)
+        by_float = by_shown_floats(local or ends, sources, types)
+        if local is not None or by_float is not None:
+            sources = _opened(by_float or local or ends, job, warn=False)
         sources = with_conversion(sources, types, spec)
     return sources, writers
 
 
 def _opened(ends: Sequence[Endpoint], job: JobOptions, *, warn: bool) -> tuple[TransferSource, ...]:
-    opened = [open_reader(end, job.limits, warn=warn) for end in ends]
-    return tuple(_source(reader, schema, job.spec) for reader, schema in opened)
+    readers = [open_reader(end, job.limits, warn=warn) for end in ends]
+    return tuple(_source(reader, schema, job.spec) for reader, schema in readers)
 
 
-def _source(reader: Reader, given: pa.Schema | None, spec: TransferSpec) -> TransferSource:
-    schema = reader.schema() if given is None else given
+def _source(reader: Reader, declared: pa.Schema | None, spec: TransferSpec) -> TransferSource:
+    schema = reader.schema() if declared is None else declared
     steps, lengths = _prepared(spec.transformers, schema)
     return TransferSource(reader.with_schema(steps.schema), steps, lengths)
 
 
 def _prepared(steps: Sequence[object], schema: pa.Schema) -> tuple[Pipeline, TextLengths]:
     """The steps for `schema`, and how long the texts may be behind them."""
-    made = prepare(steps, schema)
-    lengths = text_lengths(made.output_schema)
+    pipeline = prepare(steps, schema)
+    lengths = text_lengths(pipeline.output_schema)
     return Pipeline(
-        made.steps, without_notes(made.schema), without_notes(made.output_schema)
+        pipeline.steps, without_notes(pipeline.schema), without_notes(pipeline.output_schema)
     ), lengths
 
 
@@ -739,12 +757,12 @@ def _shown(half: str, end: Endpoint, options: list[Any]) -> str:
         end.name
         or find_connector(options[0].model_dump(by_alias=True, exclude_none=True), half).name
     )
-    more = f" and {len(options) - 1} more" if len(options) > 1 else ""
-    return f"{name} {describe(options[0])}{more}".strip()
+    others = f" and {len(options) - 1} more" if len(options) > 1 else ""
+    return f"{name} {describe(options[0])}{others}".strip()
 
 
 def rehearse(
-    spec: TransferSpec, parallelism: int, held: ExitStack, *, here: bool = False
+    spec: TransferSpec, parallelism: int, stack: ExitStack, *, here: bool = False
 ) -> tuple[OpenedTransfer, ...]:
     """Log in at both ends, read the source's schema, plan, and hold the rows against the targets' columns and rights.
 
@@ -755,32 +773,32 @@ def rehearse(
     """
     if spec.targets:
         jobs = [target_options(spec, number, {}) for number in range(len(spec.targets))]
-        every = open_targets(spec, jobs, parallelism, held)
+        every = open_targets(spec, jobs, parallelism, stack)
     else:
         job = _without_script(job_options(spec, {}))
-        every = (open_transfer(job, parallelism, held, here=here),)
+        every = (open_transfer(job, parallelism, stack, here=here),)
     rehearsed = []
-    for opened in every:
-        options, (native, why) = opened.options, opened.native_rows()
+    for transfer in every:
+        options, (native, reason) = transfer.options, transfer.native_rows()
         commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
         context = WriteContext(
             job="rehearsal",
             commit=commit,
-            overwrite=opened.spec.save_mode == "overwrite",
-            text_lengths=opened.text_lengths,
-            reads=opened.reads(),
-            definition=opened.definition,
-            leaves_builds=opened.spec.leaves_builds,
+            overwrite=transfer.spec.save_mode == "overwrite",
+            text_lengths=transfer.text_lengths,
+            reads=transfer.reads(),
+            definition=transfer.definition,
+            leaves_builds=transfer.spec.leaves_builds,
             native=native,
-            one_pass=opened.one_pass,
+            one_pass=transfer.one_pass,
         )
         plans = []
-        for writer in opened.writers:
-            if opened.spec.save_mode == "errorIfExists":
-                refuse_existing(writer, opened)
-            plans.append(writer.rehearse(context, opened.schema))
-        path, left = path_of(native, why, plans[0]), left_out_of(opened.writers)
-        rehearsed.append(replace(opened, path=path, left_out=left))
+        for writer in transfer.writers:
+            if transfer.spec.save_mode == "errorIfExists":
+                refuse_existing(writer, transfer)
+            plans.append(writer.rehearse(context, transfer.schema))
+        path, left_out = path_of(native, reason, plans[0]), left_out_of(transfer.writers)
+        rehearsed.append(replace(transfer, path=path, left_out=left_out))
     return tuple(rehearsed)
 
 

@@ -128,7 +128,10 @@ class Transfer:
     def receive(self, outcomes: Sequence[GroupOutcome]) -> None:
         """Before `fail`, of a target that was left behind: what it has committed by task stays in it."""
         self._receipts = [
-            task.receipt for each in outcomes for task in each.tasks if task.receipt is not None
+            task.receipt
+            for outcome in outcomes
+            for task in outcome.tasks
+            if task.receipt is not None
         ]
 
     def judge(self, outcomes: Sequence[GroupOutcome]) -> None:
@@ -141,7 +144,9 @@ class Transfer:
         self._dirty = self._judge(outcomes, tasks, self._receipts)
         shares = self.shares()
         static = told_static(
-            sum(each.static for each in outcomes), len(outcomes), shares[0] if shares else None
+            sum(outcome.static for outcome in outcomes),
+            len(outcomes),
+            shares[0] if shares else None,
         )
         if static:
             _log.warning("job %s: %s", self.job, static)
@@ -150,7 +155,10 @@ class Transfer:
     def commit(self, spec: JobSpec) -> TransferReport:
         """Publish what `judge` has let pass."""
         receipts = self._commit(self._receipts)
-        rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
+        rows, nbytes = (
+            sum(receipt.rows for receipt in receipts),
+            sum(receipt.nbytes for receipt in receipts),
+        )
         self._reporter.enter(Phase.DONE, rows=rows)
         return self._report(spec, rows, nbytes, self._dirty)
 
@@ -245,7 +253,11 @@ class Transfer:
         """Receipts of an earlier run, of tasks that were not run again."""
         begun = self._opened.begun
         again = {task.task for task in tasks}
-        return [] if begun is None else [each for each in begun.receipts if each.task not in again]
+        return (
+            []
+            if begun is None
+            else [receipt for receipt in begun.receipts if receipt.task not in again]
+        )
 
     def spec(self) -> JobSpec:
         opened, options = self._opened, self._options
@@ -255,7 +267,7 @@ class Transfer:
             name=options.job_id or "",
             source=opened.source,
             target=opened.target,
-            source_columns=JobColumn.of(opened.sources[0].pipeline.schema),
+            source_columns=JobColumn.from_schema(opened.sources[0].pipeline.schema),
             target_columns=_target_columns(opened),
             part_of=opened.spec.part_of,
             channels=made.channels,
@@ -337,8 +349,8 @@ class Transfer:
         for number, (writer, plan) in enumerate(
             zip(self._opened.writers, self._plans, strict=True)
         ):
-            own = [each for each in receipts if self._target_of(each) == number]
-            rows = sum(each.rows for each in own)
+            own = [receipt for receipt in receipts if self._target_of(receipt) == number]
+            rows = sum(receipt.rows for receipt in own)
             if rows >= _MANY_ROWS:
                 writer.on_build = partial(self._tell_of_build, rows)
             try:
@@ -378,11 +390,11 @@ class Transfer:
                 _log.exception("the staging of job %s was not removed", plan.job)
             if plan.commit != "task" or plan.published_at is not None:
                 continue
-            known = [each for each in receipts or () if self._target_of(each) == number]
+            known = [receipt for receipt in receipts or () if self._target_of(receipt) == number]
             if not known and (recorded is None or plan.at_least_once):
                 stay = None
             elif stay is not None:
-                stay += sum(each.rows for each in known or recorded or ())
+                stay += sum(receipt.rows for receipt in known or recorded or ())
         if self.dirty_store is not None:
             try:
                 self.dirty_store.drop()
@@ -455,9 +467,9 @@ def _target_columns(opened: OpenedTransfer) -> tuple[JobColumn, ...]:
     flows = opened.sources[0].pipeline.flows()
     if flows is not None and opened.steps is not None:
         further = opened.steps.flows()
-        flows = None if further is None else tuple(each.after(flows) for each in further)
+        flows = None if further is None else tuple(flow.after(flows) for flow in further)
     if flows is None:
-        return JobColumn.of(opened.schema)
+        return JobColumn.from_schema(opened.schema)
     names = opened.sources[0].pipeline.schema.names
     return JobColumn.bounded(
         JobColumn(

@@ -55,19 +55,19 @@ def carry_out_together(
     tables: Sequence[SmallTable],
     placed: Callable[[SmallTable], None],
     ended: Callable[[SmallTable, TransferReport], None],
-    more: Mapping[str, Any],
+    job_settings: Mapping[str, Any],
     part_of: str,
 ) -> None:
     """Copy the tables. Each is paid before the next one is read, as its batches are where it is copied alone.
 
     `placed` sets the position of a table that was looked up. `ended` takes the report of each that is published, or was
-    before, as soon as that is known; the others have a `why`. `more` are options of the whole job.
+    before, as soon as that is known; the others have a `why`. `job_settings` are options of the whole job.
 
     Raises:
         ChannelError: the tables that have not ended are not published.
     """
     began, began_at = SYSTEM_CLOCK.now(), utc_now()
-    limits = JobLimits.of(CommonOptions.parse(more)[0])
+    limits = JobLimits.from_options(CommonOptions.parse(job_settings)[0])
     waits: dict[SmallTable, float] = {}
     is_over = False
 
@@ -89,14 +89,15 @@ def carry_out_together(
             return
         if not table.is_new:
             table.rows = table.nbytes = 0
-        made = _recorded(engine, table, limits, part_of, waits.get(table, 0.0))
+        report = _recorded(engine, table, limits, part_of, waits.get(table, 0.0))
         seconds = round(SYSTEM_CLOCK.now() - began, 3)
         ended(
-            table, replace(made, seconds=seconds, started_at=began_at.isoformat(timespec="seconds"))
+            table,
+            replace(report, seconds=seconds, started_at=began_at.isoformat(timespec="seconds")),
         )
 
-    with ExitStack() as held:
-        limiter = _limiter(engine, limits, held)
+    with ExitStack() as stack:
+        limiter = _limiter(engine, limits, stack)
         channel = MemoryChannel(_CAPACITY, _CAPACITY, limiter=limiter)
 
         def cancel() -> None:
@@ -104,25 +105,27 @@ def carry_out_together(
             is_over = True
             channel.fail(JobCancelledError("the run was ended"))
 
-        held.enter_context(engine.cancelling(cancel))
+        stack.enter_context(engine.cancelling(cancel))
         together.look(tables)
         for table in tables:
             note(table)
-        left = [table for table in tables if table.is_left]
-        for table in left:
+        tables_left = [table for table in tables if table.is_left]
+        for table in tables_left:
             placed(table)
-        left = [table for table in left if table.is_left]
-        if limiter is not None and any(table.builds for table in left):
-            listed = (f"{table.label}: {', '.join(table.builds)}" for table in left if table.builds)
-            _log.warning(
-                "tables get, after their rows, what no limit slows down: %s", "; ".join(listed)
+        tables_left = [table for table in tables_left if table.is_left]
+        if limiter is not None and any(table.builds for table in tables_left):
+            builds = (
+                f"{table.label}: {', '.join(table.builds)}" for table in tables_left if table.builds
             )
-        while left:
+            _log.warning(
+                "tables get, after their rows, what no limit slows down: %s", "; ".join(builds)
+            )
+        while tables_left:
             ready: list[SmallTable] = []
             until = SYSTEM_CLOCK.now() + _LONGEST_SECONDS
             with together.reading(at_once=limiter is None) as session:
-                while left:
-                    table = left.pop(0)
+                while tables_left:
+                    table = tables_left.pop(0)
                     _read(together, session, table)
                     waits[table] = _pay(channel, table)
                     ready.append(table)
@@ -131,13 +134,13 @@ def carry_out_together(
             publish(ready)
 
 
-def _limiter(engine: TogetherEngine, limits: JobLimits, held: ExitStack) -> Limiter | None:
+def _limiter(engine: TogetherEngine, limits: JobLimits, stack: ExitStack) -> Limiter | None:
     if limits.address is None:
         return None
     job = f"tables-{uuid.uuid4().hex[:12]}"
     spec = JobSpec("transfer")
     client = ServiceClient(engine.service(), job, spec, shared_limit=limits.address)
-    return held.enter_context(client).limiter("tables")
+    return stack.enter_context(client).limiter("tables")
 
 
 def _read(together: Together, session: Any, table: SmallTable) -> None:
@@ -166,7 +169,7 @@ def _recorded(
 ) -> TransferReport:
     """Make the copy a job of the service, so that progress, metrics and lineage have it as any other."""
     assert table.schema is not None
-    columns = JobColumn.of(table.schema)
+    columns = JobColumn.from_schema(table.schema)
     reads, writes = table.reader.options, table.writer.options
     source, target = f"{reads.reader} {describe(reads)}", f"{writes.writer} {describe(writes)}"
     spec = JobSpec(
@@ -194,9 +197,9 @@ def _recorded(
     jobs.open(spec, table.job)
     jobs.report(table.job, table.job, [counters.snapshot()], leaving=True)
     jobs.enter(table.job, Phase.DONE, rows=table.rows)
-    made = jobs.find(table.job).report()
+    report = jobs.find(table.job).report()
     return replace(
-        made,
+        report,
         rows=table.rows,
         bytes=table.nbytes,
         left_out=table.left_out,

@@ -52,18 +52,18 @@ class _Pattern:
 @cache
 def _compiled(pattern: str) -> _Pattern:
     pieces = _pieces(pattern)
-    made, groups = [], []
+    parts, groups = [], []
     for number, piece in enumerate(pieces):
         letter = piece.removeprefix("%").removeprefix("-")
         if not piece.startswith("%") or piece == "%%":
             # As many blanks as there are: Java's parser skips those before a number.
-            made.append(re.sub(r"(?:\\ )+", r"\\s+", re.escape(piece.replace("%%", "%"))))
+            parts.append(re.sub(r"(?:\\ )+", r"\\s+", re.escape(piece.replace("%%", "%"))))
             continue
         beside = [pieces[n] for n in (number - 1, number + 1) if 0 <= n < len(pieces)]
         name, texts = _group(letter, fixed=any(map(_is_number, beside)))
-        made.append(f"(?P<{name}>{texts})")
+        parts.append(f"(?P<{name}>{texts})")
         groups.append(name)
-    return _Pattern(f"^(?i:{''.join(made)})$", tuple(groups))
+    return _Pattern(f"^(?i:{''.join(parts)})$", tuple(groups))
 
 
 def _pieces(pattern: str) -> list[str]:

@@ -254,7 +254,7 @@ def _described(
     columns: tuple[JobColumn, ...] = ()
     if not source.feed.has_tables:
         with contextlib.suppress(ChannelError):  # a table that was dropped has changes in the log
-            columns = JobColumn.of(source.feed.schema())
+            columns = JobColumn.from_schema(source.feed.schema())
     reading = source.reader.options
     return JobSpec(
         "stream",

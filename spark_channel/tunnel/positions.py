@@ -86,7 +86,7 @@ class StreamPositions(ABC):
         self.target = RunEnd()
         # Longer than that, and a tunnel's channels have gone to others.
         self.renewal = RetryingCalls(source.options.heartbeat_timeout, clock=clock)
-        self.feed = self.renewal.of(source.feed, source.feed.is_passing)
+        self.feed = self.renewal.wrap(source.feed, source.feed.is_passing)
 
     @abstractmethod
     def initial(self) -> Offset:

@@ -58,7 +58,7 @@ class SharedPositions(StreamPositions):
         super().__init__(source, clock=clock)
         assert source.options.tunnel is not None
         self._name = source.options.tunnel
-        self._store = self.renewal.of(store, _is_silent)
+        self._store = self.renewal.wrap(store, _is_silent)
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._record = store.get(self._name)
         source.check(self._record)
@@ -72,7 +72,7 @@ class SharedPositions(StreamPositions):
             timeout=settings.heartbeat_timeout,
             clock=clock,
         )
-        self._calls = self.renewal.of(self._client, _is_silent)
+        self._calls = self.renewal.wrap(self._client, _is_silent)
         self._changed = threading.Condition()
         self._runs: dict[str, _Run] = {}
         self._planned: Offset | None = None

@@ -111,11 +111,13 @@ class Verification:
             copied_only=settings.copied_only,
         )
         self._options = self.sides[0].reader.options
-        self._limits = JobLimits.of(self._options).watching(*(side.reader for side in self.sides))
+        self._limits = JobLimits.from_options(self._options).watching(
+            *(side.reader for side in self.sides)
+        )
         wanted = wanted_channels(job.spec, engine.parallelism())
         bound = channel_bound(
             [side.reader for side in self.sides],
-            wanted=wanted,
+            channels_wanted=wanted,
             cores=engine.parallelism(),
             most=job.spec.max_channels,
         )

@@ -526,9 +526,12 @@ def test_a_source_that_gives_its_first_row_late_is_slow_and_not_late_to_start() 
 
 def test_columns_are_named_with_their_types_as_far_as_there_is_room() -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
-    assert JobColumn.of(schema) == (JobColumn("id", "int64"), JobColumn("at", "timestamp[us]"))
+    assert JobColumn.from_schema(schema) == (
+        JobColumn("id", "int64"),
+        JobColumn("at", "timestamp[us]"),
+    )
     wide = pa.schema([(f"c{n}", pa.int64()) for n in range(1_001)])
-    assert JobColumn.of(wide) == ()
+    assert JobColumn.from_schema(wide) == ()
     (cut,) = JobColumn.bounded([JobColumn("v", "x" * 300, ("a",), "hashed")])
     assert (cut.type, cut.origins, cut.how) == ("x" * 200, ("a",), "hashed")
 

@@ -35,7 +35,7 @@ class Watched:
     def __init__(self, options: dict[str, str], channels: int) -> None:
         reader, _ = load_reader({**options, "rowsPerSecond": str(RATE)})
         common, _ = CommonOptions.parse({"rowsPerSecond": RATE})
-        reader.fetch_size = JobLimits.of(common).fetch_size(channels)
+        reader.fetch_size = JobLimits.from_options(common).fetch_size(channels)
         self._fetched = 0
         self._lock = threading.Lock()
         # Rows that left the source are counted here: rows of a database when they come, before the statement has ended.
@@ -84,14 +84,14 @@ def table(rows: int) -> pa.Table:
 
 def test_reads_that_spend_one_limit_share_what_is_fetched_ahead() -> None:
     common, _ = CommonOptions.parse({"rowsPerSecond": RATE, "bytesPerSecond": 100 * RATE})
-    limits, split = JobLimits.of(common), Split({}, 1_000, 1_000_000)
+    limits, split = JobLimits.from_options(common), Split({}, 1_000, 1_000_000)
     one, two = limits.fetch_size(4), limits.fetch_size(4, reads=2)
     assert (one.rows, one.nbytes) == (RATE // 8, 100 * RATE // 8)
     assert (two.rows, two.nbytes) == (RATE // 16, 100 * RATE // 16)
     assert two.rows_per_second == one.rows_per_second == RATE / 4
     assert two.lasts(split) == one.lasts(split)
     unlimited, _ = CommonOptions.parse({})
-    assert JobLimits.of(unlimited).fetch_size(4, reads=2) == FetchSize()
+    assert JobLimits.from_options(unlimited).fetch_size(4, reads=2) == FetchSize()
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "arrow", "sqlite"])

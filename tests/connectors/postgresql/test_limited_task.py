@@ -411,7 +411,7 @@ def test_a_limited_transfer_has_tasks_that_fit_a_transaction(
     pg.psql("CREATE TABLE s (id bigint PRIMARY KEY, v text); CREATE TABLE t (LIKE s)")
     pg.psql("INSERT INTO s SELECT i, 'x' FROM generate_series(1, 10000) i; ANALYZE s")
     reader = pg.reader("s")
-    reader.fetch_size = JobLimits.of(pg.writer("t", **options).options).fetch_size(2)
+    reader.fetch_size = JobLimits.from_options(pg.writer("t", **options).options).fetch_size(2)
     reader.schema()
     own = reader.split(10)
     finer = finer_splits(reader, pg.writer("t", **options, **more), own)

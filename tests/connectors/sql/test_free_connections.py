@@ -32,7 +32,7 @@ class Side:
 
 
 def bound(*sides: Side, wanted: int = 1000, cores: int = 8, most: int | None = None) -> int:
-    return channel_bound(sides, wanted=wanted, cores=cores, most=most).channels  # type: ignore[arg-type]
+    return channel_bound(sides, channels_wanted=wanted, cores=cores, most=most).channels  # type: ignore[arg-type]
 
 
 def test_channels_are_bounded_by_cores_and_by_what_each_server_has_left() -> None:
@@ -50,7 +50,7 @@ def test_few_channels_do_not_ask_the_servers() -> None:
     side = Side("a", 1)
     assert bound(side, wanted=4) == 64
     assert side.asked == 0
-    remark = channel_bound([side], wanted=9, cores=8, most=None).remark(9)  # type: ignore[list-item]
+    remark = channel_bound([side], channels_wanted=9, cores=8, most=None).remark(9)  # type: ignore[list-item]
     assert remark == (
         "9 channels were asked for, and 1 run at the same time (a has 1 free connections); the other splits wait for "
         "them. Option 'maxChannels' sets another number"

@@ -106,7 +106,7 @@ def _copied(
     writes = {**target.login, "dbtable": table, "rowsPerSecond": rate, "commit": commit}
     reader, _ = find_connector(reads, "reader").reader_with(reads)
     writer, _ = find_connector(writes, "writer").writer_with(writes)
-    limits = JobLimits.of(writer.options)
+    limits = JobLimits.from_options(writer.options)
     schema = reader.schema()
     reader.fetch_size = limits.fetch_size(2)
     # The rows of a task are added by one transaction, about 4 s a million of them on an idle machine.

@@ -57,7 +57,7 @@ class Copy:
         self.oldest: list[float] = []
 
     def run(self) -> TransferReport:
-        limits = JobLimits.of(self.writer.options).watching(self.reader, self.writer)
+        limits = JobLimits.from_options(self.writer.options).watching(self.reader, self.writer)
         schema = self.reader.schema()
         self.reader.fetch_size = limits.fetch_size(2)
         splits = self.reader.split(4)
