@@ -51,6 +51,9 @@ class StoreConnection:
                 return []
             return list(cursor.fetchall())
 
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        self.rows(sql, parameters)
+
     def begin(self) -> bool:
         """Begin the next transaction; False = the server has ended the connection."""
         try:

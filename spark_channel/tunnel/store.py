@@ -120,6 +120,8 @@ class Statements(Protocol):
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
 
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None: ...
+
 
 class SqlStore(ABC):
     """See `TunnelStore`."""
@@ -145,7 +147,7 @@ class SqlStore(ABC):
     def _make(self, statements: Statements) -> None:
         """Make the tables that are not there."""
         for statement in SCHEMA:
-            statements.rows(statement)
+            statements.execute(statement)
 
     @abstractmethod
     def _lock(self, statements: Statements, name: str) -> list[tuple[Any, ...]]:
@@ -185,7 +187,7 @@ class SqlStore(ABC):
             self._remove(statements, name)
             made = self._add(statements, record, channels)
             for each in notes:  # they refer to the record
-                statements.rows(_NOTE, (name, *each))
+                statements.execute(_NOTE, (name, *each))
             return made
 
     def state(self, name: str) -> TunnelState:
@@ -318,11 +320,11 @@ class SqlStore(ABC):
         with self._noting() as statements:
             self._record(statements, name)
             given = (name, key)
-            statements.rows(
+            statements.execute(
                 "DELETE FROM spark_channel_tunnel_notes WHERE tunnel = ? AND id = ?", given
             )
             if said is not None:
-                statements.rows(_NOTE, (*given, said))
+                statements.execute(_NOTE, (*given, said))
 
     def notes(self, name: str) -> dict[str, str]:
         with self._noting() as statements:
@@ -367,7 +369,7 @@ class SqlStore(ABC):
         self, statements: Statements, record: TunnelRecord, channels: Sequence[Channel]
     ) -> TunnelRecord:
         record = replace(record, created_at=self._now(statements))
-        statements.rows(
+        statements.execute(
             "INSERT INTO spark_channel_tunnels (name, id, type, source, schema_text, created_at) "
             "VALUES (?, ?, ?, ?, ?, ?)",
             (
@@ -385,7 +387,7 @@ class SqlStore(ABC):
 
     def _insert(self, statements: Statements, name: str, channel: Channel) -> None:
         self._save_places(statements, name, None, channel)
-        statements.rows(
+        statements.execute(
             f"INSERT INTO spark_channel_tunnel_channels (tunnel, {CHANNEL_COLUMNS}) "  # noqa: S608 - constants
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -400,8 +402,8 @@ class SqlStore(ABC):
 
     def _remove(self, statements: Statements, name: str) -> None:
         for table in ("tunnel_notes", "tunnel_clients", "tunnel_places", "tunnel_channels"):
-            statements.rows(f"DELETE FROM spark_channel_{table} WHERE tunnel = ?", (name,))  # noqa: S608 - a constant name
-        statements.rows("DELETE FROM spark_channel_tunnels WHERE name = ?", (name,))
+            statements.execute(f"DELETE FROM spark_channel_{table} WHERE tunnel = ?", (name,))  # noqa: S608 - a constant name
+        statements.execute("DELETE FROM spark_channel_tunnels WHERE name = ?", (name,))
 
     def _load(self, statements: Statements, name: str) -> TunnelState:
         rows = statements.rows(f"{_CHANNELS} ORDER BY place", (name,))
@@ -436,11 +438,11 @@ class SqlStore(ABC):
         if not any(map(has_places, rows)):
             self._make(statements)  # a store of an earlier version lacks the table
             changes = place_changes(None, new) or changes
-            statements.rows(f"DELETE {_OF_CHANNEL}", given)
+            statements.execute(f"DELETE {_OF_CHANNEL}", given)
         for table in changes.removed:
-            statements.rows(f"DELETE {_OF_CHANNEL} AND id = ?", (*given, table))
+            statements.execute(f"DELETE {_OF_CHANNEL} AND id = ?", (*given, table))
         for table, said in changes.changed.items():
-            statements.rows(
+            statements.execute(
                 "UPDATE spark_channel_tunnel_places SET said = ? "
                 "WHERE tunnel = ? AND channel = ? AND id = ?",
                 (said, *given, table),
@@ -448,7 +450,7 @@ class SqlStore(ABC):
         if changes.added:
             ((last,),) = statements.rows(f"SELECT MAX(place) {_OF_CHANNEL}", given)
             for place, (table, said) in enumerate(changes.added.items(), 1 + int(last or 0)):
-                statements.rows(
+                statements.execute(
                     "INSERT INTO spark_channel_tunnel_places (tunnel, channel, id, place, said) "
                     "VALUES (?, ?, ?, ?, ?)",
                     (*given, table, place, said),
@@ -464,19 +466,19 @@ class SqlStore(ABC):
                 self._insert(statements, name, channel)
             elif channel != before:
                 self._save_places(statements, name, before, channel)
-                statements.rows(
+                statements.execute(
                     "UPDATE spark_channel_tunnel_channels SET params = ?, state = ?, version = ?, client = ?, "
                     "closing_beats = ?, sequence = ?, token = ?, pending = ? WHERE tunnel = ? AND id = ?",
                     (params_of(channel), *changing(channel), name, key),
                 )
         for key in old.clients.keys() - new.clients.keys():
-            statements.rows(
+            statements.execute(
                 "DELETE FROM spark_channel_tunnel_clients WHERE tunnel = ? AND id = ?", (name, key)
             )
         for key, client in new.clients.items():
             known = old.clients.get(key)
             if known is None:
-                statements.rows(
+                statements.execute(
                     "INSERT INTO spark_channel_tunnel_clients "
                     "(tunnel, id, tag, timeout, last_seen, host, process) VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (
@@ -490,7 +492,7 @@ class SqlStore(ABC):
                     ),
                 )
             elif known != client:
-                statements.rows(
+                statements.execute(
                     "UPDATE spark_channel_tunnel_clients SET last_seen = ? WHERE tunnel = ? AND id = ?",
                     (client.last_seen, name, key),
                 )
@@ -607,15 +609,15 @@ class SqliteStore(SqlStore):
         with SqliteSession(
             self._path, mode, lock_timeout=self._lock_timeout, failure=TunnelStoreError
         ) as session:
-            session.rows("BEGIN IMMEDIATE")
+            session.execute("BEGIN IMMEDIATE")
             try:
                 if make:
                     self._make(session)
                 yield session
-                session.rows("COMMIT")
+                session.execute("COMMIT")
             except BaseException:
                 try:
-                    session.rows("ROLLBACK")
+                    session.execute("ROLLBACK")
                 except TunnelStoreError:
                     pass  # SQLite has rolled back itself, as it does when the disk is full
                 raise

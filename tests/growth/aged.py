@@ -50,7 +50,7 @@ def age_sql(options: dict[str, Any]) -> None:
         table = writer.claim_dialect(session, place).table(CLAIMS)
         for _ in range(JOBS // _ROWS):
             rows = ", ".join(_job_row(target) for _ in range(_ROWS))
-            session.rows(f"INSERT INTO {table} ({COLUMNS}) VALUES {rows}")
+            session.execute(f"INSERT INTO {table} ({COLUMNS}) VALUES {rows}")
 
     def in_one(session: Any) -> None:
         with writer.transaction(session):

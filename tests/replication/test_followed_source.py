@@ -592,7 +592,7 @@ def test_what_a_source_lacks_for_a_moment_parks_no_table(
 
     def failing(log: Any, session: Any, *rest: Any) -> Any:
         if fails:
-            session.rows(fails.pop())
+            session.execute(fails.pop())
         return chunk(log, session, *rest)
 
     followed.sql(PLANTED)
@@ -611,7 +611,7 @@ def test_existing_rows_that_cannot_be_read_hold_up_no_other_table(
 
     def failing(log: Any, session: Any, *rest: Any) -> Any:
         if log._reader.options.dbtable.endswith("`a`"):
-            session.rows("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1969, MESSAGE_TEXT = 'slow'")
+            session.execute("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1969, MESSAGE_TEXT = 'slow'")
         return chunk(log, session, *rest)
 
     followed.sql(PLANTED)

@@ -163,7 +163,7 @@ def test_a_role_without_rights_is_told_the_pid(shop: Shop) -> None:
         with open_transaction(shop) as session:
             number = int(session.execute("SELECT txid_current()").fetchone()[0])  # type: ignore[index] # there is one
             with shop.reader().connect("read") as other:
-                other.rows(f"SET ROLE {shop.name}_other")
+                other.execute(f"SET ROLE {shop.name}_other")
                 found = oldest_of(other, [number, number + 1000])
                 assert found.startswith(f"transaction {number} of pid {session.info.backend_pid}")
                 assert oldest_of(other, [number + 1000]) == ""

@@ -56,7 +56,7 @@ def test_a_connection_that_its_server_ended_is_made_again(
 
 def fail(url: str) -> None:
     with transaction(url) as statements:
-        statements.rows("CREATE TABLE of_a_failed_call (n int)")
+        statements.execute("CREATE TABLE of_a_failed_call (n int)")
         statements.rows("SELECT * FROM nowhere")
 
 

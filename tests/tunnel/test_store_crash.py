@@ -84,6 +84,9 @@ class _Counted:
         self.owner.step(self.inner)
         return self.inner.rows(sql, parameters)
 
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        self.rows(sql, parameters)
+
 
 def prepared(store: SqlStore) -> dict[str, Callable[[], object]]:
     """A tunnel with two clients, the first of which holds channels; and each call that changes it."""

@@ -155,7 +155,7 @@ def make_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect)
             dialect.place(target.schema, f"spark_channel_key_{digest}"),
             dialect.quoted(target.name),
         )
-    session.rows(
+    session.execute(
         f"CREATE UNIQUE INDEX {index} ON {on} ({', '.join(map(dialect.quoted, target.key))})"
     )
 
@@ -168,7 +168,7 @@ def check_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect
     """
     key_list = ", ".join(map(dialect.quoted, target.key))
     try:
-        session.rows(
+        session.execute(
             f"INSERT INTO {target.sql} ({key_list}) SELECT {key_list} FROM {target.sql} WHERE 1 = 0 "  # noqa: S608 - quoted names
             f"ON CONFLICT ({key_list}) DO NOTHING"
         )

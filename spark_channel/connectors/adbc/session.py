@@ -215,7 +215,7 @@ class AdbcSession(BoundSession):
             with self.explained():
                 connection.set_autocommit(True)
                 for statement in statements:
-                    self.rows(statement)
+                    self.execute(statement)
                 if self.has_transactions:
                     connection.set_autocommit(False)
         self._run_each()
@@ -239,7 +239,7 @@ class AdbcSession(BoundSession):
 
     def _run_each(self) -> None:
         for statement in self._each:
-            self.rows(statement)
+            self.execute(statement)
 
     def commit(self) -> None:
         """The driver begins the next transaction."""

@@ -95,13 +95,13 @@ class AdbcTaskWriter(SqlTaskWriter[AdbcSession]):
 
     def judge(self, batch: pa.RecordBatch) -> None:
         target, self._judging = self._plan.target, True
-        self._open.rows("SAVEPOINT spark_channel_batch")
+        self._open.execute("SAVEPOINT spark_channel_batch")
         try:
             rows = arranged(pa.Table.from_batches([batch]), target)
             self._writer.append(self._open, self._plan, rows)
         except TargetError as error:
             try:
-                self._open.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
+                self._open.execute("ROLLBACK TO SAVEPOINT spark_channel_batch")
             except TargetError:
                 raise TargetError(
                     f"{error}. ADBC driver {self._open.name} cannot take back a refused batch, so option "
@@ -378,7 +378,7 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         table, key = self.claim_dialect(session, plan.place).table(TASKS), uuid.uuid4().hex
         trial = f"{plan.stage}undone_{secrets.token_hex(2)}"
         session.undo()
-        session.rows(
+        session.execute(
             f"INSERT INTO {table} (claim, task, attempt, row_count, byte_count, committed_at) "  # noqa: S608 - a quoted name
             f"VALUES ('{key}', 0, 0, 0, 0, '-')"
         )
@@ -391,7 +391,7 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         ):
             session.undo()
             return
-        session.rows(f"DELETE FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
+        session.execute(f"DELETE FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
         session.commit()
         self.drop_stage(session, plan.place, trial)
         consequence = "a task that is repeated would write its rows twice: it can only be read"
@@ -420,7 +420,7 @@ class AdbcWriter(SqlWriter[AdbcSession]):
             if target.key:
                 make_unique(session, target, self.dialect)
         elif empty:
-            session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
+            session.execute(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
         return False  # and there is nothing to complete
 
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
@@ -445,12 +445,12 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         column_list = ", ".join(map(self.dialect.quoted, target.staged_names))
         before = 0
         for table, rows in staged:
-            session.rows(
+            session.execute(
                 f"INSERT INTO {merged} ({column_list}, {PLACE}) SELECT {column_list}, {PLACE} + {before:d} FROM {table}"  # noqa: S608 - names are quoted
             )
             before += rows
         self.merge(session, plan, merged, before)
-        session.rows(f"DROP TABLE {merged}")
+        session.execute(f"DROP TABLE {merged}")
 
     def stage_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> str:
         """A staging table, as SQL, for the rows of all tasks, or of one; `rows` are in it."""
@@ -476,7 +476,7 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         """Bring `rows` into the table through a staging table."""
         stage = self.stage_all(session, plan, rows)
         self.merge(session, plan, stage, rows.num_rows)
-        session.rows(f"DROP TABLE {stage}")
+        session.execute(f"DROP TABLE {stage}")
 
     def merge(self, session: AdbcSession, plan: SqlPlan, stage: str, rows: int) -> None:
         """Bring the `rows` of a staging table into the table."""
@@ -492,8 +492,8 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         try:
             with self.transaction(session):
                 if self.sql_name == "postgres":
-                    session.rows("SET LOCAL lock_timeout = '2s'")
-                session.rows(f"DROP TABLE IF EXISTS {self.dialect.place(target.schema, name)}")
+                    session.execute("SET LOCAL lock_timeout = '2s'")
+                session.execute(f"DROP TABLE IF EXISTS {self.dialect.place(target.schema, name)}")
         except TargetError as error:
             if not is_busy(error):
                 raise

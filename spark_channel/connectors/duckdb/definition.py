@@ -210,10 +210,10 @@ def tried(
             Path(folder) / "trial", read_only=False, lock_timeout=1, failure=TargetError
         ) as session,
     ):
-        session.rows(f"CREATE SCHEMA IF NOT EXISTS {dialect.quoted(schema)}")
+        session.execute(f"CREATE SCHEMA IF NOT EXISTS {dialect.quoted(schema)}")
         try:
             for statement in (*made, create.replace(TABLE, place)):
-                session.rows(statement)
+                session.execute(statement)
         except TargetError as error:
             return " ".join(str(error).split())
         table = dialect.find_table(session, place)
@@ -231,7 +231,7 @@ def tried(
             step = _index(constraint, schema, free)
             try:
                 for statement in step.on(place):
-                    session.rows(statement)
+                    session.execute(statement)
             except TargetError as error:
                 left.append(f"{constraint.label}: {' '.join(str(error).split())}")
                 continue

@@ -144,7 +144,7 @@ class DuckdbReader(SqlReader):
                 "or name a 'partitionColumn', whose ranges stay true"
             )
         if split.params["kind"] != "all":
-            session.rows("SET threads = 1")  # the other splits are the other threads
+            session.execute("SET threads = 1")  # the other splits are the other threads
         yield from super().rows(session, split)
 
 

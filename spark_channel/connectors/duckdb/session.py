@@ -81,10 +81,10 @@ class DuckdbSession(BoundSession):
             if str(self.value(_KIND)).lower() != "duckdb":  # by an extension that is installed
                 raise self._no_database()
             for name, value in _SETTINGS.items():
-                self.rows(f"SET SESSION {name} = {value}")
+                self.execute(f"SET SESSION {name} = {value}")
             for statement in init:
-                self.rows(statement)
-            self.rows("SET TimeZone = 'UTC'")
+                self.execute(statement)
+            self.execute("SET TimeZone = 'UTC'")
 
     def _open(self, read_only: bool, clock: Clock) -> Any:
         import duckdb

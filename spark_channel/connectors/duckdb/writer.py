@@ -88,7 +88,7 @@ def insert_files(
         _DuckdbMerge(session, DuckdbWriteDialect(), target, _STAGE, options.write_mode).bring()
     finally:
         try:
-            session.rows(f"DROP TABLE IF EXISTS {_STAGE}")
+            session.execute(f"DROP TABLE IF EXISTS {_STAGE}")
         except TargetError:
             pass  # the transaction has failed, and takes the stage with it
     return counted.rows

@@ -218,37 +218,37 @@ class MysqlSession(BoundSession):
     def _make_ready(self, options: ServerOptions) -> None:
         self._set_all()
         if options.session_time_zone is not None:
-            self.rows("SET SESSION time_zone = %s", [options.session_time_zone])
+            self.execute("SET SESSION time_zone = %s", [options.session_time_zone])
         keeps_mode = options.sql_mode == "session"
         if keeps_mode:
-            self.rows("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
+            self.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
         if options.session_variables is not None:
-            self.rows(f"SET SESSION {session_variables(options.session_variables)}")
+            self.execute(f"SET SESSION {session_variables(options.session_variables)}")
         for statement in session_script(options, "mysql"):
-            self.rows(statement)
+            self.execute(statement)
         mode = own_mode() if keeps_mode else f"'{MODE}'"
         # What this connector's statements and values depend on comes last, whatever the user has set.
-        self.rows(
+        self.execute(
             f"SET SESSION sql_mode = {mode}, character_set_client = utf8mb4, character_set_results = utf8mb4"
         )
         self.id = int(self._connection.thread_id())
         seconds = getattr(options, "query_timeout", 0)
         if seconds and self.is_mariadb:
-            self.rows(f"SET SESSION max_statement_time = {seconds}")
+            self.execute(f"SET SESSION max_statement_time = {seconds}")
         elif seconds:
-            self.rows(f"SET SESSION max_execution_time = {seconds * 1000}")
+            self.execute(f"SET SESSION max_execution_time = {seconds * 1000}")
 
     def _set_all(self) -> None:
         """Set what changes rows; what the user sets comes later, and holds."""
         try:
-            self.rows(ALL_ROWS)
+            self.execute(ALL_ROWS)
         except self._failure as error:
             if code_of(error) != _UNKNOWN_VARIABLE:
                 raise
         names = ", ".join(f"'{name}'" for name in (*SETTINGS, *LEAST))
         shown = self.rows(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
         if changes := settings_to_change({str(name).lower(): str(value) for name, value in shown}):
-            self.rows(f"SET SESSION {changes}")
+            self.execute(f"SET SESSION {changes}")
 
     def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
         from spark_channel.connectors.mysql.protocol import GuardedConnection
@@ -390,7 +390,7 @@ class MysqlSession(BoundSession):
         """
         # MySQL makes a DECIMAL of the variable and the number, which no whole-number variable takes.
         seconds = f"CAST(GREATEST(@@net_write_timeout, {_SLOW_SECONDS}) AS UNSIGNED)"
-        self.rows(f"SET SESSION net_write_timeout = {seconds}")
+        self.execute(f"SET SESSION net_write_timeout = {seconds}")
 
     def affected(self, sql: str) -> tuple[int, int]:
         """Run a statement: (rows it affected, warnings it left)."""
@@ -670,7 +670,7 @@ class MysqlWriteSession(MysqlSession):
         # A server that logs statements refuses to write under READ COMMITTED. SERIALIZABLE, too, reads nothing old.
         by_statement = shown.get("log_bin") == "ON" and shown.get("binlog_format") == "STATEMENT"
         level = "SERIALIZABLE" if by_statement else "READ COMMITTED"
-        self.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        self.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
 
     def kept(self, key: object, make: Callable[[], Any]) -> Any:
         """The value that this session cached for `key`."""
@@ -681,15 +681,15 @@ class MysqlWriteSession(MysqlSession):
     @contextmanager
     def in_utc(self) -> Iterator[None]:
         """While this is open the session's zone is UTC, so that the text of an instant means one instant."""
-        self.rows("SET SESSION time_zone = '+00:00'")
+        self.execute("SET SESSION time_zone = '+00:00'")
         try:
             yield
         finally:
-            self.rows("SET SESSION time_zone = %s", [self._zone])
+            self.execute("SET SESSION time_zone = %s", [self._zone])
 
     def list_warnings(self) -> None:
         """From here on the server keeps the warnings of every row that INSERT IGNORE leaves out."""
-        self.rows(f"SET SESSION max_error_count = {_MOST_WARNINGS}, sql_notes = 0")
+        self.execute(f"SET SESSION max_error_count = {_MOST_WARNINGS}, sql_notes = 0")
 
     def warnings_but_keys(self) -> list[str]:
         """The first texts of the last statement's warnings that say anything but that a key is in the table.
@@ -706,7 +706,7 @@ class MysqlWriteSession(MysqlSession):
 
         A process that is paused, or whose host is lost, so holds a claim for no longer.
         """
-        self.rows(f"SET SESSION wait_timeout = {_SILENT_SECONDS}")
+        self.execute(f"SET SESSION wait_timeout = {_SILENT_SECONDS}")
 
 
 def _key(options: ServerOptions) -> Hashable | None:

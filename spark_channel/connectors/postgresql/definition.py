@@ -148,7 +148,7 @@ def defined(session: PgSession, tables: Sequence[PgTable]) -> list[TableDefiniti
     """
     if not tables:
         return []
-    session.rows(_QUALIFIED)
+    session.execute(_QUALIFIED)
     oids = ", ".join(str(table.oid) for table in tables)
     texts = dict(session.rows(_DEFINITION.format(oids=oids)))
     for table in tables:

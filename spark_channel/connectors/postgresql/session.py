@@ -241,7 +241,7 @@ class PgSession(DriverSession):
             except self._failure as error:  # a trigger of the user may have run DEALLOCATE
                 if sqlstate_of(error) != "26000" or self._is_begun:
                     raise
-        self.rows(f"PREPARE {name} ({types}) AS {sql}")
+        self.execute(f"PREPARE {name} ({types}) AS {sql}")
         self._prepared.add(name)
         return self.rows(execute)
 
@@ -281,13 +281,13 @@ class PgSession(DriverSession):
             self.begin()
         yield
         if is_own:
-            self.rows("COMMIT")
+            self.execute("COMMIT")
 
     def undo(self) -> None:
         """End the transaction without its changes; a lost connection has done so."""
         if self.is_open:
             try:
-                self.rows("ROLLBACK")
+                self.execute("ROLLBACK")
             except self._failure:
                 self.pool_key = None
 
@@ -419,7 +419,7 @@ class PgReadSession(PgSession):
             self.begin()
             self._script(self._opening(sql))
             yield from self._fetched(rows)
-            self.rows("COMMIT")
+            self.execute("COMMIT")
 
     def _opening(self, sql: str) -> list[str]:
         """The statements that open a cursor for `sql` in a transaction."""
@@ -608,7 +608,7 @@ class PgWriteSession(PgSession, BoundSession):
         if 0 < self._timeout <= _STILL_SECONDS * 1000:
             yield
             return
-        self.rows(f"SET LOCAL statement_timeout = {_STILL_SECONDS * 1000}")
+        self.execute(f"SET LOCAL statement_timeout = {_STILL_SECONDS * 1000}")
         begun = SYSTEM_CLOCK.now()
         try:
             yield
@@ -620,7 +620,7 @@ class PgWriteSession(PgSession, BoundSession):
                     "Spark runs the task again. Check whether its host was suspended, or out of memory"
                 ) from ConnectionError("the connection is lost")
             raise
-        self.rows(f"SET LOCAL statement_timeout = {self._timeout}")
+        self.execute(f"SET LOCAL statement_timeout = {self._timeout}")
 
     def _script(self, statements: Sequence[str]) -> None:
         self._run(joined(statements))

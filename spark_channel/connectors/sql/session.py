@@ -80,6 +80,10 @@ class Session(ABC):
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """All rows of a small result; [] for a statement without one."""
 
+    def execute(self, sql: str) -> None:
+        """Run a statement for what it does: DDL, DML, SET, the ends of a transaction."""
+        self.rows(sql)
+
     def value(self, sql: str) -> Any:
         """The first column of the first row; None when there is none."""
         rows = self.rows(sql)
@@ -118,15 +122,15 @@ class Session(ABC):
 
     def start(self, begin: str) -> None:
         """Begin a transaction; `begin` is the dialect's statement for it."""
-        self.rows(begin)
+        self.execute(begin)
 
     def commit(self) -> None:
         """End the transaction with its changes."""
-        self.rows("COMMIT")
+        self.execute("COMMIT")
 
     def undo(self) -> None:
         """End the transaction without its changes."""
-        self.rows("ROLLBACK")
+        self.execute("ROLLBACK")
 
     def rest(self) -> None:  # noqa: B027 - a connection in autocommit has nothing open
         """Between two short statements: end the transaction that the last one left open, and its locks."""
@@ -174,6 +178,9 @@ class BoundSession(DriverSession):
 
     @abstractmethod
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]: ...
+
+    def execute(self, sql: str, parameters: Sequence[object] = ()) -> None:
+        self.rows(sql, parameters)
 
     def value(self, sql: str, parameters: Sequence[object] = ()) -> Any:
         rows = self.rows(sql, parameters)
@@ -260,7 +267,7 @@ def split_script(
 
 
 class _Session(Protocol):
-    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
+    def execute(self, sql: str) -> None: ...
 
 
 def run_in_transaction(
@@ -275,10 +282,10 @@ def run_in_transaction(
         TargetError: the transaction was ended; the statements behind did not run.
     """
     for statement in statements:
-        session.rows("SAVEPOINT spark_channel_script")
-        session.rows(statement)
+        session.execute("SAVEPOINT spark_channel_script")
+        session.execute(statement)
         try:
-            session.rows("RELEASE SAVEPOINT spark_channel_script")
+            session.execute("RELEASE SAVEPOINT spark_channel_script")
         except TargetError as error:
             so_far = (
                 "the rows are in the table, the write counts as published, and what follows did not run"
@@ -341,7 +348,7 @@ class WriteSession(BoundSession):
 
     def stored(self, sql: str) -> int | None:
         """Run an INSERT: the rows that the database stored; None = it does not report them."""
-        self.rows(sql)
+        self.execute(sql)
         return None
 
     @abstractmethod

@@ -175,17 +175,19 @@ def tried(
         ) as session,
     ):
         try:
-            session.rows(definition.statement)
+            session.execute(definition.statement)
         except TargetError as error:
             return " ".join(str(error).split())
         for index in indexes:
             try:
-                session.rows(_create_index(index, index.name, own, index.text))
+                session.execute(_create_index(index, index.name, own, index.text))
             except TargetError as error:
                 left.append(f"{index.label}: {' '.join(str(error).split())}")
         if definition.name != name:
-            session.rows(f"ALTER TABLE {own} RENAME TO {dialect.quoted('spark_channel_trial')}")
-            session.rows(f"ALTER TABLE {dialect.quoted('spark_channel_trial')} RENAME TO {wanted}")
+            session.execute(f"ALTER TABLE {own} RENAME TO {dialect.quoted('spark_channel_trial')}")
+            session.execute(
+                f"ALTER TABLE {dialect.quoted('spark_channel_trial')} RENAME TO {wanted}"
+            )
         texts = {
             str(index): str(sql)
             for index, sql in session.rows("SELECT name, sql FROM sqlite_master WHERE sql <> ''")

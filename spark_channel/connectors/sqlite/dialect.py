@@ -158,11 +158,11 @@ class SqliteDialect(Dialect):
 
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         """With the types of the columns that the query passes on."""
-        session.rows(f"CREATE TEMP VIEW spark_channel_query AS {query}")
+        session.execute(f"CREATE TEMP VIEW spark_channel_query AS {query}")
         try:
             return _columns(session, "temp", "spark_channel_query")
         finally:
-            session.rows("DROP VIEW temp.spark_channel_query")
+            session.execute("DROP VIEW temp.spark_channel_query")
 
     def arrow_type(self, column: Column) -> pa.DataType | None:
         return declared_type(column.declared)

@@ -50,7 +50,7 @@ class SqliteReader(SqlReader):
             failure=SourceError,
             init=session_statements(self.options.session_init_statement or ()),
         ) as session:
-            session.rows("BEGIN")
+            session.execute("BEGIN")
             yield session
 
     def defined(self, session: Session, table: Table) -> TableDefinition:

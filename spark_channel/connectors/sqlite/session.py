@@ -63,11 +63,11 @@ class SqliteSession(BoundSession):
             if sys.version_info >= (3, 12):
                 self._connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
             for setting in _SAFE:
-                self.rows(f"PRAGMA {setting}")
+                self.execute(f"PRAGMA {setting}")
             for name in _OFF:
-                self.rows(f"PRAGMA {name} = OFF")
+                self.execute(f"PRAGMA {name} = OFF")
             for statement in init:
-                self.rows(statement)
+                self.execute(statement)
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         connection = self._open
@@ -114,8 +114,8 @@ class SqliteSession(BoundSession):
 
     def rest(self) -> None:
         """A transaction that has read nothing yet holds no lock."""
-        self.rows("COMMIT")
-        self.rows("BEGIN")
+        self.execute("COMMIT")
+        self.execute("BEGIN")
 
     @property
     def _open(self) -> sqlite3.Connection:

@@ -70,7 +70,7 @@ def insert_files(
             session.insert(sql, columns)
     if stage is not None:
         _SqliteMerge(session, target, options, stage, rows).bring()
-        session.rows(f"DROP TABLE {stage}")
+        session.execute(f"DROP TABLE {stage}")
     return rows
 
 
@@ -103,7 +103,7 @@ def make_stage(session: SqliteSession, target: TargetTable) -> str:
     if target.operation is not None:
         columns += [Column(OPERATION, "TEXT"), Column(PLACE, "INTEGER")]
         key = (PLACE,)
-    session.rows(SqliteWriteDialect().created(_STAGE, columns, key))
+    session.execute(SqliteWriteDialect().created(_STAGE, columns, key))
     return _STAGE
 
 
@@ -166,7 +166,7 @@ class BatchValidator:
         if self._notes:
             declared = {column.target: column.declared for column in target.columns}
             columns = [Column(name, declared[name], not_null=True) for name in target.key]
-            session.rows(SqliteWriteDialect().created(_KEYS, columns, target.key))
+            session.execute(SqliteWriteDialect().created(_KEYS, columns, target.key))
         self._insert = insert_one(session, target, self._stage)
 
     def insert(self, batch: pa.RecordBatch) -> None:
@@ -183,7 +183,7 @@ class BatchValidator:
         """Drop the temporary tables."""
         if self._stage is not None:
             for table in (self._stage, _KEYS) if self._notes else (self._stage,):
-                self._session.rows(f"DROP TABLE {table}")
+                self._session.execute(f"DROP TABLE {table}")
 
     def _put(self, encoded: pa.RecordBatch) -> None:
         self._session.insert(self._insert, _values(encoded))
@@ -198,13 +198,13 @@ class BatchValidator:
             raise BatchRefusedError(str(error)) from None
         if self._notes:
             self._note_keys(self._stage)
-        self._session.rows(f"DELETE FROM {self._stage}")  # noqa: S608 - a quoted name
+        self._session.execute(f"DELETE FROM {self._stage}")  # noqa: S608 - a quoted name
 
     def _note_keys(self, stage: str) -> None:
         """Refuse a key that an earlier batch brought."""
         names = ", ".join(map(SqliteWriteDialect().quoted, self._target.key))
         try:
-            self._session.rows(f"INSERT INTO {_KEYS} ({names}) SELECT {names} FROM {stage}")  # noqa: S608 - names are quoted
+            self._session.execute(f"INSERT INTO {_KEYS} ({names}) SELECT {names} FROM {stage}")  # noqa: S608 - names are quoted
         except TargetError as error:
             if not refuses_data(error):
                 raise

@@ -343,7 +343,7 @@ def test_staging_that_is_in_use_is_left_for_the_next_job(
     run_task(first, plan, 0, ROWS)
     (stage,) = heap.staged()
     with MysqlSession(first.options, TargetError) as user:
-        user.rows("START TRANSACTION")
+        user.execute("START TRANSACTION")
         user.rows(f"SELECT * FROM {stage} LIMIT 1")
         with caplog.at_level(logging.WARNING), soon():
             second, replan = ready(heap, "job")
@@ -538,8 +538,8 @@ def test_a_deadlocked_task_whose_rows_are_not_kept_is_told(
     task.write(ROWS.slice(0, 500).to_batches()[0])
     task.flush()
     with MysqlSession(writer.options, TargetError) as other, ThreadPoolExecutor(1) as pool:
-        other.rows("START TRANSACTION")
-        other.rows("INSERT INTO t SELECT seq, 'x' FROM seq_900_to_20000")  # the heavier one wins
+        other.execute("START TRANSACTION")
+        other.execute("INSERT INTO t SELECT seq, 'x' FROM seq_900_to_20000")  # the heavier one wins
         waiting = pool.submit(other.rows, "INSERT INTO t VALUES (1, 'x')")
         until_a_lock_waits(heap)
         with pytest.raises(
@@ -549,7 +549,7 @@ def test_a_deadlocked_task_whose_rows_are_not_kept_is_told(
             task.write(ROWS.slice(900).to_batches()[0])
         task.rollback()
         waiting.result(SECONDS)
-        other.rows("ROLLBACK")
+        other.execute("ROLLBACK")
     finish(writer, plan, attempt=1)
     assert counted(heap) == (1000, 1000)
 

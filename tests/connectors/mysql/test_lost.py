@@ -159,7 +159,7 @@ def loading(session: MysqlWriteSession, fault: Fault) -> None:
             fault()
         real(self, payload)
 
-    session.rows("CREATE TABLE l (id BIGINT, name VARCHAR(99))")
+    session.execute("CREATE TABLE l (id BIGINT, name VARCHAR(99))")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GuardedConnection, "write_packet", write)
         Loader(session, "`l`", COLUMNS, True, cost=None).load(ROWS)
@@ -174,7 +174,7 @@ def loaded(session: MysqlWriteSession, fault: Fault) -> None:
             fault()
         real(self, payload)
 
-    session.rows("CREATE TABLE l (id BIGINT, name VARCHAR(99))")
+    session.execute("CREATE TABLE l (id BIGINT, name VARCHAR(99))")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GuardedConnection, "write_packet", write)
         Loader(session, "`l`", COLUMNS, True, cost=None).load(ROWS)

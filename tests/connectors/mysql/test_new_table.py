@@ -126,7 +126,7 @@ def test_a_trial_whose_table_another_job_removes_is_made_again(
     def removed_first(dialect: MysqlDialect, session: Any, name: str) -> Any:
         if "trial" in name and not found:
             found.append(name)
-            session.rows(f"DROP TABLE {name}")
+            session.execute(f"DROP TABLE {name}")
         return find(dialect, session, name)
 
     monkeypatch.setattr(MysqlDialect, "find_table", removed_first)

@@ -217,14 +217,14 @@ def test_a_deadlock_that_the_server_ends_is_written_again(shop: Shop) -> None:
     task.write(_batch(0, 10))
     task.flush()
     with shop.writer().session(TargetError, "deadlock", patient=False) as session:
-        session.rows("START TRANSACTION")
+        session.execute("START TRANSACTION")
         # The server ends the transaction that has changed fewer rows: make that the task's.
         listed = ", ".join(f"({number}, 'other')" for number in (20, *range(1_000, 1_500)))
-        session.rows(f"INSERT INTO t VALUES {listed}")
+        session.execute(f"INSERT INTO t VALUES {listed}")
 
         def wait() -> None:
-            session.rows("INSERT INTO t VALUES (5, 'other')")
-            session.rows("ROLLBACK")
+            session.execute("INSERT INTO t VALUES (5, 'other')")
+            session.execute("ROLLBACK")
 
         waiting = threading.Thread(target=wait)
         waiting.start()

@@ -174,13 +174,13 @@ def test_staging_in_use_is_not_waited_for(pg: Pg) -> None:
     writer = pg.writer("t")
     sleeper = _prepare(pg, writer, commit="job", txn=PAIR)
     with PgWriteSession(writer.options, failure=TargetError, purpose="hangs") as hanging:
-        hanging.rows("BEGIN")
-        hanging.rows(f"INSERT INTO {sleeper.staging} VALUES (1)")
+        hanging.execute("BEGIN")
+        hanging.execute(f"INSERT INTO {sleeper.staging} VALUES (1)")
         begun = time.monotonic()
         pg.write(pa.Table.from_batches([_rows()]), commit="job", txn=PAIR)
         assert time.monotonic() - begun < 30
         assert pg.staged() == [sleeper.staging]
-        hanging.rows("ROLLBACK")
+        hanging.execute("ROLLBACK")
     pg.write(pa.Table.from_batches([_rows(0)]), commit="job")
     assert pg.staged() == []
     assert _count(pg) == "1000|1000"
@@ -211,14 +211,14 @@ def test_an_attempt_that_hangs_does_not_hold_the_publish_up(pg: Pg) -> None:
     with PgWriteSession(
         writer.options, failure=TargetError, purpose=f"write {plan.job}"
     ) as hanging:
-        hanging.rows("BEGIN")
-        hanging.rows(f"INSERT INTO {plan.staging} VALUES (1)")
+        hanging.execute("BEGIN")
+        hanging.execute(f"INSERT INTO {plan.staging} VALUES (1)")
         receipt = run_task(writer, plan, 0, _rows())
         begun = time.monotonic()
         writer.commit(plan, [receipt])
         assert time.monotonic() - begun < 20
         with pytest.raises(TargetError, match="terminating connection"):
-            hanging.rows("COMMIT")
+            hanging.execute("COMMIT")
     assert _count(pg) == "1000|1000"
     assert pg.staged() == []
 

@@ -88,7 +88,7 @@ def test_whatever_is_copied_is_read_again(pg: Pg) -> None:
                 pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)
             ]
             batch = pa.RecordBatch.from_arrays(arrays, schema=schema).slice(first)
-            session.rows("TRUNCATE t")
+            session.execute("TRUNCATE t")
             session.copy(pg.schema, "t", copy_rows(batch))
             found = pg.read()
             assert found.to_pylist() == batch.to_pylist()

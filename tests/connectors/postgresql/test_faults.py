@@ -253,8 +253,8 @@ def test_a_transaction_that_still_runs_is_waited_for(
     _table(pg)
     options = pg.writer("t").options
     running = PgWriteSession(options, failure=TargetError, purpose="test")
-    running.rows("BEGIN")
-    running.rows("INSERT INTO t VALUES (1, 'late')")
+    running.execute("BEGIN")
+    running.execute("INSERT INTO t VALUES (1, 'late')")
     number = load.transaction_number(running)
     timer = threading.Timer(0.5, lambda: running.rows("COMMIT"))
     lost = PgWriteSession(options, failure=TargetError, purpose="lost")

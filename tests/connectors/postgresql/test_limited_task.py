@@ -380,7 +380,7 @@ def test_a_connection_with_an_open_transaction_is_not_kept(pg: Pg) -> None:
     writer, _, task = _held(pg)
     assert isinstance(task, LimitedTaskWriter)
     with writer.writing():
-        task._open.rows("BEGIN")
+        task._open.execute("BEGIN")
         assert pg.psql(OPEN) == "1"
         task.rollback()
         assert pg.psql(PIDS) == ""

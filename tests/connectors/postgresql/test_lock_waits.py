@@ -93,10 +93,10 @@ def test_a_shorter_timeout_of_the_dbas_is_kept(pg: Pg) -> None:
     writer = pg.writer("t")
     with writer.session(ChannelError, "test", patient=False) as session:  # type: ignore[arg-type] # any will do
         for before, within in (("0", "2s"), ("500ms", "500ms"), ("10s", "2s")):
-            session.rows(f"SET lock_timeout = '{before}'")
-            session.rows("BEGIN")
+            session.execute(f"SET lock_timeout = '{before}'")
+            session.execute("BEGIN")
             with patient_lock(session, TargetTable("s", "t", "s.t", "t")):
                 assert session.value("SELECT current_setting('lock_timeout')") == within
             assert session.value("SELECT current_setting('lock_timeout')") == before
-            session.rows("COMMIT")
+            session.execute("COMMIT")
             assert session.value("SELECT current_setting('lock_timeout')") == before

@@ -128,7 +128,7 @@ def test_each_row_is_sent_once_and_in_its_order(
 def _writing(pg: Pg) -> PgWriteSession:
     pg.psql("CREATE TABLE t (id bigint)")
     session = PgWriteSession(pg.writer("t").options, failure=TargetError, purpose="test")
-    session.rows("BEGIN")
+    session.execute("BEGIN")
     return session
 
 
@@ -157,7 +157,7 @@ def test_the_server_ends_a_copy_in_the_middle_of_which_the_process_stood_still(
 @pytest.mark.parametrize("own", ["0", "7s", "2min"])
 def test_the_time_limit_of_a_copy_that_is_fed_is_taken_back(pg: Pg, own: str) -> None:
     session = _writing(pg)
-    session.rows(f"SET statement_timeout = '{own}'")
+    session.execute(f"SET statement_timeout = '{own}'")
     seen = []
 
     def look(sent: int) -> None:
@@ -166,6 +166,6 @@ def test_the_time_limit_of_a_copy_that_is_fed_is_taken_back(pg: Pg, own: str) ->
     session.copy(pg.schema, "t", ROWS, look)
     assert len(seen) > 2
     assert session.value("SELECT current_setting('statement_timeout')") == own
-    session.rows("COMMIT")
+    session.execute("COMMIT")
     assert pg.psql("SELECT count(*), sum(id) FROM t") == "2000|1999000"
     session.close()

@@ -57,7 +57,7 @@ class Session(WriteSession):
     def __init__(self, options: PostgresWriteOptions) -> None:
         self.place = options.address.shown
         self._connection = psycopg.connect(options.conninfo(), autocommit=True)
-        self.rows(f'SET search_path = "{options.current_schema}"')
+        self.execute(f'SET search_path = "{options.current_schema}"')
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         sql = marked(sql, lambda _number: "%s") if parameters else sql
@@ -74,14 +74,14 @@ class Session(WriteSession):
             return int(cursor.rowcount)
 
     def begin(self) -> None:
-        self.rows("BEGIN")
+        self.execute("BEGIN")
 
     def commit(self) -> None:
-        self.rows("COMMIT")
+        self.execute("COMMIT")
 
     def undo(self) -> None:
         try:
-            self.rows("ROLLBACK")
+            self.execute("ROLLBACK")
         except TargetError:
             pass  # the connection is lost
 
@@ -160,7 +160,7 @@ def test_a_refused_batch_leaves_no_savepoint(pg: Pg, plain: Callable[..., PlainW
             task.write(batch)
     task.write(rows[3])
     with pytest.raises(TargetError, match="savepoint"):
-        task._session.rows("RELEASE SAVEPOINT spark_channel_batch")
+        task._session.execute("RELEASE SAVEPOINT spark_channel_batch")
     task._session.undo()
     task.rollback()
     writer.abort(plan, None)

@@ -359,7 +359,7 @@ def test_a_session_that_is_lent_again_has_nothing_of_the_table_before(
             before = session.value("SELECT pg_backend_pid()")
             session.rows("SELECT set_config('app.who', 'one', false), pg_advisory_lock(7)")
             session.rows("SELECT set_config('search_path', 'elsewhere', false)")
-            session.rows("CREATE TEMPORARY TABLE left_over (id int)")
+            session.execute("CREATE TEMPORARY TABLE left_over (id int)")
             if isinstance(session, PgWriteSession):
                 session.pace = PacedCopy(session, RowCost(), SYSTEM_CLOCK)
         with lent("two") as session, session.transaction():

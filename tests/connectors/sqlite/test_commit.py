@@ -189,7 +189,7 @@ def test_a_failed_commit_can_be_tried_again(db: Db) -> None:
     plan = writer.prepare(db.context(commit="job"), ROWS.schema)
     receipt = run_task(writer, plan, 0, ROWS)
     with SqliteSession(db.path, "rw", lock_timeout=1, failure=TargetError) as holder:
-        holder.rows("BEGIN IMMEDIATE")
+        holder.execute("BEGIN IMMEDIATE")
         with pytest.raises(
             CommitError, match=r"lockTimeout \(0.1 s\).*Nothing of this job is in table 't'"
         ):

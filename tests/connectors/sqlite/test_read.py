@@ -202,7 +202,7 @@ def test_one_read_sees_one_state(db: Db) -> None:
     batches = reader.read(split)
     seen = next(batches).column("v").to_pylist()
     with SqliteSession(db.path, "rw", lock_timeout=5, failure=TargetError) as other:
-        other.rows("UPDATE t SET v = 1")
+        other.execute("UPDATE t SET v = 1")
     for batch in batches:
         seen += batch.column("v").to_pylist()
     assert seen == [0] * 5000
@@ -265,7 +265,7 @@ def test_an_unreadable_file_is_told(orders: Db, as_nobody: AsNobody) -> None:
 
 def test_a_locked_file_is_waited_for_and_then_told(orders: Db) -> None:
     with SqliteSession(orders.path, "rw", lock_timeout=1, failure=TargetError) as holder:
-        holder.rows("BEGIN EXCLUSIVE")
+        holder.execute("BEGIN EXCLUSIVE")
         with pytest.raises(
             SourceError, match=r"longer than lockTimeout \(0.2 s\).*raise 'lockTimeout'"
         ):

@@ -168,12 +168,12 @@ class KeptLogs:
 
 def _prepare(session: MysqlSession, after: GtidSet) -> bool:
     session.wait_for_slow_reader()
-    session.rows("SET @master_binlog_checksum = @@global.binlog_checksum")
-    session.rows("SET @source_binlog_checksum = @@global.binlog_checksum")
+    session.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
+    session.execute("SET @source_binlog_checksum = @@global.binlog_checksum")
     if not isinstance(after, MysqlGtids):
-        session.rows(f"SET @mariadb_slave_capability = {_CAPABLE_OF_GTIDS}")
-        session.rows("SET @slave_connect_state = %s", [str(after)])
-        session.rows("SET @slave_gtid_strict_mode = 0, @slave_gtid_ignore_duplicates = 0")
+        session.execute(f"SET @mariadb_slave_capability = {_CAPABLE_OF_GTIDS}")
+        session.execute("SET @slave_connect_state = %s", [str(after)])
+        session.execute("SET @slave_gtid_strict_mode = 0, @slave_gtid_ignore_duplicates = 0")
     return str(session.value("SELECT @@global.binlog_checksum")) != "NONE"
 
 

@@ -196,11 +196,11 @@ class BinlogFeed(ChangeFeed):
         """A point that every transaction up to it is visible at; see `now`."""
         if not session.is_mariadb:
             return self._ended(session)
-        session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        session.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         try:
             return self._seen(session)
         finally:
-            session.rows("ROLLBACK")
+            session.execute("ROLLBACK")
 
     def reaches(self, token: Token, end: Token) -> bool:
         return self._position(token).covers(self._position(end))

@@ -225,8 +225,8 @@ class BinlogWatermarks:
     def _chunk(self, session: MysqlSession, lower: Key | None, upper: Key, rows: int) -> BaseChunk:
         source = self._table.source(session)
         position = None if session.is_mariadb else self._position(session)
-        session.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        session.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         if position is None:
             position = self._position(session)
         if not position.covers(self._since):
@@ -238,7 +238,7 @@ class BinlogWatermarks:
         self._table.look(session)
         raw = self._table.read(session, lower, upper, rows)
         self._table.check(session)
-        session.rows("COMMIT")
+        session.execute("COMMIT")
         begin = position.meet(self._after)
         seen = begin.remaining(position)
         self._snapshot = position, begin, seen

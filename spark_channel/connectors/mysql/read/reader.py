@@ -196,7 +196,7 @@ class MysqlReader(SqlReader):
             if purpose == "read":
                 session.wait_for_slow_reader()
             if self.dialect.in_utc:
-                session.rows("SET SESSION time_zone = '+00:00'")
+                session.execute("SET SESSION time_zone = '+00:00'")
             yield session
 
     def health(self) -> Health:
@@ -270,7 +270,7 @@ class MysqlReader(SqlReader):
         source = self._seen_whole(session, super().resolve(session))
         if self.dialect.in_utc and source.table is not None and source.table.is_view:
             self.dialect.in_utc = False
-            session.rows("SET SESSION time_zone = DEFAULT")
+            session.execute("SET SESSION time_zone = DEFAULT")
             source = self._seen_whole(session, super().resolve(session))
         return source
 

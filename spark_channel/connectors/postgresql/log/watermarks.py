@@ -91,7 +91,7 @@ def obstacle(session: PgReadSession, source: ReadSource) -> str | None:
 def _mark(session: PgReadSession) -> int:
     """The commit of its transaction flushes the log up to it, whatever the session's settings are."""
     with session.transaction():
-        session.rows("SET LOCAL synchronous_commit = local")
+        session.execute("SET LOCAL synchronous_commit = local")
         return int(
             session.value(
                 f"SELECT (pg_logical_emit_message(true, '{_PREFIX}', 'watermark') - '0/0'::pg_lsn)::bigint"
@@ -201,7 +201,7 @@ class PgWatermarks:
             )
         self._table.look(session)  # the lock keeps its definition
         raw = self._table.read(session, lower, upper, rows)
-        session.rows("COMMIT")
+        session.execute("COMMIT")
         return self._table.chunk(session, raw, upper, rows, snapshot.sees, lsn_text(self._upto))
 
 

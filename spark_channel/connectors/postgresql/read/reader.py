@@ -412,7 +412,7 @@ class PostgresReader(SqlReader):
             yield
             return
         with self.connect("snapshot") as session:
-            session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             self._snapshot = str(session.value("SELECT pg_export_snapshot()"))
             begun = SYSTEM_CLOCK.now()
             try:
