@@ -35,20 +35,20 @@ def build_left(
 
     def is_time() -> bool:
         local = now().astimezone(zone)
-        return any(each.holds(local) for each in times)
+        return any(window.holds(local) for window in times)
 
     for copy in copies:
         outcome = outcomes[copy.stream]
         if not copy.leaves_builds or outcome.state not in ("done", "unchanged"):
             continue
         try:
-            left = list(_built(copy, is_time))
+            unbuilt = list(_built(copy, is_time))
         except ChannelError as error:
-            left = [why_of(error)]
-        if left:
-            why = f"left to limit.builds ({', '.join(limit.builds)}): {'; '.join(left)}"
-            outcome.add_why(why)
-            _log.warning("%s: %s", copy.stream, why)
+            unbuilt = [why_of(error)]
+        if unbuilt:
+            reason = f"left to limit.builds ({', '.join(limit.builds)}): {'; '.join(unbuilt)}"
+            outcome.add_why(reason)
+            _log.warning("%s: %s", copy.stream, reason)
 
 
 def _built(copy: TableCopy, is_time: Callable[[], bool]) -> Iterator[str]:
@@ -58,14 +58,14 @@ def _built(copy: TableCopy, is_time: Callable[[], bool]) -> Iterator[str]:
     source = reader.definition()
     if source is not None and is_time():
         writer.clear_builds([part.name for part in source.constraints])
-    for each in lacks_of(copy, reader, writer):
-        if not each.is_build:
+    for lack in lacks_of(copy, reader, writer):
+        if not lack.is_build:
             continue
         if not is_time():
-            yield each.text
+            yield lack.text
             continue
-        _log.info("%s: no limit slows down what is built now: %s", copy.stream, each.text)
+        _log.info("%s: no limit slows down what is built now: %s", copy.stream, lack.text)
         try:
-            writer.build(each.text)
+            writer.build(lack.text)
         except ChannelError as error:
-            yield f"{each.text} ({why_of(error)})"
+            yield f"{lack.text} ({why_of(error)})"

@@ -102,9 +102,9 @@ class Follower(ChangePublisher):
         report: ReplicationReport,
     ) -> None:
         super().__init__(replication, report)
-        self._copies = {each.stream: each for each in copies}
+        self._copies = {copy.stream: copy for copy in copies}
         self._by_name = {
-            (each.table.schema, each.table.name): each for each in copies if each.table is not None
+            (copy.table.schema, copy.table.name): copy for copy in copies if copy.table is not None
         }
         self._outcomes = outcomes
         self._lock = threading.Lock()
@@ -121,11 +121,11 @@ class Follower(ChangePublisher):
         self._left: set[str] = set()
         """Tables that are left to another start, which empties them and reads all their rows."""
 
-    def run(self, more: Mapping[str, Any], *, once: bool) -> bool:
+    def run(self, reader_options: Mapping[str, Any], *, once: bool) -> bool:
         """Follow the tables; `once`: up to the changes that are there now, with all existing rows. Returns whether
         another `Follower` is to start.
 
-        `more` are options of the source's reader.
+        `reader_options` are options of the source's reader.
 
         Raises:
             ChannelError: the log cannot be read, or a table cannot be written.
@@ -141,7 +141,7 @@ class Follower(ChangePublisher):
         is_there = tunnel.exists()
         if is_there:
             self._check_file(tunnel)
-        again = self._make_ready(tunnel, more) if is_there else set()
+        again = self._make_ready(tunnel, reader_options) if is_there else set()
         if not is_there:
             self._apart(self._make_table)
         if not self._copies:
@@ -149,32 +149,32 @@ class Follower(ChangePublisher):
                 self._tell_of_slot()
             return False
         if is_there:
-            options = {**options_of(self._replication, self._copies.values()), **more}
+            options = {**options_of(self._replication, self._copies.values()), **reader_options}
             self._tunnel = tunnel = tunnel_of(self._replication, options)
             self._follow_others(tunnel, options, again)
             if not self._copies:
                 self._tell_of_slot()
                 return False
-            options = {**options_of(self._replication, self._copies.values()), **more}
+            options = {**options_of(self._replication, self._copies.values()), **reader_options}
             self._tunnel = tunnel = tunnel_of(self._replication, options)
-            for each in again.intersection(self._copies):
-                tunnel.store.note(tunnel.name, each, None)
-            for stream, (why, new) in self._to_read_again.items():
+            for name in again.intersection(self._copies):
+                tunnel.store.note(tunnel.name, name, None)
+            for stream, (reason, new) in self._to_read_again.items():
                 if stream in self._copies and stream not in self._parked:
-                    self._read_beside(self._copies[stream], why, new)
+                    self._read_beside(self._copies[stream], reason, new)
                     self._asked[stream] = {*new}
             self._unread.clear()  # by `again`, the tables that were made have their rows read
             tunnel.resume()
         else:
             try:
-                made = self._create(more)
+                created = self._create(reader_options)
             except TunnelError:
                 if tunnel.exists():
                     return True  # another run has made it meanwhile
                 raise
-            if made is None:
+            if created is None:
                 return False
-            self._tunnel = tunnel = made
+            self._tunnel = tunnel = created
         note_masks(tunnel, self._copies.values(), self._keys)
         for copy in columns_unnoted(tunnel, self._copies.values(), again):
             if not note_columns(tunnel, copy):
@@ -182,9 +182,9 @@ class Follower(ChangePublisher):
         if self._replication.file:
             tunnel.store.note(tunnel.name, FILE, self._replication.file)
         self._id = tunnel.store.get(tunnel.name).id
-        for stream, why in self._parked.items():
+        for stream, reason in self._parked.items():
             if stream in self._outcomes:
-                self._show_parked(stream, why, "")
+                self._show_parked(stream, reason, "")
         tunnel.shown = self._shown()
         while not self._left:
             try:
@@ -212,7 +212,7 @@ class Follower(ChangePublisher):
         if not self._renamed:
             return False
         channels = self._tunnel.store.state(self._tunnel.name).channels.values()
-        if any(each.client for each in channels):
+        if any(channel.client for channel in channels):
             return False
         are_read = []
 
@@ -226,7 +226,7 @@ class Follower(ChangePublisher):
         self._apart(step)
         return bool(are_read)
 
-    def _create(self, more: Mapping[str, Any]) -> Tunnel | None:
+    def _create(self, reader_options: Mapping[str, Any]) -> Tunnel | None:
         """Make the tunnel, without the tables that it cannot follow; None: it can follow none.
 
         Raises:
@@ -235,7 +235,7 @@ class Follower(ChangePublisher):
         refused: dict[str, ChannelError] = {}
         try:
             while self._copies:
-                options = {**options_of(self._replication, self._copies.values()), **more}
+                options = {**options_of(self._replication, self._copies.values()), **reader_options}
                 tunnel = tunnel_of(self._replication, options)
                 try:
                     tunnel.create()
@@ -253,12 +253,12 @@ class Follower(ChangePublisher):
 
     def _named(self, error: ChannelError) -> list[TableCopy]:
         """The tables that an error of the source is about, if the source answers."""
-        found = [self._by_name.get(parts_of(name)) for name in error.tables]
+        copies = [self._by_name.get(parts_of(name)) for name in error.tables]
         may_be_away = isinstance(error, SourceError)
         return [
-            each
-            for each in found
-            if each is not None and (not may_be_away or self._answers(each, error))
+            copy
+            for copy in copies
+            if copy is not None and (not may_be_away or self._answers(copy, error))
         ]
 
     def _leave_tables(self, tunnel: Tunnel, error: ChannelError) -> bool:
@@ -268,10 +268,10 @@ class Follower(ChangePublisher):
         Raises:
             ChannelError: this one, which is about no table.
         """
-        names = [each for each in error.tables if parts_of(each) in self._aside]
+        names = [name for name in error.tables if parts_of(name) in self._aside]
         for copy in self._named(error):
             assert copy.table is not None
-            names += [each for each in error.tables if self._by_name.get(parts_of(each)) is copy]
+            names += [name for name in error.tables if self._by_name.get(parts_of(name)) is copy]
             explained = self._explained(tunnel, copy, error)
             if error.is_made_again and explained.is_made_again:
                 _log.warning(
@@ -293,18 +293,18 @@ class Follower(ChangePublisher):
     def _tell_of_slot(self) -> None:
         """Report that no table is left to read the log for, which a server of replication slots keeps all the same."""
         options = options_of(self._replication, self._copies.values())
-        slot = next((each for key, each in options.items() if key.lower() == "slot"), None)
+        slot = next((value for key, value in options.items() if key.lower() == "slot"), None)
         if slot is None:
             return
         typed = self._replication.typed
-        said = (
+        message = (
             f"no table is followed now, and the source keeps its log for replication slot {slot!r} without bound: "
             f"remove what has parked the tables, then run `spark-channel replicate resume {typed} '*'` and the file "
             f"again. Or run `spark-channel replicate end {typed}`, which drops the slot: the next run then reads all "
             "rows again"
         )
-        self._report.notes = (*self._report.notes, said)
-        _log.warning(said)
+        self._report.notes = (*self._report.notes, message)
+        _log.warning(message)
 
     def _explained(self, tunnel: Tunnel, copy: TableCopy, error: ChannelError) -> ChannelError:
         """The error that has the statement to run, if there is one; else this one, without the tunnel's commands."""
@@ -313,8 +313,8 @@ class Follower(ChangePublisher):
             columns = prepare(self._steps(copy), reader_of(copy).schema()).output_schema
             self._column_changes(copy, columns)
             tunnel.check_table(copy.table.dbtable)
-        except ChannelError as found:
-            return found
+        except ChannelError as refusal:
+            return refusal
         explained = type(error)(_COMMANDS.sub("", str(error)))
         explained.is_made_again = error.is_made_again
         return explained
@@ -332,12 +332,12 @@ class Follower(ChangePublisher):
         before, here = tunnel.store.note_of(tunnel.name, FILE), self._replication.file
         if not before or not here or before == here:
             return
-        known = known_tables(tunnel, options_of(self._replication, self._copies.values()))
-        own = self._by_name.keys() | self._aside
-        lost = sorted(name for name in known if parts_of(name) not in own)
+        followed = known_tables(tunnel, options_of(self._replication, self._copies.values()))
+        copied = self._by_name.keys() | self._aside
+        lost = sorted(name for name in followed if parts_of(name) not in copied)
         if lost:  # no file has a table that the source has dropped
-            there = {(each.schema, each.name) for each in tables_of(self._replication)}
-            lost = [name for name in lost if parts_of(name) in there]
+            existing = {(table.schema, table.name) for table in tables_of(self._replication)}
+            lost = [name for name in lost if parts_of(name) in existing]
         if lost:
             raise OptionError(
                 f"{before} follows {', '.join(lost[:3])} from this source into this target by tunnel {tunnel.name!r}, "
@@ -345,17 +345,19 @@ class Follower(ChangePublisher):
                 f"{here}, too, or give the two files one. If {before} was renamed: run {here} once with them, and "
                 "remove them then"
             )
-        said = (
+        message = (
             f"tunnel {tunnel.name!r} was followed by {before}, and now by {here}: do not run both"
         )
-        self._report.notes = (*self._report.notes, said)
-        _log.warning(said)
+        self._report.notes = (*self._report.notes, message)
+        _log.warning(message)
 
-    def _make_ready(self, tunnel: Tunnel, more: Mapping[str, Any]) -> set[str]:
+    def _make_ready(self, tunnel: Tunnel, reader_options: Mapping[str, Any]) -> set[str]:
         """Make and empty the tables whose rows are to be read again; returns their streams."""
         parked, notes = parked_of(tunnel), tunnel.store.notes(tunnel.name)
-        self._parked = {each: why for each, (what, why) in parked.items() if what == PARKED}
-        again = {each for each, (what, _) in parked.items() if what == AGAIN}
+        self._parked = {
+            stream: reason for stream, (state, reason) in parked.items() if state == PARKED
+        }
+        again = {stream for stream, (state, _) in parked.items() if state == AGAIN}
 
         def step(copy: TableCopy) -> None:
             stream = copy.stream
@@ -365,25 +367,25 @@ class Follower(ChangePublisher):
                 facts = reader_of(copy).column_facts()
                 altered = rewritten(tunnel, copy, facts, notes.get(ROWS + stream))
                 is_keyed = not {*self._keys[stream]}.isdisjoint(altered)
-                known = json.loads(notes.get(COLUMNS + stream) or "{}")
-                if has_other_names(known, notes.get(NAMES + stream), facts):
+                noted_numbers = json.loads(notes.get(COLUMNS + stream) or "{}")
+                if has_other_names(noted_numbers, notes.get(NAMES + stream), facts):
                     self._renamed[stream] = facts, reader_of(copy).schema()
                 masks = masks_of_key(copy, self._keys[stream])
                 is_keyed |= notes.get(MASKS + stream, masks) != masks
-                if is_made_again(known, facts) or (is_keyed and stream not in self._parked):
+                if is_made_again(noted_numbers, facts) or (is_keyed and stream not in self._parked):
                     # Also one that is parked: the tunnel reads nothing while it follows a table that was dropped.
                     self._note_again(stream)
                     again.add(stream)
                 elif altered:
                     self._to_read_again[stream] = (
                         _why_rewritten(altered),
-                        filled_of(copy, known, facts),
+                        filled_of(copy, noted_numbers, facts),
                     )
-                elif new := filled_of(copy, known, facts):
+                elif new := filled_of(copy, noted_numbers, facts):
                     self._to_read_again[stream] = why_filled(new), new
             if stream in again:
                 assert copy.table is not None
-                options = {**options_of(self._replication, [copy]), **more}
+                options = {**options_of(self._replication, [copy]), **reader_options}
                 tunnel_of(self._replication, options).check_table(copy.table.dbtable)
                 self._empty(copy)
 
@@ -456,10 +458,10 @@ class Follower(ChangePublisher):
                 "create it, or set contract.tables to evolve"
             )
         columns = reader_of(copy).schema()
-        taken = set(columns.names) & set(OWN_COLUMNS)
-        if taken:
+        clashing = set(columns.names) & set(OWN_COLUMNS)
+        if clashing:
             raise SchemaError(
-                f"{copy.stream} has column {min(taken)!r}, a name that the source's log adds to each change: rename "
+                f"{copy.stream} has column {min(clashing)!r}, a name that the source's log adds to each change: rename "
                 "the column, or use mode full"
             )
         schema = with_columns(prepare(self._steps(copy), columns).output_schema, copy.deletes)
@@ -487,31 +489,31 @@ class Follower(ChangePublisher):
         of one that is parked for this run: the target does not hear of their changes meanwhile.
         A tunnel that is stuck begins again when all its tables are read again.
         """
-        known = known_tables(tunnel, options)
-        there = {parts_of(name) for name in known}
+        names = known_tables(tunnel, options)
+        tunnel_tables = {parts_of(name) for name in names}
         restarted = {
-            (each.table.schema, each.table.name): each.table.dbtable
-            for each in self._copies.values()
-            if each.table is not None and each.stream in again
+            (copy.table.schema, copy.table.name): copy.table.dbtable
+            for copy in self._copies.values()
+            if copy.table is not None and copy.stream in again
         }
         channels = tunnel.store.state(tunnel.name).channels.values()
-        is_stuck = any(each.state is ChannelState.PARKED for each in channels)
-        if is_stuck and there <= restarted.keys():
+        is_stuck = any(channel.state is ChannelState.PARKED for channel in channels)
+        if is_stuck and tunnel_tables <= restarted.keys():
             # What is assigned cannot be read, and no table needs it.
             begun = {**options, "tables": ", ".join(restarted.values())}
             tunnel_of(self._replication, begun).reset()
-            there, again = set(restarted), ()
+            tunnel_tables, again = set(restarted), ()
 
         def follow(copy: TableCopy) -> None:
             assert copy.table is not None
-            if (copy.table.schema, copy.table.name) in there:
+            if (copy.table.schema, copy.table.name) in tunnel_tables:
                 if copy.stream in again:
                     tunnel.resnapshot(copy.table.dbtable)
             elif copy.stream not in self._parked:  # else it left the tunnel when it was parked
                 tunnel.add_table(copy.table.dbtable)
 
         self._apart(follow)
-        for name in known:
+        for name in names:
             schema, table = parts = parts_of(name)
             if parts in self._by_name:
                 continue
@@ -574,11 +576,11 @@ class Follower(ChangePublisher):
             other = self._other_columns(copy, shapes)
             rows = gathered.rows()
             stream = (changes_of_channel(self._id, delivery.channel), delivery.sequence)
-            why = f"{', '.join(other)} had another name" if other else self._rewritten(copy)
+            reason = f"{', '.join(other)} had another name" if other else self._rewritten(copy)
             if copy.stream in self._left:
                 return
-            if why:
-                self._note_again(copy.stream, why)
+            if reason:
+                self._note_again(copy.stream, reason)
             self._make_table(copy)
             written = self._write(copy, rows, stream)
             self._settle(copy, shapes)
@@ -586,10 +588,14 @@ class Follower(ChangePublisher):
             self._park(copy, error)
             return
         except (TargetError, SourceError) as error:
-            place = (copy.stream, delivery.sequence)
-            self._failed[place] = self._failed.get(place, 0) + 1
+            delivery_key = (copy.stream, delivery.sequence)
+            self._failed[delivery_key] = self._failed.get(delivery_key, 0) + 1
             is_overtaken = isinstance(error, SupersededError)
-            if is_overtaken or self._failed[place] < _TRIES or not self._answers(copy, error):
+            if (
+                is_overtaken
+                or self._failed[delivery_key] < _TRIES
+                or not self._answers(copy, error)
+            ):
                 raise
             self._park(copy, error)
             return
@@ -604,7 +610,7 @@ class Follower(ChangePublisher):
     def _note_missed(self, table: str) -> None:
         """Have the next run read the rows of a table again whose changes this one does not write."""
         assert self._tunnel is not None
-        stream = ".".join(each for each in parts_of(table) if each)
+        stream = ".".join(part for part in parts_of(table) if part)
         if self._tunnel.store.note_of(self._tunnel.name, stream) is None:
             self._note_again(stream)
 
@@ -621,9 +627,9 @@ class Follower(ChangePublisher):
         noted = self._tunnel.store.note_of(self._tunnel.name, ROWS + copy.stream)
         altered = rewritten(self._tunnel, copy, facts, noted)
         if not {*self._keys[copy.stream]}.isdisjoint(altered):
-            why = f"{_why_rewritten(altered)}, one of which is in the key"
+            reason = f"{_why_rewritten(altered)}, one of which is in the key"
             _log.warning(
-                "%s: %s: its rows are deleted in the target and read again", copy.stream, why
+                "%s: %s: its rows are deleted in the target and read again", copy.stream, reason
             )
             self._note_again(copy.stream)
             self._left.add(copy.stream)
@@ -635,9 +641,9 @@ class Follower(ChangePublisher):
         """After rows of these `shapes` are written: have the existing rows read again, where they are to be."""
         if self._asked.get(copy.stream, set()) <= set().union(*shapes):
             self._asked.pop(copy.stream, None)
-        why = self._unread.get(copy.stream)
-        if why is not None:
-            self._read_beside(copy, why, [name for each in shapes for name in each])
+        reason = self._unread.get(copy.stream)
+        if reason is not None:
+            self._read_beside(copy, reason, [name for shape in shapes for name in shape])
             self._shapes[copy.stream] = set()
         self._shapes.setdefault(copy.stream, set()).update(shapes)
 
@@ -653,18 +659,18 @@ class Follower(ChangePublisher):
     def _park(self, copy: TableCopy, error: ChannelError) -> None:
         """Before the delivery has its checkpoint: it is not written, and the table's rows are read again later."""
         assert self._tunnel is not None
-        why = why_of(error)
-        note(self._tunnel, copy.stream, PARKED, why)
-        self._parked[copy.stream] = why
-        _log.warning("%s is parked: %s", copy.stream, why)
-        self._show_parked(copy.stream, why, type(error).__name__)
+        reason = why_of(error)
+        note(self._tunnel, copy.stream, PARKED, reason)
+        self._parked[copy.stream] = reason
+        _log.warning("%s is parked: %s", copy.stream, reason)
+        self._show_parked(copy.stream, reason, type(error).__name__)
 
-    def _show_parked(self, stream: str, why: str, kind: str) -> None:
+    def _show_parked(self, stream: str, reason: str, kind: str) -> None:
         with self._lock:
             outcome = self._outcomes[stream]
             outcome.state, outcome.error_type = "parked", kind
             outcome.why = (
-                f"{why}. Its changes are not written until `spark-channel replicate resume {self._replication.typed} "
+                f"{reason}. Its changes are not written until `spark-channel replicate resume {self._replication.typed} "
                 f"{stream}`, after which the next run reads all its rows again"
             )
 

@@ -196,8 +196,8 @@ class StreamOptions(_Part):
     @classmethod
     def _check_further(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
         for key in options or ():
-            if why := _NOT_FURTHER.get(key.lower()):
-                raise ValueError(f"further options, and not {key!r}: {why}")
+            if reason := _NOT_FURTHER.get(key.lower()):
+                raise ValueError(f"further options, and not {key!r}: {reason}")
         return options
 
     @field_validator("object")
@@ -205,8 +205,8 @@ class StreamOptions(_Part):
     def _check_template(cls, text: str | None) -> str | None:
         if text is None:
             return None
-        left = text.replace("{schema}", "").replace("{table}", "")
-        if not text.strip() or "{" in left or "}" in left:
+        remainder = text.replace("{schema}", "").replace("{table}", "")
+        if not text.strip() or "{" in remainder or "}" in remainder:
             raise ValueError("a name, in which {schema} and {table} are the source's names")
         return text
 
@@ -247,7 +247,7 @@ def _streams(value: object) -> object:
     """A pattern alone, `shop.*:`, takes the defaults."""
     if not isinstance(value, Mapping):
         return value
-    return {key: {} if each in (None, "") else each for key, each in value.items()}
+    return {key: {} if options in (None, "") else options for key, options in value.items()}
 
 
 class Replication(_Part):
@@ -286,15 +286,15 @@ class Replication(_Part):
     @model_validator(mode="after")
     def _check_places(self) -> "Replication":
         for name in ("source", "target"):
-            place: Place = getattr(self, name)
-            named = place.reader if name == "source" else place.writer
-            both = place.url is not None and place.path is not None
-            if both or (place.url is None and place.path is None and named is None):
+            end: Place = getattr(self, name)
+            named = end.reader if name == "source" else end.writer
+            both = end.url is not None and end.path is not None
+            if both or (end.url is None and end.path is None and named is None):
                 raise ValueError(
                     f"{name}: either url or path"
                     + (", or the writer of a catalog, such as iceberg" if name == "target" else "")
                 )
-            for key in place.options():
+            for key in end.options():
                 if key.lower() in ("dbtable", "query"):
                     raise ValueError(f"{name}: no {key}: streams name the tables")
                 if key.lower() == "where":
@@ -308,7 +308,9 @@ class Replication(_Part):
             self._names = Names(self.streams)
         return self._names
 
-    def of(self, schema: str, table: str, others: Set[str] = frozenset()) -> StreamOptions | None:
+    def options_for(
+        self, schema: str, table: str, others: Set[str] = frozenset()
+    ) -> StreamOptions | None:
         """What holds for one table of the source; None = it is not copied.
 
         `others`: the labels of the source's tables. A stream that names one of them exactly is not about another table.
@@ -320,33 +322,37 @@ class Replication(_Part):
         exact = exact or [key for key in same if key not in others]
         if not patterns and not exact:
             return None
-        made = self.defaults
+        merged = self.defaults
         for key in (*patterns, *exact):
-            made = over(made, self.streams[key])
-        return None if made.disabled else made
+            merged = over(merged, self.streams[key])
+        return None if merged.disabled else merged
 
     def named(self) -> list[str]:
         """The streams that name one table, and are not disabled."""
         return [
-            key for key, each in self.streams.items() if not is_pattern(key) and not each.disabled
+            key
+            for key, options in self.streams.items()
+            if not is_pattern(key) and not options.disabled
         ]
 
 
 _JOINED = ("columns", "source_options", "target_options")
 
 
-def over(under: StreamOptions, own: StreamOptions) -> StreamOptions:
-    """What holds where both match: `own` counts more."""
-    given: dict[str, Any] = {name: getattr(own, name) for name in own.model_fields_set}
+def over(under: StreamOptions, upper: StreamOptions) -> StreamOptions:
+    """What holds where both match: `upper` counts more."""
+    set_fields: dict[str, Any] = {name: getattr(upper, name) for name in upper.model_fields_set}
     for name in _JOINED:
-        if (more := given.get(name)) is not None:
+        if (additions := set_fields.get(name)) is not None:
             # The last of several masks counts, so a mask that is given again comes after the others.
-            kept = {
-                key: value for key, value in (getattr(under, name) or {}).items() if key not in more
+            inherited = {
+                key: value
+                for key, value in (getattr(under, name) or {}).items()
+                if key not in additions
             }
-            given[name] = {**kept, **more}
+            set_fields[name] = {**inherited, **additions}
     return under.model_copy(
-        update={key: value for key, value in given.items() if value is not None}
+        update={key: value for key, value in set_fields.items() if value is not None}
     )
 
 
@@ -354,14 +360,14 @@ class _Loader(yaml.BaseLoader):
     """Every value is its text in the file: `no`, `0123` and `18:00` are not other types. A key occurs once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
+        names: set[str] = set()
         for key, _ in node.value:
             name = str(key.value)
-            if name in seen:
+            if name in names:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {name!r} occurs twice in one mapping", key.start_mark
                 )
-            seen.add(name)
+            names.add(name)
         return super().construct_mapping(node, deep)
 
 
@@ -391,7 +397,7 @@ def _bounded(text: str) -> Any:
 def _count(node: yaml.Node, sizes: dict[int, int]) -> int:
     """The values in `node`, each as often as aliases (`*name`) repeat it."""
     if id(node) in sizes:
-        found = sizes[id(node)]
+        size = sizes[id(node)]
     else:
         sizes[id(node)] = _MOST_NODES + 1  # of one that holds itself
         parts: list[yaml.Node] = []
@@ -399,12 +405,12 @@ def _count(node: yaml.Node, sizes: dict[int, int]) -> int:
             parts = [part for pair in node.value for part in pair]
         elif isinstance(node, yaml.SequenceNode):
             parts = node.value
-        found = sizes[id(node)] = 1 + sum(_count(part, sizes) for part in parts)
-    if found > _MOST_NODES:
+        size = sizes[id(node)] = 1 + sum(_count(part, sizes) for part in parts)
+    if size > _MOST_NODES:
         raise yaml.constructor.ConstructorError(
             None, None, f"aliases repeat more than {_MOST_NODES} values", node.start_mark
         )
-    return found
+    return size
 
 
 def load_replication(source: str | Path | Mapping[str, Any]) -> Replication:
@@ -435,7 +441,7 @@ def parse_replication(text: str, where: str = "") -> Replication:
             "shop.*, or split the file"
         )
     try:
-        found = _bounded(text)
+        content = _bounded(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
@@ -443,17 +449,17 @@ def parse_replication(text: str, where: str = "") -> Replication:
         raise JobFileError(f"{where}{line}{error.problem or 'not YAML'}{tab}") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise JobFileError(f"{where}not YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(found, dict):
-        kind = "nothing" if found in (None, "") else type(found).__name__
+    if not isinstance(content, dict):
+        kind = "nothing" if content in (None, "") else type(content).__name__
         raise JobFileError(f"{where}the file has {kind}; it takes source, target and streams")
-    return _validated(found, where)
+    return _validated(content, where)
 
 
-def _validated(found: Mapping[str, Any], where: str) -> Replication:
+def _validated(content: Mapping[str, Any], where: str) -> Replication:
     try:
-        return Replication.model_validate(found)
+        return Replication.model_validate(content)
     except ValidationError as error:
-        faults = [f"{where}{_fault(dict(each), found)}" for each in _by_cause(error.errors())]
+        faults = [f"{where}{_fault(dict(detail), content)}" for detail in _by_cause(error.errors())]
         raised = JobFileError(faults[0])
         raised.others = tuple(faults[1:])
         raise raised from None
@@ -461,24 +467,24 @@ def _validated(found: Mapping[str, Any], where: str) -> Replication:
 
 def _by_cause(errors: list[Any]) -> list[Any]:
     """Unknown names first: a missing one may be one of them, misspelt."""
-    return sorted(errors, key=lambda each: each["type"] == "missing")
+    return sorted(errors, key=lambda detail: detail["type"] == "missing")
 
 
 _NOISE = {"function-after", "function-before", "tuple", "dict", "[key]"}
 
 
-def _fault(error: dict[str, Any], found: Mapping[str, Any]) -> str:
-    location = [each for each in error["loc"] if each not in _NOISE]
+def _fault(error: dict[str, Any], content: Mapping[str, Any]) -> str:
+    location = [part for part in error["loc"] if part not in _NOISE]
     path = _path(location)
     kind, got = error["type"], error.get("input")
     if kind == "missing":
         return f"{path} is missing"
     if kind == "extra_forbidden":
-        known = _known(location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), known, n=1)
+        fields = _known(location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), fields, n=1)
         snake = to_snake(str(location[-1]))
-        hint = snake if snake in known else near[0] if near else ""
-        return f"{path} is not known{f'; did you mean {hint!r}?' if hint else '.'} It takes: {', '.join(known)}"
+        hint = snake if snake in fields else near[0] if near else ""
+        return f"{path} is not known{f'; did you mean {hint!r}?' if hint else '.'} It takes: {', '.join(fields)}"
     takes = str(error.get("msg", "")).removeprefix("Value error, ")
     if kind == "value_error" and not path:
         return takes
@@ -493,19 +499,19 @@ def _fault(error: dict[str, Any], found: Mapping[str, Any]) -> str:
 
 def _path(location: list[Any]) -> str:
     text = ""
-    for each in location:
-        if isinstance(each, int):
-            text += f"[{each}]"
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
         else:
-            name = each if str(each).replace("_", "").isalnum() else f"'{each}'"
+            name = part if str(part).replace("_", "").isalnum() else f"'{part}'"
             text += f".{name}" if text else str(name)
     return text
 
 
 def _shown(location: list[Any], value: object) -> str:
     """The value, unless it may be a secret."""
-    inside_masks = "columns" in [str(each) for each in location]
-    if any(is_secret_name(str(each)) for each in location) or (
+    inside_masks = "columns" in [str(part) for part in location]
+    if any(is_secret_name(str(part)) for part in location) or (
         inside_masks and str(value).lower().startswith("hmac")
     ):
         return value if isinstance(value, str) and is_reference(value) else MASK
@@ -521,14 +527,14 @@ def _known(location: list[Any]) -> list[str]:
         "contract": Contract,
         "limit": Limit,
     }
-    found = [inside[str(each)] for each in location if str(each) in inside]
-    fields = (found[-1] if found else Replication).model_fields
+    models = [inside[str(part)] for part in location if str(part) in inside]
+    fields = (models[-1] if models else Replication).model_fields
     return [field.alias or name for name, field in fields.items()]
 
 
 def json_schema() -> str:
     """The JSON schema of the file, for editors."""
-    made = Replication.model_json_schema()
-    made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    made["title"] = "spark-channel replicate"
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    schema = Replication.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "spark-channel replicate"
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

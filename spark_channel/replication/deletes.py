@@ -56,10 +56,10 @@ def with_columns(columns: pa.Schema, deletes: Deletes) -> pa.Schema:
         SchemaError: the source has a column of such a name.
     """
     added = {"hard": (), "soft": (_SOFT,), "scd2": (BEGIN, _UNTIL)}[deletes]
-    taken = {name.lower() for name in columns.names} & set(added)
-    if taken:
+    clashing = {name.lower() for name in columns.names} & set(added)
+    if clashing:
         raise SchemaError(
-            f"deletes {deletes} adds {min(taken)!r}, and the table has such a column: mask it with 'drop', or write "
+            f"deletes {deletes} adds {min(clashing)!r}, and the table has such a column: mask it with 'drop', or write "
             "deletes hard"
         )
     return pa.schema([*columns, *(pa.field(name, _TIME, nullable=name != BEGIN) for name in added)])
@@ -67,10 +67,10 @@ def with_columns(columns: pa.Schema, deletes: Deletes) -> pa.Schema:
 
 @dataclass(slots=True)
 class _Version:
-    """One state of a row, from `begin` to `end`. `row` is its place; `said` is what the target does with it."""
+    """One state of a row, from `begin` to `end`. `row` is its place; `operation` is what the target does with it."""
 
     row: int
-    said: str
+    operation: str
     begin: datetime
     end: datetime | None = None
 
@@ -140,20 +140,20 @@ def with_deletes(
         SchemaError: as `with_columns`.
     """
     with_columns(rows.schema, deletes)
-    keys = zip(*(_column(rows, each).to_pylist() for each in key), strict=True)
+    keys = zip(*(_column(rows, name).to_pylist() for name in key), strict=True)
     lives: dict[Any, _KeyHistory] = {}
-    said = rows[OPERATION].to_pylist()
+    operations = rows[OPERATION].to_pylist()
     times = rows[AT].to_pylist()
     now = now.replace(microsecond=0)
     now = now if after is None else max(now, after)
     emptied_at = emptied_at if emptied_at is None or after is None else max(emptied_at, after)
-    is_whole = not any(each.microsecond for each in times if each is not None)
-    more = timedelta(milliseconds=number % 1000 if is_whole else 0)
+    is_whole = not any(time.microsecond for time in times if time is not None)
+    offset = timedelta(milliseconds=number % 1000 if is_whole else 0)
     last_emptied = emptied_at
     earliest = now if after is None else after + _TICK
-    for row, (one, does, found) in enumerate(zip(keys, said, times, strict=True)):
-        at, operation = now if found is None else found + more, str(does).lower()
-        at = at if after is None or found is None else max(at, earliest)
+    for row, (one, does, changed_at) in enumerate(zip(keys, operations, times, strict=True)):
+        at, operation = now if changed_at is None else changed_at + offset, str(does).lower()
+        at = at if after is None or changed_at is None else max(at, earliest)
         if operation in TRUNCATES:
             emptied_at, last_emptied = emptied_at or at, at
             for life in lives.values():
@@ -164,13 +164,17 @@ def with_deletes(
             life.delete(row, at)
         else:
             life.write(row, at, is_read=operation in READS)
-    made = (_marked if deletes == "soft" else _versions)(lives)
-    places = pa.array([each.row for each in made], pa.int64())
+    versions = (_marked if deletes == "soft" else _versions)(lives)
+    places = pa.array([version.row for version in versions], pa.int64())
     out = rows.drop_columns([AT, OPERATION]).take(places)
     if deletes == "scd2":
-        out = out.append_column(BEGIN, pa.array([each.begin for each in made], _TIME))
-    out = out.append_column(ENDS[deletes == "scd2"], pa.array([each.end for each in made], _TIME))
-    out = out.append_column(OPERATION, pa.array([each.said for each in made], pa.string()))
+        out = out.append_column(BEGIN, pa.array([version.begin for version in versions], _TIME))
+    out = out.append_column(
+        ENDS[deletes == "scd2"], pa.array([version.end for version in versions], _TIME)
+    )
+    out = out.append_column(
+        OPERATION, pa.array([version.operation for version in versions], pa.string())
+    )
     if emptied_at is None:
         return out
     return pa.concat_tables([_close_all(out.schema, emptied_at), out])
@@ -180,17 +184,17 @@ def latest_time(rows: pa.Table, before: datetime | None) -> datetime | None:
     """The latest time in `rows`, which `with_deletes` has made, or `before`."""
     names = [name for name in (BEGIN, _UNTIL) if name in rows.schema.names]
     times = [pc.max(rows[name]).as_py() for name in names]
-    return max((each for each in (*times, before) if each is not None), default=None)
+    return max((time for time in (*times, before) if time is not None), default=None)
 
 
 def net_changes(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
     """The last state of each row that is there after the changes, and the keys of those that are not."""
-    keys = zip(*(_column(rows, each).to_pylist() for each in key), strict=True)
-    said = [str(each).lower() in DELETES for each in rows[OPERATION].to_pylist()]
-    last = {one: place for place, one in enumerate(keys)}
-    live = pa.array([place for place in last.values() if not said[place]], pa.int64())
-    gone = pa.array([place for place in last.values() if said[place]], pa.int64())
-    names = {each: _column(rows, each).take(gone) for each in key}
+    keys = zip(*(_column(rows, name).to_pylist() for name in key), strict=True)
+    deleted = [str(operation).lower() in DELETES for operation in rows[OPERATION].to_pylist()]
+    last = {one: row for row, one in enumerate(keys)}
+    live = pa.array([row for row in last.values() if not deleted[row]], pa.int64())
+    gone = pa.array([row for row in last.values() if deleted[row]], pa.int64())
+    names = {name: _column(rows, name).take(gone) for name in key}
     return rows.drop_columns([OPERATION]).take(live), pa.table(names)
 
 
@@ -201,44 +205,48 @@ def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
         SchemaError: there is none.
     """
     names = rows.schema.names
-    found = [name] if name in names else [each for each in names if each.lower() == name.lower()]
-    if not found:
+    matches = (
+        [name]
+        if name in names
+        else [candidate for candidate in names if candidate.lower() == name.lower()]
+    )
+    if not matches:
         raise SchemaError(
             f"the changes have no column {name!r}, which is in the table's key: it was renamed, or has another key now"
         )
-    return rows.column(found[0])
+    return rows.column(matches[0])
 
 
 def _marked(lives: dict[Any, _KeyHistory]) -> list[_Version]:
     """The last state of each key."""
-    made = []
+    versions = []
     for life in lives.values():
         if life.versions:
             last = life.versions[-1]
-            made.append(_Version(last.row, "update", last.begin, last.end))
+            versions.append(_Version(last.row, "update", last.begin, last.end))
         elif life.closed is not None:
             row, at = life.closed
-            made.append(_Version(row, CLOSES[0], at, at))
-    return made
+            versions.append(_Version(row, CLOSES[0], at, at))
+    return versions
 
 
 def _versions(lives: dict[Any, _KeyHistory]) -> list[_Version]:
     """The end of the target's version, and all later versions. An end is a separate item among the versions."""
-    made = []
+    versions = []
     for life in lives.values():
         if life.closed is not None:
             row, at = life.closed
             first = life.versions[0].begin if life.versions else at
-            made.append(_Version(row, CLOSES[0], min(first, at) - _TICK, at))
-        made += life.versions
-    return made
+            versions.append(_Version(row, CLOSES[0], min(first, at) - _TICK, at))
+        versions += life.versions
+    return versions
 
 
 def _close_all(columns: pa.Schema, at: datetime) -> pa.Table:
-    given: dict[str, Any] = {name: at for name in columns.names if name in (BEGIN, *ENDS)}
-    given[OPERATION] = CLOSE_ALL[0]
+    values: dict[str, Any] = {name: at for name in columns.names if name in (BEGIN, *ENDS)}
+    values[OPERATION] = CLOSE_ALL[0]
     return pa.table(
-        [pa.array([given.get(each.name)], each.type) for each in columns], schema=columns
+        [pa.array([values.get(column.name)], column.type) for column in columns], schema=columns
     )
 
 
@@ -252,11 +260,11 @@ def schema_of(shapes: Sequence[pa.Schema]) -> pa.Schema:
         return pa.unify_schemas(shapes, promote_options="permissive")
     except pa.ArrowException as error:
         kinds: dict[str, list[str]] = {}
-        for each in (field for shape in shapes for field in shape):
-            said = kinds.setdefault(each.name, [])
-            said += [str(each.type)] if str(each.type) not in said else []
+        for column in (field for shape in shapes for field in shape):
+            types = kinds.setdefault(column.name, [])
+            types += [str(column.type)] if str(column.type) not in types else []
         names = ", ".join(
-            f"{name!r} ({', '.join(said)})" for name, said in kinds.items() if said[1:]
+            f"{name!r} ({', '.join(types)})" for name, types in kinds.items() if types[1:]
         )
         raise SchemaError(
             f"the type of a column was changed, and changes of before and after that came together: {names}"
@@ -265,10 +273,10 @@ def schema_of(shapes: Sequence[pa.Schema]) -> pa.Schema:
 
 def changed(batch: pa.RecordBatch, steps: Sequence[Transformer]) -> pa.RecordBatch:
     """The rows as the target gets them. The columns that the log adds to a row are not masked."""
-    kept = [name for name in batch.schema.names if name not in (*_OF_LOG, OPERATION)]
-    rows = batch.select(kept)
-    made = prepare(steps, rows.schema).run(rows).batch
-    made = made.append_column(AT, batch.column(AT))
-    return made.append_column(
+    names = [name for name in batch.schema.names if name not in (*_OF_LOG, OPERATION)]
+    rows = batch.select(names)
+    transformed = prepare(steps, rows.schema).run(rows).batch
+    transformed = transformed.append_column(AT, batch.column(AT))
+    return transformed.append_column(
         pa.field(OPERATION, pa.string()), batch.column(OPERATION).cast(pa.string())
     )

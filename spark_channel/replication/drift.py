@@ -39,14 +39,14 @@ class Decision:
     @property
     def words(self) -> str:
         """What is done with the columns, for the report; empty = nothing."""
-        done = {
+        columns_by_action = {
             "added to the target": self.added,
             "widened in the target": self.widened,
             "left out": self.left_out,
         }
         return "; ".join(
-            f"{'columns' if len(names) > 1 else 'column'} {', '.join(map(repr, names))} {what}"
-            for what, names in done.items()
+            f"{'columns' if len(names) > 1 else 'column'} {', '.join(map(repr, names))} {action}"
+            for action, names in columns_by_action.items()
             if names
         )
 
@@ -81,55 +81,60 @@ def decide(
         return Decision(
             skip=f"the target has no such table, and contract.tables is {contract.tables}"
         )
-    known = {name.lower() for name in target.names}
-    new = [each for each in arriving if each.name.lower() not in known]
+    target_names = {name.lower() for name in target.names}
+    new = [column for column in arriving if column.name.lower() not in target_names]
     changed = [
-        (each, there)
-        for each, there in _shared(arriving, target)
-        if not _holds(there.type, each.type)
+        (column, existing)
+        for column, existing in _shared(arriving, target)
+        if not _holds(existing.type, column.type)
     ]
     discards = contract.data_type in ("discard_row", "discard_value")
     if discards:
         changed += [
-            (each, there)
-            for each, there in _shared(arriving, target)
-            if not there.type.equals(each.type)
-            and _may_convert(each.type, there.type)
-            and all(each is not other for other, _ in changed)
+            (column, existing)
+            for column, existing in _shared(arriving, target)
+            if not existing.type.equals(column.type)
+            and _may_convert(column.type, existing.type)
+            and all(column is not other for other, _ in changed)
         ]
     steps: list[Transformer] = []
     if new and contract.columns != "evolve":
-        names = ", ".join(repr(each.name) for each in new)
+        names = ", ".join(repr(column.name) for column in new)
         if contract.columns == "freeze":
-            added = "; ".join(f"ADD COLUMN {each.name} ({each.type})" for each in new)
+            added = "; ".join(f"ADD COLUMN {column.name} ({column.type})" for column in new)
             raise SchemaError(
                 f"the target has no column {names}, and contract.columns is freeze: add it ({added}), mask it with "
                 "'drop', or write evolve"
             )
         steps.append(
-            LeaveOut(tuple(each.name for each in new), drops_rows=contract.columns == "discard_row")
+            LeaveOut(
+                tuple(column.name for column in new), drops_rows=contract.columns == "discard_row"
+            )
         )
     if changed and contract.data_type != "evolve":
-        said = ", ".join(
-            f"{each.name!r} is {each.type} and was {there.type}" for each, there in changed
+        differences = ", ".join(
+            f"{column.name!r} is {column.type} and was {existing.type}"
+            for column, existing in changed
         )
         if contract.data_type == "freeze":
             raise SchemaError(
-                f"{said}, and contract.data_type is freeze: change the target's column, or write evolve, "
+                f"{differences}, and contract.data_type is freeze: change the target's column, or write evolve, "
                 "which widens it where the target can"
             )
         steps.append(
             FitTypes(
-                tuple((each.name, there.type) for each, there in changed),
+                tuple((column.name, existing.type) for column, existing in changed),
                 drops_rows=contract.data_type == "discard_row",
             )
         )
     if discards and check is not None:
         schema = prepare(steps, arriving).output_schema
-        shared = pa.schema([each for each in schema if each.name.lower() in known])
-        if (found := check(shared)) is not None:
-            judged = tuple(each.name for each in shared if each.name not in _OF_FEED)
-            steps.append(FitColumns(judged, found, drops_rows=contract.data_type == "discard_row"))
+        shared = pa.schema([column for column in schema if column.name.lower() in target_names])
+        if (value_check := check(shared)) is not None:
+            judged = tuple(column.name for column in shared if column.name not in _OF_FEED)
+            steps.append(
+                FitColumns(judged, value_check, drops_rows=contract.data_type == "discard_row")
+            )
     is_narrow = changed or refused
     arrive = {name.lower() for name in arriving.names}
     lacks = any(name.lower() not in arrive for name in target.names)
@@ -137,34 +142,34 @@ def decide(
         is_narrow and contract.data_type == "evolve"
     )
     options = (("onSchemaChange", "evolve"),) if evolves and keeps_columns else ()
-    new_names = tuple(each.name for each in new)
+    new_names = tuple(column.name for column in new)
     adds = contract.columns == "evolve"
     widens = contract.data_type == "evolve" and bool(options)
     return Decision(
         tuple(steps),
         options,
         added=new_names if adds else (),
-        widened=tuple(each.name for each, _ in changed) if widens else (),
+        widened=tuple(column.name for column, _ in changed) if widens else (),
         left_out=() if adds else new_names,
     )
 
 
 def _shared(arriving: pa.Schema, target: pa.Schema) -> list[tuple[pa.Field, pa.Field]]:
     """The columns of both: that of the rows, and that of the target."""
-    known = {name.lower(): place for place, name in enumerate(target.names)}
+    positions = {name.lower(): position for position, name in enumerate(target.names)}
     return [
-        (each, target.field(known[each.name.lower()]))
-        for each in arriving
-        if each.name.lower() in known
+        (column, target.field(positions[column.name.lower()]))
+        for column in arriving
+        if column.name.lower() in positions
     ]
 
 
-def _may_convert(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of the type `given` may be equal to some of `wanted`: a time in no zone is no instant."""
+def _may_convert(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of the type `source` may be equal to some of `target`: a time in no zone is no instant."""
     types = pa.types
-    if types.is_timestamp(given) and types.is_timestamp(wanted):
-        return (given.tz is None) == (wanted.tz is None)
-    return is_list(given) == is_list(wanted) and types.is_nested(given) == types.is_nested(wanted)
+    if types.is_timestamp(source) and types.is_timestamp(target):
+        return (source.tz is None) == (target.tz is None)
+    return is_list(source) == is_list(target) and types.is_nested(source) == types.is_nested(target)
 
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
@@ -202,7 +207,7 @@ class LeaveOut(Transformer):
     step: ClassVar[str] = "contract.columns"
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        return pa.schema([each for each in schema if each.name not in self.names])
+        return pa.schema([column for column in schema if column.name not in self.names])
 
     def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
         return tuple(Flow((n,)) for n, name in enumerate(schema.names) if name not in self.names)
@@ -232,7 +237,7 @@ class AddNulls(Transformer):
         )
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
-        arrays = [*batch.columns, *(pa.nulls(batch.num_rows, each.type) for each in self.fields)]
+        arrays = [*batch.columns, *(pa.nulls(batch.num_rows, field.type) for field in self.fields)]
         return TransformResult(
             pa.RecordBatch.from_arrays(arrays, schema=self.output_schema(batch.schema))
         )
@@ -251,8 +256,8 @@ class FitTypes(Transformer):
         types = dict(self.columns)
         return pa.schema(
             [
-                pa.field(each.name, types[each.name]) if each.name in types else each
-                for each in schema
+                pa.field(column.name, types[column.name]) if column.name in types else column
+                for column in schema
             ]
         )
 
@@ -263,9 +268,9 @@ class FitTypes(Transformer):
             if field.name not in types:
                 arrays.append(values)
                 continue
-            made = _fitted(values, types[field.name])
-            arrays.append(made)
-            fits.append(pc.or_(pc.is_valid(made), pc.is_null(values)))
+            fitted = _fitted(values, types[field.name])
+            arrays.append(fitted)
+            fits.append(pc.or_(pc.is_valid(fitted), pc.is_null(values)))
         made_batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         if self.drops_rows:
             made_batch = made_batch.filter(_or_ends(batch, _all(fits)))
@@ -274,20 +279,20 @@ class FitTypes(Transformer):
 
 def _fitted(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Each value as `kind`; NULL for those that `kind` does not hold exactly."""
-    made: list[pa.Array] = []
+    converted: list[pa.Array] = []
     parts = [values]
     while parts:
         part = parts.pop()
         try:
             # Arrow's cast of a slice of lists looks at the values of the others, too: a copy has none of them.
-            made.append(_converted(pa.concat_arrays([part]), kind))
+            converted.append(_converted(pa.concat_arrays([part]), kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             if len(part) == 1:
-                made.append(pa.nulls(1, kind))
+                converted.append(pa.nulls(1, kind))
                 continue
             middle = len(part) // 2
             parts += [part.slice(middle), part.slice(0, middle)]
-    return pa.concat_arrays(made)
+    return pa.concat_arrays(converted)
 
 
 def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -309,14 +314,14 @@ def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
             if types.is_floating(kind)
             else kind
         )
-        made = cast_exactly(values.cast(wide), kind)
+        converted = cast_exactly(values.cast(wide), kind)
         differs = changed_by(values.cast(pa.string()), kind)
     else:
-        made = values.cast(kind)
-        differs = pc.not_equal(made.cast(values.type), values)
+        converted = values.cast(kind)
+        differs = pc.not_equal(converted.cast(values.type), values)
     if pc.any(differs).as_py():
         raise InexactError(f"a value of type {values.type} is not equal to any of type {kind}")
-    return made
+    return converted
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,23 +336,26 @@ class FitColumns(Transformer):
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema(
-            [each.with_nullable(True) if each.name in self.names else each for each in schema]
+            [
+                column.with_nullable(True) if column.name in self.names else column
+                for column in schema
+            ]
         )
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         arrays, bad = list(batch.columns), set[int]()
         for name in self.names:
-            place = batch.schema.names.index(name)
-            found = self._bad(name, arrays[place])
-            if found:
-                mask = pa.array([row in found for row in range(batch.num_rows)])
-                arrays[place] = pc.if_else(mask, pa.scalar(None, arrays[place].type), arrays[place])
-                bad |= found
-        made = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema(batch.schema))
+            index = batch.schema.names.index(name)
+            bad_rows = self._bad(name, arrays[index])
+            if bad_rows:
+                mask = pa.array([row in bad_rows for row in range(batch.num_rows)])
+                arrays[index] = pc.if_else(mask, pa.scalar(None, arrays[index].type), arrays[index])
+                bad |= bad_rows
+        fitted = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema(batch.schema))
         if self.drops_rows and bad:
             fits = pa.array([row not in bad for row in range(batch.num_rows)])
-            made = made.filter(_or_ends(batch, fits))
-        return TransformResult(made)
+            fitted = fitted.filter(_or_ends(batch, fits))
+        return TransformResult(fitted)
 
     def _bad(self, name: str, values: pa.Array) -> set[int]:
         """The rows whose value the column does not hold."""
@@ -364,19 +372,19 @@ class FitColumns(Transformer):
         return bad
 
 
-def _or_ends(batch: pa.RecordBatch, kept: pa.Array) -> pa.Array:
-    """`kept`, and the changes that end a row: the target has it, whatever values it had in the end."""
+def _or_ends(batch: pa.RecordBatch, fits: pa.Array) -> pa.Array:
+    """`fits`, and the changes that end a row: the target has it, whatever values it had in the end."""
     if OPERATION not in batch.schema.names:
-        return kept
+        return fits
     ends = pa.array((*DELETES, *CLOSES, *CLOSE_ALL))
-    return pc.or_(kept, pc.is_in(batch.column(OPERATION), ends))
+    return pc.or_(fits, pc.is_in(batch.column(OPERATION), ends))
 
 
 def _all(masks: Sequence[pa.Array]) -> pa.Array:
-    made = masks[0]
-    for each in masks[1:]:
-        made = pc.and_(made, each)
-    return made
+    combined = masks[0]
+    for mask in masks[1:]:
+        combined = pc.and_(combined, mask)
+    return combined
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,10 +396,10 @@ class LoadColumns(Transformer):
     step: ClassVar[str] = "load_columns"
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        taken = {name.lower() for name in schema.names} & {"_loaded_at", "_run_id"}
-        if taken:
+        clashing = {name.lower() for name in schema.names} & {"_loaded_at", "_run_id"}
+        if clashing:
             raise SchemaError(
-                f"load_columns adds {min(taken)!r}, and the table has such a column: mask it with 'drop', or set "
+                f"load_columns adds {min(clashing)!r}, and the table has such a column: mask it with 'drop', or set "
                 "load_columns to false"
             )
         return pa.schema([*schema, *self._fields()])
@@ -402,13 +410,13 @@ class LoadColumns(Transformer):
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         fields = self._fields()
         arrays = [
-            pa.repeat(pa.scalar(value, each.type), batch.num_rows)
-            for value, each in zip((self.at, self.run_id), fields, strict=True)
+            pa.repeat(pa.scalar(value, field.type), batch.num_rows)
+            for value, field in zip((self.at, self.run_id), fields, strict=True)
         ]
-        made = pa.RecordBatch.from_arrays(
+        extended = pa.RecordBatch.from_arrays(
             [*batch.columns, *arrays], schema=pa.schema([*batch.schema, *fields])
         )
-        return TransformResult(made)
+        return TransformResult(extended)
 
     @staticmethod
     def _fields() -> list[pa.Field]:

@@ -31,11 +31,11 @@ _SHARED = re.compile(rf"(?: ON (?:UPDATE|DELETE) {_ACTION})*")
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A key of the source, and the table of the target to which it is to refer. `why` it cannot; "" = it can."""
+    """A key of the source, and the table of the target to which it is to refer. `refusal`: why it cannot; "" = it can."""
 
     key: ForeignKeyDefinition
     to: TableCopy | None
-    why: str = ""
+    refusal: str = ""
 
 
 class ForeignKeys:
@@ -67,21 +67,21 @@ class ForeignKeys:
             if outcome.state not in ("done", "unchanged"):
                 continue
             try:
-                left = list(self._add(copy, outcomes))
+                omitted = list(self._add(copy, outcomes))
             except ChannelError as error:
-                left = [f"foreign keys: {error}"]
-            if left:
-                why = f"without {'; '.join(left)}"
-                outcome.add_why(why)
-                _log.warning("%s: %s", copy.stream, why)
+                omitted = [f"foreign keys: {error}"]
+            if omitted:
+                reason = f"without {'; '.join(omitted)}"
+                outcome.add_why(reason)
+                _log.warning("%s: %s", copy.stream, reason)
 
-    def left_out(self, copy: TableCopy, left: Sequence[str]) -> tuple[str, ...]:
-        """What the copy lacks after a run, of which one that makes the table alone lacks `left`."""
+    def left_out(self, copy: TableCopy, omitted: Sequence[str]) -> tuple[str, ...]:
+        """What the copy lacks after a run, of which one that makes the table alone lacks `omitted`."""
         if copy not in self._full or not writer_of(copy).dialect.adds_keys:  # type: ignore[attr-defined]
-            return tuple(left)
-        others = [each for each in left if not each.startswith("foreign key ")]
-        refused = (each for each in self._planned(copy) if each.why)
-        return (*others, *(f"{each.key.label}: {each.why}" for each in refused))
+            return tuple(omitted)
+        others = [lack for lack in omitted if not lack.startswith("foreign key ")]
+        refused = (planned for planned in self._planned(copy) if planned.refusal)
+        return (*others, *(f"{planned.key.label}: {planned.refusal}" for planned in refused))
 
     def lacks(self, copy: TableCopy) -> tuple[str, ...]:
         """What the target of the copy, which is there, lacks of its source's definition, for people.
@@ -89,17 +89,17 @@ class ForeignKeys:
         Raises:
             ChannelError: an end cannot be read.
         """
-        found = lacks_of(copy, reader_of(copy), writer_of(copy), partial(self._referenced, copy))
-        return tuple(each.text for each in found)
+        lacks = lacks_of(copy, reader_of(copy), writer_of(copy), partial(self._referenced, copy))
+        return tuple(lack.text for lack in lacks)
 
     def _referenced(self, copy: TableCopy, key: ForeignKeyDefinition) -> str:
         """The copy of the table to which a key of the source refers, as SQL; "" = the target takes no such key."""
-        for each in self._planned(copy):
-            if each.key == key and each.to is not None and not each.why:
-                to = each.to
+        for planned in self._planned(copy):
+            if planned.key == key and planned.to is not None and not planned.refusal:
+                to = planned.to
                 writer: SqlWriter[Any] = writer_of(to)  # type: ignore[assignment]
-                place = writer.run(TargetError, "look", partial(_place_in_target, to))
-                return writer.dialect.place(*place)
+                target_table = writer.run(TargetError, "look", partial(_place_in_target, to))
+                return writer.dialect.place(*target_table)
         return ""
 
     def _read_sources(self) -> None:
@@ -143,27 +143,27 @@ class ForeignKeys:
             if schema == source.schema:
                 names.append(("", key.table))
             to = next((self._copies[name] for name in names if name in self._copies), None)
-            why = ""
+            refusal = ""
             if to is None:
-                why = f"it refers to {schema}.{key.table}, which this run does not copy"
+                refusal = f"it refers to {schema}.{key.table}, which this run does not copy"
             elif key.behind is None or not (is_same or _SHARED.fullmatch(key.behind)):
-                why = "the target has no such kind"
-            yield _Planned(key, to, why)
+                refusal = "the target has no such kind"
+            yield _Planned(key, to, refusal)
 
     def _drop(self, copy: TableCopy) -> None:
-        wanted = [each for each in self._planned(copy) if not each.why]
-        if not wanted:
+        accepted = [planned for planned in self._planned(copy) if not planned.refusal]
+        if not accepted:
             return
         writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
         if not writer.dialect.adds_keys:
             return
 
         def work(session: Any) -> None:
-            there = _there(writer, session)
-            for each in wanted:
-                key = None if there is None else self._same(there, each, session)
-                if there is not None and key is not None:
-                    writer.alter(session, writer.dialect.dropped_key(_sql(writer, there), key.name))
+            table = _there(writer, session)
+            for planned in accepted:
+                key = None if table is None else self._same(table, planned, session)
+                if table is not None and key is not None:
+                    writer.alter(session, writer.dialect.dropped_key(_sql(writer, table), key.name))
 
         writer.run(TargetError, "drop foreign keys", work)
 
@@ -171,40 +171,44 @@ class ForeignKeys:
         planned = list(self._planned(copy))
         if not planned:
             return
-        yield from (f"{each.key.label}: {each.why}" for each in planned if each.why)
+        yield from (
+            f"{candidate.key.label}: {candidate.refusal}"
+            for candidate in planned
+            if candidate.refusal
+        )
         writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
-        for each in planned:
-            if each.why or each.to is None:
+        for candidate in planned:
+            if candidate.refusal or candidate.to is None:
                 continue
-            outcome = outcomes[each.to.stream]
+            outcome = outcomes[candidate.to.stream]
             if outcome.state not in ("done", "unchanged"):
-                yield f"{each.key.label}: table {each.to.stream} to which it refers is {outcome.state}"
+                yield f"{candidate.key.label}: table {candidate.to.stream} to which it refers is {outcome.state}"
                 continue
 
-            def work(session: Any, each: _Planned = each) -> str:
-                there = _there(writer, session)
-                if there is None or self._same(there, each, session) is not None:
+            def work(session: Any, candidate: _Planned = candidate) -> str:
+                table = _there(writer, session)
+                if table is None or self._same(table, candidate, session) is not None:
                     return ""
-                assert each.to is not None
-                to = _place_in_target(each.to, session)
+                assert candidate.to is not None
+                to = _place_in_target(candidate.to, session)
                 if not writer.dialect.adds_keys:
-                    return f"{each.key.label} to {to[1]}: {writer.dialect.product} adds none to a table that is there"
+                    return f"{candidate.key.label} to {to[1]}: {writer.dialect.product} adds none to a table that is there"
                 statement = writer.dialect.added_key(
-                    _sql(writer, there), each.key, writer.dialect.place(*to)
+                    _sql(writer, table), candidate.key, writer.dialect.place(*to)
                 )
                 try:
                     writer.alter(session, statement)
                 except TargetError as error:
                     if writer.is_lost(error):
                         raise
-                    return f"{each.key.label}: {error}. When its cause is removed, run {statement}"
+                    return f"{candidate.key.label}: {error}. When its cause is removed, run {statement}"
                 return ""
 
-            if why := writer.run(TargetError, "add foreign keys", work):
-                yield why
+            if failure := writer.run(TargetError, "add foreign keys", work):
+                yield failure
 
     def _same(
-        self, there: TableDefinition, planned: _Planned, session: Any
+        self, table: TableDefinition, planned: _Planned, session: Any
     ) -> ForeignKeyDefinition | None:
         """The key of the target's table that is the planned one, whatever its name is."""
         assert planned.to is not None
@@ -213,9 +217,9 @@ class ForeignKeys:
         return next(
             (
                 key
-                for key in there.foreign_keys
+                for key in table.foreign_keys
                 if [name.lower() for name in key.columns] == folded
-                and (key.schema or there.schema, key.table) == to
+                and (key.schema or table.schema, key.table) == to
             ),
             None,
         )
@@ -233,8 +237,8 @@ def _place(copy: TableCopy) -> tuple[str, str]:
 def _place_in_target(copy: TableCopy, session: Any) -> tuple[str, str]:
     """The schema and the name of the table's copy. All copies of a run are in one database."""
     writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
-    place = writer.look(session)
-    return place.schema, place.name
+    target = writer.look(session)
+    return target.schema, target.name
 
 
 def _there(writer: SqlWriter[Any], session: Any) -> TableDefinition | None:

@@ -34,7 +34,7 @@ class GatheredRows:
     def __init__(self) -> None:
         self.num_rows = 0
         self._shapes: dict[pa.Schema, None] = {}
-        self._kept: list[pa.RecordBatch] = []
+        self._in_memory: list[pa.RecordBatch] = []
         self.nbytes = 0
         self._file: IO[bytes] | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
@@ -52,7 +52,7 @@ class GatheredRows:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._kept.clear()
+        self._in_memory.clear()
         if self._file is not None:
             with suppress(
                 OSError
@@ -66,18 +66,18 @@ class GatheredRows:
         """
         is_emptied = pc.is_in(pc.utf8_lower(batch.column(OPERATION)), pa.array(sorted(TRUNCATES)))
         if is_emptied.true_count:
-            place = batch.num_rows - 1 - is_emptied.to_pylist()[::-1].index(True)
-            self._truncated = self.num_rows + place, batch.column(AT)[place].as_py()
+            index = batch.num_rows - 1 - is_emptied.to_pylist()[::-1].index(True)
+            self._truncated = self.num_rows + index, batch.column(AT)[index].as_py()
         self.num_rows += batch.num_rows
         self._shapes[batch.schema] = None
         self.nbytes += batch.nbytes
         if self._file is None and self.nbytes <= _IN_MEMORY:
-            self._kept.append(batch)
+            self._in_memory.append(batch)
             return
-        kept, self._kept = self._kept, []
+        in_memory, self._in_memory = self._in_memory, []
         with _told():
-            for each in (*kept, batch):
-                self._spill(each)
+            for piece in (*in_memory, batch):
+                self._spill(piece)
 
     def _spill(self, batch: pa.RecordBatch) -> None:
         if self._file is None:
@@ -112,7 +112,7 @@ class GatheredRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """As they were added."""
         if self._file is None:
-            yield from self._kept
+            yield from self._in_memory
             return
         for begin in self._begins:
             self._file.seek(begin)
@@ -130,11 +130,11 @@ class ChangeRows:
         dropped: tuple[str, ...] = (),
     ) -> None:
         self._source, self._all, self._begin, self._dropped = source, schema, begin, dropped
-        self.schema = pa.schema([each for each in schema if each.name not in dropped])
+        self.schema = pa.schema([column for column in schema if column.name not in dropped])
         self.num_rows = source.num_rows - begin
 
     @classmethod
-    def of(cls, table: pa.Table) -> Self:
+    def from_table(cls, table: pa.Table) -> Self:
         return cls(table, table.schema)
 
     def after_truncate(self, now: datetime) -> tuple["ChangeRows", datetime | None]:
@@ -142,8 +142,8 @@ class ChangeRows:
         assert isinstance(self._source, GatheredRows)
         if self._source.truncated is None:
             return self, None
-        place, at = self._source.truncated
-        return ChangeRows(self._source, self._all, place + 1, self._dropped), at or now
+        index, at = self._source.truncated
+        return ChangeRows(self._source, self._all, index + 1, self._dropped), at or now
 
     def without(self, name: str) -> "ChangeRows":
         return ChangeRows(self._source, self._all, self._begin, (*self._dropped, name))
@@ -153,24 +153,24 @@ class ChangeRows:
         if isinstance(self._source, pa.Table):
             yield from self._source.combine_chunks().to_batches()
             return
-        held: list[pa.RecordBatch] = []
+        pieces: list[pa.RecordBatch] = []
         count, skipped = 0, self._begin
         for batch in self._source.batches():
-            left = batch.slice(min(skipped, batch.num_rows))
-            skipped -= batch.num_rows - left.num_rows
-            if left.num_rows:
-                held.append(left)
-                count += left.num_rows
+            remainder = batch.slice(min(skipped, batch.num_rows))
+            skipped -= batch.num_rows - remainder.num_rows
+            if remainder.num_rows:
+                pieces.append(remainder)
+                count += remainder.num_rows
             if count >= _PIECE_ROWS:
-                yield from self._fitted(held)
-                held, count = [], 0
-        yield from self._fitted(held)
+                yield from self._fitted(pieces)
+                pieces, count = [], 0
+        yield from self._fitted(pieces)
 
-    def _fitted(self, held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _fitted(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches as one, in the types of `schema`."""
-        if held:
+        if batches:
             empty = pa.Table.from_batches([], self._all)
-            tables = [empty, *(pa.Table.from_batches([each]) for each in held)]
+            tables = [empty, *(pa.Table.from_batches([batch]) for batch in batches)]
             whole = pa.concat_tables(tables, promote_options="permissive").select(self.schema.names)
             yield from whole.combine_chunks().to_batches()
 

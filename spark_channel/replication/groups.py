@@ -31,25 +31,25 @@ class JoinedMove(Protocol):
         tables: Sequence[SmallTable],
         placed: Callable[[SmallTable], None],
         ended: Callable[[SmallTable, TransferReport], None],
-        more: Mapping[str, Any],
+        limit_options: Mapping[str, Any],
         part_of: str,
     ) -> None: ...
 
 
 def groups_of(parallel: int, copies: Mapping[int, TableCopy]) -> list[list[int]]:
     """The tables by their places: groups of small ones, and the others alone, in their order."""
-    small = [place for place, copy in copies.items() if copy.mode == "full" and _is_small(copy)]
+    small = [index for index, copy in copies.items() if copy.mode == "full" and _is_small(copy)]
     if not small or not _can_join(copies[small[0]]):
         small = []
     joined = set(small)
-    alone = [[place] for place in copies if place not in joined]
+    alone = [[index] for index in copies if index not in joined]
     return alone + divided(parallel, small, copies)
 
 
 def first_increments(copies: Mapping[int, TableCopy]) -> set[int]:
     """The incremental tables whose first run may be copied in a group, by their places."""
     small = [
-        place for place, copy in copies.items() if copy.mode == "incremental" and _is_small(copy)
+        index for index, copy in copies.items() if copy.mode == "incremental" and _is_small(copy)
     ]
     return set(small) if small and _can_join(copies[small[0]]) else set()
 
@@ -60,20 +60,20 @@ def divided(
     """The small tables as groups, each of tables whose options are the same, but for their names."""
     most_tables = min(_MOST_TABLES, -(-len(small) // parallel))
     alike: dict[str, list[int]] = {}
-    for place in small:
-        alike.setdefault(options_but_names(copies[place]), []).append(place)
-    made: list[list[int]] = []
+    for index in small:
+        alike.setdefault(options_but_names(copies[index]), []).append(index)
+    groups: list[list[int]] = []
     for places in alike.values():
         nbytes, group = 0, list[int]()
-        made.append(group)
-        for place in places:
-            size, _ = copies[place].size
+        groups.append(group)
+        for index in places:
+            size, _ = copies[index].size
             if group and (len(group) >= most_tables or nbytes + size > _MOST_GROUP_BYTES):
                 nbytes, group = 0, []
-                made.append(group)
-            group.append(place)
+                groups.append(group)
+            group.append(index)
             nbytes += size
-    return made
+    return groups
 
 
 def _is_small(copy: TableCopy) -> bool:
@@ -87,9 +87,9 @@ def _is_small(copy: TableCopy) -> bool:
         copy.fault,
         copy.leaves_builds,
     )
-    known = copy.table is not None and copy.table.nbytes is not None
+    is_known = copy.table is not None and copy.table.nbytes is not None
     evolves = copy.contract.tables == "evolve"
-    return known and evolves and not any(asks) and copy.size[0] <= MOST_BYTES
+    return is_known and evolves and not any(asks) and copy.size[0] <= MOST_BYTES
 
 
 def _can_join(copy: TableCopy) -> bool:
@@ -103,7 +103,7 @@ def _can_join(copy: TableCopy) -> bool:
 def copy_group(
     runs: Mapping[int, TableRun],
     join: JoinedMove,
-    more: Mapping[str, Any],
+    limit_options: Mapping[str, Any],
     part_of: str,
 ) -> set[int]:
     """Copy the tables together, as far as they can be. Returns the places of those that were copied.
@@ -113,19 +113,19 @@ def copy_group(
     together = next(iter(runs.values())).together()
     if together is None:
         return set()
-    by_table = {run.small_table(): (place, run) for place, run in runs.items()}
+    by_table = {run.small_table(): (index, run) for index, run in runs.items()}
     copied: set[int] = set()
 
     def placed(table: SmallTable) -> None:
         by_table[table][1].place(table)
 
     def ended(table: SmallTable, report: TransferReport) -> None:
-        place, run = by_table[table]
+        index, run = by_table[table]
         run.ended(report)
-        copied.add(place)
+        copied.add(index)
 
     try:
-        join(together, list(by_table), placed, ended, more, part_of)
+        join(together, list(by_table), placed, ended, limit_options, part_of)
     except Exception as error:
         _log.info("%d small tables are copied one by one: %s", len(runs) - len(copied), error)
         return copied

@@ -32,12 +32,12 @@ class Mask:
 
     kind: Kind
     key: str = ""
-    shown: int = 0
+    visible: int = 0
 
     def __str__(self) -> str:
         if self.kind == "hmac":
             return f"hmac({self.key})"
-        return f"partial({self.shown})" if self.kind == "partial" else self.kind
+        return f"partial({self.visible})" if self.kind == "partial" else self.kind
 
 
 def parse_mask(text: str) -> Mask:
@@ -46,13 +46,13 @@ def parse_mask(text: str) -> Mask:
     Raises:
         ValueError: what a mask may be. It does not repeat the text, which may hold a key.
     """
-    given = text.strip()
-    if given in ("sha256", "null", "drop", "keep"):
-        return Mask(given)  # type: ignore[arg-type]  # one of the four
-    if (found := _PARTIAL.fullmatch(given)) is not None:
-        return Mask("partial", shown=int(found[1]))
-    if (found := _HMAC.fullmatch(given)) is not None:
-        key = found[1].strip()
+    spec = text.strip()
+    if spec in ("sha256", "null", "drop", "keep"):
+        return Mask(spec)  # type: ignore[arg-type]  # one of the four
+    if (match := _PARTIAL.fullmatch(spec)) is not None:
+        return Mask("partial", visible=int(match[1]))
+    if (match := _HMAC.fullmatch(spec)) is not None:
+        key = match[1].strip()
         if not is_reference(key):
             raise ValueError(
                 "hmac(${env:NAME}) or hmac(${file:PATH}): the key itself must not be in the file"
@@ -67,7 +67,7 @@ def mask_of(masks: Mapping[str, str], stream: str, column: str) -> Mask | None:
     A pattern is compared with the column's name and with `stream.column`, without regard to case: a column that is
     spelled in another case is masked, too.
     """
-    found = None
+    by_pattern = None
     exact = None
     for pattern, text in masks.items():
         plain = not {"*", "?"} & set(pattern)
@@ -75,8 +75,8 @@ def mask_of(masks: Mapping[str, str], stream: str, column: str) -> Mask | None:
             if plain:
                 exact = text
             else:
-                found = text
-    chosen = found if exact is None else exact
+                by_pattern = text
+    chosen = by_pattern if exact is None else exact
     return None if chosen is None else parse_mask(chosen)
 
 
@@ -88,9 +88,11 @@ def check_renamed(
     Raises:
         SchemaError: one may be.
     """
-    here, there = ({name.lower() for name in names} for names in (source, target))
+    source_names, target_names = ({name.lower() for name in names} for names in (source, target))
     new = [
-        name for name in source if name.lower() not in there and not mask_of(masks, stream, name)
+        name
+        for name in source
+        if name.lower() not in target_names and not mask_of(masks, stream, name)
     ]
     for before in target if new else ():
         mask = mask_of(masks, stream, before)
@@ -108,14 +110,14 @@ def state_of_masks(masks: Mapping[str, str]) -> str:
     Raises:
         OptionError: a key is missing or too short.
     """
-    said = []
+    parts = []
     for pattern in sorted(masks):
         mask = parse_mask(masks[pattern])
         if mask.kind == "hmac":
-            said.append(f"{pattern}=hmac:{key_id(_key(mask, pattern))}")
+            parts.append(f"{pattern}=hmac:{key_id(_key(mask, pattern))}")
         else:
-            said.append(f"{pattern}={mask}")
-    return ";".join(said)
+            parts.append(f"{pattern}={mask}")
+    return ";".join(parts)
 
 
 def key_id(key: bytes) -> str:
@@ -149,29 +151,29 @@ class MaskColumns(Transformer):
     step: ClassVar[str] = "columns"
 
     @classmethod
-    def of(cls, stream: str, masks: Mapping[str, str]) -> "MaskColumns":
+    def for_stream(cls, stream: str, masks: Mapping[str, str]) -> "MaskColumns":
         """
         Raises:
             OptionError: a key is missing or too short.
         """
-        found = {pattern: parse_mask(text) for pattern, text in masks.items()}
+        parsed = {pattern: parse_mask(text) for pattern, text in masks.items()}
         keys = {
-            mask.key: _key(mask, pattern) for pattern, mask in found.items() if mask.kind == "hmac"
+            mask.key: _key(mask, pattern) for pattern, mask in parsed.items() if mask.kind == "hmac"
         }
         return cls(stream, dict(masks), keys)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         self._check_named(schema)
         fields = []
-        for each in schema:
-            mask = mask_of(self.masks, self.stream, each.name)
+        for column in schema:
+            mask = mask_of(self.masks, self.stream, column.name)
             if mask is None or mask.kind == "keep":
-                fields.append(each)
+                fields.append(column)
             elif mask.kind == "null":
-                fields.append(pa.field(each.name, each.type))
+                fields.append(pa.field(column.name, column.type))
             elif mask.kind != "drop":
-                _check_maskable(each, mask)
-                fields.append(pa.field(each.name, pa.string(), nullable=each.nullable))
+                _check_maskable(column, mask)
+                fields.append(pa.field(column.name, pa.string(), nullable=column.nullable))
         if not fields:
             raise SchemaError(
                 f"{self.stream}: every column is dropped; keep one, or disable the stream"
@@ -179,39 +181,39 @@ class MaskColumns(Transformer):
         return pa.schema(fields)
 
     def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
-        found = []
+        flows = []
         for number, name in enumerate(schema.names):
             mask = mask_of(self.masks, self.stream, name)
             if mask is None or mask.kind == "keep":
-                found.append(Flow((number,)))
+                flows.append(Flow((number,)))
             elif mask.kind != "drop":
-                found.append(Flow((number,), mask.kind, masked=True))
-        return tuple(found)
+                flows.append(Flow((number,), mask.kind, masked=True))
+        return tuple(flows)
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         arrays, fields = [], []
-        for each, values in zip(batch.schema, batch.columns, strict=True):
-            mask = mask_of(self.masks, self.stream, each.name)
+        for column, values in zip(batch.schema, batch.columns, strict=True):
+            mask = mask_of(self.masks, self.stream, column.name)
             if mask is not None and mask.kind == "drop":
                 continue
             if mask is None or mask.kind == "keep":
                 arrays.append(values)
-                fields.append(each)
+                fields.append(column)
             elif mask.kind == "null":
-                arrays.append(pa.nulls(len(values), each.type))
-                fields.append(pa.field(each.name, each.type))
+                arrays.append(pa.nulls(len(values), column.type))
+                fields.append(pa.field(column.name, column.type))
             else:
                 arrays.append(self._masked(values, mask))
-                fields.append(pa.field(each.name, pa.string(), nullable=each.nullable))
+                fields.append(pa.field(column.name, pa.string(), nullable=column.nullable))
         return TransformResult(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
 
     def _masked(self, values: pa.Array, mask: Mask) -> pa.Array:
         if mask.kind == "partial":
-            return _partial(_as_text(values), mask.shown)
+            return _partial(_as_text(values), mask.visible)
         if mask.kind == "hmac":
             key = self.keys[mask.key]
-            return _each(_as_text(values), lambda raw: hmac.digest(key, raw, "sha256").hex())
-        return _each(_as_text(values), lambda raw: hashlib.sha256(raw).hexdigest())
+            return _digested(_as_text(values), lambda raw: hmac.digest(key, raw, "sha256").hex())
+        return _digested(_as_text(values), lambda raw: hashlib.sha256(raw).hexdigest())
 
     def _check_named(self, schema: pa.Schema) -> None:
         """Check that each column that is named without a pattern is there: a misspelled mask masks nothing."""
@@ -267,13 +269,13 @@ def _as_text(values: pa.Array) -> pa.Array:
     return values if pa.types.is_string(kind) else pc.cast(values, pa.string())
 
 
-def _each(values: pa.Array, made: Callable[[bytes], str]) -> pa.Array:
-    """`made` of the bytes of each value; equal values are made once."""
+def _digested(values: pa.Array, digest: Callable[[bytes], str]) -> pa.Array:
+    """`digest` of the bytes of each value; equal values are made once."""
     encoded = values.dictionary_encode()
     raw = encoded.dictionary.cast(
         pa.large_binary() if _is_large(values.type) else pa.binary()
     ).to_pylist()
-    digests = pa.array([made(each) for each in raw], pa.string())
+    digests = pa.array([digest(value) for value in raw], pa.string())
     return digests.take(encoded.indices)
 
 
@@ -281,15 +283,15 @@ def _is_large(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
-def _partial(values: pa.Array, shown: int) -> pa.Array:
-    """The last `shown` characters behind stars; a value of so many characters or fewer is stars alone."""
+def _partial(values: pa.Array, visible: int) -> pa.Array:
+    """The last `visible` characters behind stars; a value of so many characters or fewer is stars alone."""
 
     def one(value: object) -> str:
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-        if len(text) <= shown or not shown:
+        if len(text) <= visible or not visible:
             return _STAR * len(text)
-        return _STAR * (len(text) - shown) + text[-shown:]
+        return _STAR * (len(text) - visible) + text[-visible:]
 
     encoded = values.dictionary_encode()
-    made = pa.array([one(each) for each in encoded.dictionary.to_pylist()], pa.string())
-    return made.take(encoded.indices)
+    masked = pa.array([one(text) for text in encoded.dictionary.to_pylist()], pa.string())
+    return masked.take(encoded.indices)

@@ -9,10 +9,10 @@ __all__ = ["Labels", "Names", "is_pattern", "matches"]
 
 @lru_cache(maxsize=4096)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    made = "".join(
+    expression = "".join(
         ".*" if letter == "*" else "." if letter == "?" else re.escape(letter) for letter in pattern
     )
-    return re.compile(made, re.IGNORECASE | re.DOTALL)
+    return re.compile(expression, re.IGNORECASE | re.DOTALL)
 
 
 def matches(pattern: str, name: str) -> bool:

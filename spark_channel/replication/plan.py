@@ -128,12 +128,12 @@ class RunPlan:
     @property
     def rows(self) -> int:
         """Expected rows of all tables that are not parked, and whose number is known."""
-        return sum(each.rows or 0 for each in self.tables if not each.fault)
+        return sum(table.rows or 0 for table in self.tables if not table.fault)
 
     @property
     def nbytes(self) -> int:
         """Expected bytes of all tables that are not parked, and whose size is known."""
-        return sum(each.nbytes or 0 for each in self.tables if not each.fault)
+        return sum(table.nbytes or 0 for table in self.tables if not table.fault)
 
 
 def plan_replication(
@@ -148,13 +148,16 @@ def plan_replication(
     Raises:
         ChannelError: the source cannot be opened, or the file and `select` match no table.
     """
-    found = find_tables(replication, settings.select)
-    found.check_some("copied", settings.select)
+    found_tables = find_tables(replication, settings.select)
+    found_tables.check_some("copied", settings.select)
     begin = now or utc_now()
     dry = replace(settings, dry_run=True)
     limit = replication.limit
     with keeping_sessions():
-        unread, keys = _unreadable(replication, found.copies), ForeignKeys(found.copies)
+        unread, keys = (
+            _unreadable(replication, found_tables.copies),
+            ForeignKeys(found_tables.copies),
+        )
         runs: dict[str, TableRun] = {}
 
         def planned(copy: TableCopy) -> TablePlan:
@@ -172,42 +175,42 @@ def plan_replication(
 
         tables = tuple(
             planned(copy)
-            for begin in range(0, len(found.copies), _AT_ONCE)
-            for copy in _looked_up(found.copies[begin : begin + _AT_ONCE])
+            for begin in range(0, len(found_tables.copies), _AT_ONCE)
+            for copy in _looked_up(found_tables.copies[begin : begin + _AT_ONCE])
         )
-    copied = [each for each in tables if not each.fault]
-    nbytes = sum(each.nbytes or 0 for each in copied)
+    copied = [table for table in tables if not table.fault]
+    nbytes = sum(table.nbytes or 0 for table in copied)
 
-    late = [each for each in copied if each.waits]
-    waits = max((each.waits for each in late), default=0.0)
+    late = [table for table in copied if table.waits]
+    waits = max((table.waits for table in late), default=0.0)
 
     def lasts(rows: Callable[[TablePlan], int]) -> float | None:
         """The tables that wait are copied after the others, and after their wait."""
         every = _lasts(limit, begin, sum(map(rows, copied)), nbytes or None)
-        own = sum(each.nbytes or 0 for each in late)
-        after = _lasts(limit, begin, sum(map(rows, late)), own or None) if late else 0.0
+        late_bytes = sum(table.nbytes or 0 for table in late)
+        after = _lasts(limit, begin, sum(map(rows, late)), late_bytes or None) if late else 0.0
         return None if every is None or after is None else max(every, waits + after)
 
-    seconds = lasts(lambda each: each.rows or 0)
+    seconds = lasts(lambda table: table.rows or 0)
     log, missing = _log_of(replication, tables, seconds)
     source = connector_of(replication.source, "reader").name
     return RunPlan(
         tables,
-        found.notes,
+        found_tables.notes,
         _shown(limit),
         seconds,
         None if seconds is None else begin + timedelta(seconds=seconds),
         _connections(replication, tables),
         (
-            lasts(lambda each: (each.rows_between or (0, 0))[0]),
-            lasts(lambda each: (each.rows_between or (0, 0))[1]),
+            lasts(lambda table: (table.rows_between or (0, 0))[0]),
+            lasts(lambda table: (table.rows_between or (0, 0))[1]),
         ),
         _NUMBERS.get(source, ("the source's catalog", 0.0))[0],
-        sum(sorted((each.staging or 0 for each in tables), reverse=True)[: replication.parallel]),
+        sum(sorted((table.staging or 0 for table in tables), reverse=True)[: replication.parallel]),
         waits,
         log,
         missing,
-        _servers_of(found.copies),
+        _servers_of(found_tables.copies),
     )
 
 
@@ -217,31 +220,31 @@ def _looked_up(copies: Sequence[TableCopy]) -> Sequence[TableCopy]:
     for copy in copies:
         alike.setdefault(options_but_names(copy), []).append(copy)
     alike.pop("", None)
-    for some in (each for each in alike.values() if len(each) > 1):
+    for some in (group for group in alike.values() if len(group) > 1):
         with suppress(ChannelError):  # which each table meets
             reader, writer = reader_of(some[0]), writer_of(some[0])
             if isinstance(reader, SqlReader):
-                reader.look_up([each.reader["dbtable"] for each in some])
+                reader.look_up([copy.reader["dbtable"] for copy in some])
             if isinstance(writer, SqlWriter):
-                writer.look_up([each.writer["dbtable"] for each in some])
+                writer.look_up([copy.writer["dbtable"] for copy in some])
     return copies
 
 
 def _servers_of(copies: Sequence[TableCopy]) -> tuple[str, str]:
-    opened = next((each for each in copies if each.table is not None), None)
-    if opened is None:
+    first = next((copy for copy in copies if copy.table is not None), None)
+    if first is None:
         return "", ""
     source = target = ""
     with suppress(ChannelError):  # which each table has met before
-        source = server_facts(reader_of(opened))
-        target = server_facts(writer_of(opened))
+        source = server_facts(reader_of(first))
+        target = server_facts(writer_of(first))
     return source, target
 
 
 def _connections(replication: Replication, tables: Sequence[TablePlan]) -> int:
     """The most at a time, at each end: tables side by side, and after them those that are followed."""
-    followed = any(each.mode == "full_then_changes" and not each.fault for each in tables)
-    batch = (each.connections for each in tables if each.mode != "full_then_changes")
+    followed = any(table.mode == "full_then_changes" and not table.fault for table in tables)
+    batch = (table.connections for table in tables if table.mode != "full_then_changes")
     most = sum(sorted(batch, reverse=True)[: replication.parallel])
     return max(most, replication.parallel + _OF_A_TUNNEL if followed else 0)
 
@@ -250,7 +253,7 @@ def _log_of(
     replication: Replication, tables: Sequence[TablePlan], seconds: float | None
 ) -> tuple[str, tuple[str, ...]]:
     """Which log the source keeps, and what is missing to follow it."""
-    if not any(each.mode == "full_then_changes" for each in tables):
+    if not any(table.mode == "full_then_changes" for table in tables):
         return "none is kept for this run; no transaction outlives a statement", ()
     try:
         facts = _log_facts_of(replication)
@@ -293,7 +296,7 @@ def _plan(
         str(copy.writer.get("writer")),
     )
     rows = None if table is None or (table.rows == 0 and table.nbytes) else table.rows
-    made = TablePlan(
+    table_plan = TablePlan(
         copy.stream,
         copy.object,
         copy.mode,
@@ -302,13 +305,13 @@ def _plan(
         fault=copy.fault,
     )
     if copy.fault:
-        return made
+        return table_plan
     try:
         if unread:
             every = (unread, _unwritable(copy), _unfollowed(replication, copy))
-            return replace(made, fault="\n".join(filter(None, every)))
+            return replace(table_plan, fault="\n".join(filter(None, every)))
         if copy.mode == "full_then_changes":
-            return _followed(replication, copy, made, (source, target))
+            return _followed(replication, copy, table_plan, (source, target))
         outcome = TableOutcome(copy.stream, copy.object, copy.mode)
         alike = options_but_names(copy)
         run = TableRun(copy, outcome, settings, ReplicationReport("plan", at), like=runs.get(alike))
@@ -316,56 +319,60 @@ def _plan(
             runs.setdefault(alike, run)
         spec = run.spec()
         if spec is None:
-            why = outcome.why or "no new rows"
-            return replace(made, does=why, rows=0, nbytes=0)
+            reason = outcome.why or "no new rows"
+            return replace(table_plan, does=reason, rows=0, nbytes=0)
         planned = replace(
             spec,
             stream=None,
             rows_per_second=limit.rows_per_second,  # which decides how the table is read
             bytes_per_second=limit.bytes_per_second,
         )
-        with ExitStack() as held:
-            opened, *_ = rehearse(planned, parallelism, held)
-            statement, server_plan = _explained(opened)
+        with ExitStack() as stack:
+            transfer, *_ = rehearse(planned, parallelism, stack)
+            statement, server_plan = _explained(transfer)
     except ChannelError as error:
-        return replace(made, fault=why_of(error))
-    there = run.target_schema()
+        return replace(table_plan, fault=why_of(error))
+    target_columns = run.target_schema()
     does = (
         "creates"
-        if there is None
+        if target_columns is None
         else "replaces all rows"
         if spec.save_mode == "overwrite"
         else "adds rows"
     )
     if str(spec.writer.options.get("writeMode", "")) == "upsert" and spec.save_mode == "append":
         does = "adds and updates rows"
-    new = [] if there is None else [name for name in opened.schema.names if name not in there.names]
+    new = (
+        []
+        if target_columns is None
+        else [name for name in transfer.schema.names if name not in target_columns.names]
+    )
     if new and "onSchemaChange" in spec.writer.options:
         does += f", adds column {', '.join(new)}"
-    plan = opened.plan
+    plan = transfer.plan
     writes = (
         "overwrite" if does == "replaces all rows" else "key" if "updates" in does else "append"
     )
-    adds = [each for each in opened.schema if there is None or each.name in new]
+    adds = [column for column in transfer.schema if target_columns is None or column.name in new]
     source_lock, target_lock = _locks_of(source, target, writes)
-    rows = made.rows if plan.rows is None else plan.rows
-    nbytes = made.nbytes if plan.nbytes is None else plan.nbytes
+    rows = table_plan.rows if plan.rows is None else plan.rows
+    nbytes = table_plan.nbytes if plan.nbytes is None else plan.nbytes
     return replace(
-        made,
-        does="; ".join(each for each in (does, outcome.why) if each),
+        table_plan,
+        does="; ".join(part for part in (does, outcome.why) if part),
         rows=rows,
         nbytes=nbytes,
         rows_between=_estimated(source, rows),
-        alters=_altered(copy.object, adds, there),
-        lacks=() if there is None else keys.lacks(copy),
-        left_out=keys.left_out(copy, opened.left_out),
-        renamed=opened.renamed,
-        builds=opened.builds,
+        alters=_altered(copy.object, adds, target_columns),
+        lacks=() if target_columns is None else keys.lacks(copy),
+        left_out=keys.left_out(copy, transfer.left_out),
+        renamed=transfer.renamed,
+        builds=transfer.builds,
         source_lock=source_lock,
         target_lock=target_lock,
         staging=_staging_of(target, nbytes),
         connections=plan.channels,
-        columns=", ".join(f"{each.name} {each.type}" for each in opened.schema),
+        columns=", ".join(f"{column.name} {column.type}" for column in transfer.schema),
         statement=statement,
         server_plan=server_plan,
         waits=run.wait_seconds,
@@ -373,7 +380,7 @@ def _plan(
 
 
 def _followed(
-    replication: Replication, copy: TableCopy, made: TablePlan, ends: tuple[str, str]
+    replication: Replication, copy: TableCopy, table_plan: TablePlan, ends: tuple[str, str]
 ) -> TablePlan:
     """
     Raises:
@@ -381,24 +388,24 @@ def _followed(
     """
     keys = key_of(copy)
     columns = _followed_columns(replication, copy)
-    there = target_schema(copy, writer_of(copy))
-    decision = decide(copy.contract, columns, there, keeps_columns=True)
+    target_columns = target_schema(copy, writer_of(copy))
+    decision = decide(copy.contract, columns, target_columns, keeps_columns=True)
     if decision.skip:
-        return replace(made, does=decision.skip, rows=0, nbytes=0)
-    names = [] if there is None else [name.lower() for name in there.names]
-    new = [each for each in columns if each.name.lower() not in names]
-    alters = bool(there and new) and copy.contract.columns == "evolve"
-    if why := _unwritable(copy, alters=alters):
-        return replace(made, fault=why)
-    if there is not None and not copy.is_lake:
-        given = {"writeMode": "upsert", "keyColumns": list(kept_key(keys, copy.deletes))}
-        kept = replace(copy, writer={**copy.writer, **given, **dict(decision.options)})
-        writer_of(kept).rehearse(
+        return replace(table_plan, does=decision.skip, rows=0, nbytes=0)
+    names = [] if target_columns is None else [name.lower() for name in target_columns.names]
+    new = [column for column in columns if column.name.lower() not in names]
+    alters = bool(target_columns and new) and copy.contract.columns == "evolve"
+    if refusal := _unwritable(copy, alters=alters):
+        return replace(table_plan, fault=refusal)
+    if target_columns is not None and not copy.is_lake:
+        key_options = {"writeMode": "upsert", "keyColumns": list(kept_key(keys, copy.deletes))}
+        keyed_copy = replace(copy, writer={**copy.writer, **key_options, **dict(decision.options)})
+        writer_of(keyed_copy).rehearse(
             WriteContext("plan", commit="job"), prepare(decision.steps, columns).output_schema
         )
     source_lock, target_lock = _locks_of(*ends, "key")
     # The base is read by short statements, whatever the options of the source say of other reads.
-    others = {key: each for key, each in copy.reader.items() if key.lower() != "statementseconds"}
+    others = {key: value for key, value in copy.reader.items() if key.lower() != "statementseconds"}
     reader = reader_of(replace(copy, reader={**others, "statementSeconds": 1}))
     assert isinstance(reader, SqlReader)  # other sources have no log that is followed
     splits = reader.split(1)  # none of an empty table
@@ -413,26 +420,26 @@ def _followed(
             f"log does not have: run ALTER TABLE {name} REPLICA IDENTITY FULL first"
         )
     return replace(
-        made,
+        table_plan,
         connections=1,  # those of the log are the run's
         statement=statement,
         server_plan=server_plan,
         does=does,
-        rows_between=_estimated(ends[0], made.rows),
-        columns=", ".join(f"{each.name} {each.type}" for each in columns),
-        alters=_altered(copy.object, new, there),
+        rows_between=_estimated(ends[0], table_plan.rows),
+        columns=", ".join(f"{column.name} {column.type}" for column in columns),
+        alters=_altered(copy.object, new, target_columns),
         source_lock=source_lock,
         target_lock=target_lock,
         staging=0,  # chunk by chunk
     )
 
 
-def _explained(opened: OpenedTransfer) -> tuple[str, str]:
+def _explained(transfer: OpenedTransfer) -> tuple[str, str]:
     """The first statement of the read, and the server's plan; "" of a source without statements."""
-    reader = opened.sources[0].reader
-    if not opened.plan.tasks or not isinstance(reader, SqlReader):
+    reader = transfer.sources[0].reader
+    if not transfer.plan.tasks or not isinstance(reader, SqlReader):
         return "", ""
-    return reader.explained(opened.plan.tasks[0].split.params["split"])
+    return reader.explained(transfer.plan.tasks[0].split.params["split"])
 
 
 # What a run asks of the servers, for those who answer for them: locks, staging, log that is kept, and rights.
@@ -485,8 +492,8 @@ def _estimated(source: str, rows: int | None) -> tuple[int, int] | None:
 
 def _locks_of(source: str, target: str, writes: str) -> tuple[str, str]:
     """The locks on the source's table and on the target's; `writes` is "overwrite", "append" or "key"."""
-    place = ("overwrite", "append", "key").index(writes)
-    return _READS.get(source, "those of a SELECT"), _WRITES.get(target, (_NO_LOCK,) * 3)[place]
+    index = ("overwrite", "append", "key").index(writes)
+    return _READS.get(source, "those of a SELECT"), _WRITES.get(target, (_NO_LOCK,) * 3)[index]
 
 
 def _staging_of(target: str, nbytes: int | None) -> int | None:
@@ -494,12 +501,14 @@ def _staging_of(target: str, nbytes: int | None) -> int | None:
     return nbytes if target in _STAGED else 0
 
 
-def _altered(object_: str, new: Sequence[pa.Field], there: pa.Schema | None) -> tuple[str, ...]:
+def _altered(
+    object_: str, new: Sequence[pa.Field], target_columns: pa.Schema | None
+) -> tuple[str, ...]:
     """What will be created or altered in the target."""
-    if there is None:
-        columns = ", ".join(f"{each.name} {each.type}" for each in new)
+    if target_columns is None:
+        columns = ", ".join(f"{column.name} {column.type}" for column in new)
         return (f"CREATE {object_} ({columns})",)
-    return tuple(f"ALTER {object_} ADD {each.name} {each.type}" for each in new)
+    return tuple(f"ALTER {object_} ADD {column.name} {column.type}" for column in new)
 
 
 def _unreadable(replication: Replication, copies: Sequence[TableCopy]) -> dict[str, str]:
@@ -508,13 +517,13 @@ def _unreadable(replication: Replication, copies: Sequence[TableCopy]) -> dict[s
     Raises:
         ChannelError: the source does not answer.
     """
-    tables = {each.stream: each.table for each in copies if each.table and not each.fault}
-    reader = next((reader_of(each) for each in copies if each.stream in tables), None)
+    tables = {copy.stream: copy.table for copy in copies if copy.table and not copy.fault}
+    reader = next((reader_of(copy) for copy in copies if copy.stream in tables), None)
     if not isinstance(reader, SqlReader):
         return {}
-    lacking = lacking_to_read(reader, {(each.schema, each.name) for each in tables.values()})
-    said = {name: lacking.get((each.schema, each.name), "") for name, each in tables.items()}
-    return {name: why for name, why in said.items() if why}
+    lacking = lacking_to_read(reader, {(table.schema, table.name) for table in tables.values()})
+    refusals = {name: lacking.get((table.schema, table.name), "") for name, table in tables.items()}
+    return {name: reason for name, reason in refusals.items() if reason}
 
 
 def _unwritable(copy: TableCopy, *, alters: bool = False) -> str:
@@ -551,8 +560,8 @@ def _store_lacks(replication: Replication) -> str:
     store, target = store_of(replication), connector_of(replication.target, "writer")
     if store is None or target.name != "postgresql":
         return ""
-    given = {"url": store, "dbtable": "spark_channel_tunnels", "ledger": "none"}
-    writer, _ = target.writer_with({**given, "writeMode": "apply"})
+    options = {"url": store, "dbtable": "spark_channel_tunnels", "ledger": "none"}
+    writer, _ = target.writer_with({**options, "writeMode": "apply"})
     assert isinstance(writer, SqlWriter)
     return lacking_to_write(writer, overwrite=False)
 
@@ -576,7 +585,7 @@ def _followed_columns(replication: Replication, copy: TableCopy) -> pa.Schema:
     source.feed.schema()
     StreamSource(options_of(replication, [copy])).feed.joining(name, again=False)
     masks = copy.options.columns
-    steps: list[Transformer] = [MaskColumns.of(copy.stream, masks)] if masks else []
+    steps: list[Transformer] = [MaskColumns.for_stream(copy.stream, masks)] if masks else []
     if copy.options.load_columns:
         steps.append(LoadColumns("plan", utc_now()))
     return with_columns(prepare(steps, source.reader.schema()).output_schema, copy.deletes)
@@ -588,8 +597,8 @@ def _log_facts_of(replication: Replication) -> LogFacts | None:
     Raises:
         ChannelError: the source does not answer.
     """
-    given = {**resolve_references(replication.source.options()), **log_options(replication)}
-    source = StreamSource({**given, "tables": "*"})
+    options = {**resolve_references(replication.source.options()), **log_options(replication)}
+    source = StreamSource({**options, "tables": "*"})
     reader = source.reader
     if not isinstance(reader, FollowsTables):
         return None
@@ -600,8 +609,10 @@ def _log_kept(facts: LogFacts, seconds: float | None) -> str:
     """The log that the server keeps for a run: while existing rows are copied, and after that."""
     if facts.bytes_per_second is None or seconds is None:
         return facts.keeps
-    said = f"about {short(facts.bytes_per_second * seconds)}B while the existing rows are copied"
-    return f"{facts.keeps}; {said}, at the rate at which the server has written WAL on average"
+    while_copying = (
+        f"about {short(facts.bytes_per_second * seconds)}B while the existing rows are copied"
+    )
+    return f"{facts.keeps}; {while_copying}, at the rate at which the server has written WAL on average"
 
 
 # The faults of the file, which are found without a connection.
@@ -613,36 +624,36 @@ _Half = Literal["reader", "writer"]
 def check_replication(path: Path) -> tuple[list[str], list[str]]:
     """Every fault of the file, and the packages that it needs and this Python does not have."""
     try:
-        found = load_replication(path)
+        replication = load_replication(path)
     except JobFileError as error:
         return [str(error), *error.others], []
     faults: list[str] = []
     needs: list[str] = []
     ends: tuple[tuple[str, _Half, Place], ...] = (
-        ("source", "reader", found.source),
-        ("target", "writer", found.target),
+        ("source", "reader", replication.source),
+        ("target", "writer", replication.target),
     )
-    for name, half, place in ends:
+    for name, half, end in ends:
         try:
-            _check_options(found, name, half, place)
+            _check_options(replication, name, half, end)
         except MissingPackageError as error:
             needs.append(f"{name}: {error}")
         except ChannelError as error:
             faults.append(f"{path}: {error}")
-    faults += [f"{path}: {fault}" for fault in _stream_faults(found)]
-    modes = {each.mode for each in (found.defaults, *found.streams.values())}
+    faults += [f"{path}: {fault}" for fault in _stream_faults(replication)]
+    modes = {options.mode for options in (replication.defaults, *replication.streams.values())}
     if "full_then_changes" in modes and not faults and not needs:
         try:
-            check_publication(found)
+            check_publication(replication)
         except OptionError as error:
             faults.append(f"{path}: {error}")
     return faults, needs
 
 
-def _check_options(found: Replication, name: str, half: _Half, place: Place) -> None:
+def _check_options(replication: Replication, name: str, half: _Half, end: Place) -> None:
     """Check that the options of one end, also with those of each stream, are options of its connector."""
-    connector = connector_of(place, half)
-    whole: dict[str, Any] = without_references(batch_options(place))
+    connector = connector_of(end, half)
+    whole: dict[str, Any] = without_references(batch_options(end))
     names = connector.options_class(half).names()
     if "dbtable" in names:
         whole["dbtable"] = "no.table"
@@ -651,45 +662,49 @@ def _check_options(found: Replication, name: str, half: _Half, place: Place) -> 
             f"{name}: connector {connector.name!r} has no catalog of tables: replicate reads databases, and `copy` "
             "one folder or file"
         )
-    own = "source_options" if half == "reader" else "target_options"
-    entries = {"defaults": found.defaults}
-    entries |= {f"streams.'{key}'": each for key, each in found.streams.items()}
+    options_key = "source_options" if half == "reader" else "target_options"
+    entries = {"defaults": replication.defaults}
+    entries |= {f"streams.'{key}'": section for key, section in replication.streams.items()}
     tried: list[tuple[str, dict[str, Any]]] = [(name, {})]
     tried += [
-        (f"{key}.{own}", given) for key, each in entries.items() if (given := getattr(each, own))
+        (f"{key}.{options_key}", options)
+        for key, section in entries.items()
+        if (options := getattr(section, options_key))
     ]
-    for where, more in tried:
+    for where, extra in tried:
         try:
-            given = {**whole, **without_references(more)}
-            connector.reader_with(given) if half == "reader" else connector.writer_with(given)
+            options = {**whole, **without_references(extra)}
+            connector.reader_with(options) if half == "reader" else connector.writer_with(options)
         except MissingPackageError:
             raise
         except ChannelError as error:
             raise JobFileError(f"{where}: {error}") from error
 
 
-def _stream_faults(found: Replication) -> list[str]:
+def _stream_faults(replication: Replication) -> list[str]:
     """What is missing in a stream, or too much for the source and the target, whichever tables it matches."""
     faults = []
-    for key, own in found.streams.items():
-        merged = over(found.defaults, own)
+    for key, options in replication.streams.items():
+        merged = over(replication.defaults, options)
         with suppress(JobFileError):  # an unknown connector has its own fault
-            name, why = ends_fault(found, merged)
-            if why and not merged.disabled:
-                given = getattr(own, name) is not None
+            name, fault = ends_fault(replication, merged)
+            if fault and not merged.disabled:
+                is_own = getattr(options, name) is not None
                 faults.append(
-                    f"streams.'{key}'.{name}: {why}" if given else f"defaults.{name}: {why}"
+                    f"streams.'{key}'.{name}: {fault}" if is_own else f"defaults.{name}: {fault}"
                 )
-        update_key = own.update_key or found.defaults.update_key
-        mode = own.mode or found.defaults.mode
-        if mode == "incremental" and update_key is None and not _may_come(found, key):
+        update_key = options.update_key or replication.defaults.update_key
+        mode = options.mode or replication.defaults.mode
+        if mode == "incremental" and update_key is None and not _may_come(replication, key):
             faults.append(
                 f"streams.'{key}' has mode incremental and no update_key; it takes a column's name"
             )
     return list(dict.fromkeys(faults))
 
 
-def _may_come(found: Replication, key: str) -> bool:
+def _may_come(replication: Replication, key: str) -> bool:
     """Whether another pattern may give the tables of this one their update_key."""
-    others: list[StreamOptions] = [each for name, each in found.streams.items() if name != key]
-    return any(each.update_key is not None for each in others)
+    others: list[StreamOptions] = [
+        options for name, options in replication.streams.items() if name != key
+    ]
+    return any(other.update_key is not None for other in others)

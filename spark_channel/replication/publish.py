@@ -93,14 +93,14 @@ class ChangePublisher:
         gone when a delivery is tried again."""
 
     def _writer(self, copy: TableCopy, options: Mapping[str, Any]) -> Writer:
-        given = {**resolve_references(copy.writer), **options}
-        writer, _ = connector_of(self._replication.target, "writer").writer_with(given)
+        writer_options = {**resolve_references(copy.writer), **options}
+        writer, _ = connector_of(self._replication.target, "writer").writer_with(writer_options)
         return writer
 
     def _steps(self, copy: TableCopy) -> list[Transformer]:
         steps: list[Transformer] = []
         if copy.options.columns:
-            steps.append(MaskColumns.of(copy.stream, copy.options.columns))
+            steps.append(MaskColumns.for_stream(copy.stream, copy.options.columns))
         if copy.options.load_columns:
             steps.append(LoadColumns(self._report.run_id, self._report.started_at))
         return steps
@@ -120,9 +120,9 @@ class ChangePublisher:
             return
         columns = reader_of(copy).schema()
         self._other_columns(copy, {tuple(columns.names)})
-        kept = prepare(self._steps(copy), columns).output_schema
+        output = prepare(self._steps(copy), columns).output_schema
         of_log = [pa.field(AT, pa.timestamp("us", tz="UTC")), pa.field(OPERATION, pa.string())]
-        empty = ChangeRows.of(pa.schema([*kept, *of_log]).empty_table())
+        empty = ChangeRows.from_table(pa.schema([*output, *of_log]).empty_table())
         read_at = self._report.started_at.replace(microsecond=0)  # when the next rows begin
         self._publish_by_contract(copy, empty, read_at, None)
 
@@ -137,58 +137,67 @@ class ChangePublisher:
         number, at = 0 if stream is None else stream[1], self._report.started_at
         after = self._latest_time(copy, stream) if deletes == "scd2" else None
         if deletes == "hard":
-            made = rows.without(AT)
+            target_rows = rows.without(AT)
         else:
             ended = with_deletes(
                 rows.table(), deletes, key, at, emptied_at=emptied_at, number=number, after=after
             )
-            made = ChangeRows.of(ended)
+            target_rows = ChangeRows.from_table(ended)
             if deletes == "scd2":
                 self._note_time(copy, stream, after, latest_time(ended, after))
-        given: dict[str, Any] = {"writeMode": "apply", "keyColumns": list(kept_key(key, deletes))}
+        writer_options: dict[str, Any] = {
+            "writeMode": "apply",
+            "keyColumns": list(kept_key(key, deletes)),
+        }
         if emptied_at is not None and deletes == "hard":
             # A lake table is overwritten: `_publish` does that of a write without a key.
             if not copy.is_lake:
-                given["preSql"] = cast(SqlWriter[Any], self._writer(copy, {})).deletes_all()
+                writer_options["preSql"] = cast(
+                    SqlWriter[Any], self._writer(copy, {})
+                ).deletes_all()
             else:
-                given = {}
-        known = self._decisions.get(copy.stream)
-        decision = known[1] if known is not None and known[0] == made.schema else Decision()
+                writer_options = {}
+        cached = self._decisions.get(copy.stream)
+        decision = (
+            cached[1] if cached is not None and cached[0] == target_rows.schema else Decision()
+        )
         try:
-            return self._publish(copy, given, decision, made, stream)
+            return self._publish(copy, writer_options, decision, target_rows, stream)
         except (SchemaError, OptionError, TargetError) as error:
             # A column, or one of the key, is not there, or a value does not fit.
             refused = isinstance(error, TargetError) and is_of_values(error, self._writer(copy, {}))
             if isinstance(error, TargetError) and not refused:
                 raise
             # To compare the columns of both takes a while, and they seldom differ.
-            changes = self._column_changes(copy, made.schema)
-            again = self._decide(copy, made.schema, refused=refused)
+            changes = self._column_changes(copy, target_rows.schema)
+            again = self._decide(copy, target_rows.schema, refused=refused)
             if again == decision and not changes.renamed:
                 # Another run may have changed the target between the write and the look at its columns.
-                return self._publish(copy, given, decision, made, stream)
+                return self._publish(copy, writer_options, decision, target_rows, stream)
             is_read = stream is None or copy.contract.columns != "evolve"
-            asked = self._asked.get(copy.stream, set())
-            filled = () if is_read else tuple(n for n in changes.filled if n not in asked)
-            why = why_filled(filled)
+            requested = self._asked.get(copy.stream, set())
+            filled = () if is_read else tuple(n for n in changes.filled if n not in requested)
+            reason = why_filled(filled)
             if filled:
                 # before the column is there, and looks as if it had its values
-                self._note_again(copy.stream, why)
-            written = self._publish(copy, given, again, made, stream)
-            kept = again if not again.options else Decision(again.steps)  # a column is added once
-            self._decisions[copy.stream] = (made.schema, kept)
+                self._note_again(copy.stream, reason)
+            written = self._publish(copy, writer_options, again, target_rows, stream)
+            lasting = (
+                again if not again.options else Decision(again.steps)
+            )  # a column is added once
+            self._decisions[copy.stream] = (target_rows.schema, lasting)
             self._note_done(copy, again, changes)
             if filled:
-                self._read_beside(copy, why, made.schema.names)
+                self._read_beside(copy, reason, target_rows.schema.names)
             elif self._tunnel is not None and self._tunnel.exists():
-                note_columns(self._tunnel, copy, made.schema.names)
+                note_columns(self._tunnel, copy, target_rows.schema.names)
             return written
 
     def _note_done(self, copy: TableCopy, decision: Decision, changes: ColumnChanges) -> None:
         """Say in the log, and keep for `status`, what was done with columns."""
         renamed = ", ".join(f"{old!r} to {new!r}" for old, new in changes.renamed.items())
-        said = [f"renamed in the target: {renamed}"] if renamed else []
-        words = "; ".join([*said, *([decision.words] if decision.words else [])])
+        parts = [f"renamed in the target: {renamed}"] if renamed else []
+        words = "; ".join([*parts, *([decision.words] if decision.words else [])])
         if not words:
             return
         _log.warning("%s: %s", copy.stream, words)
@@ -200,9 +209,9 @@ class ChangePublisher:
     def _latest_time(self, copy: TableCopy, stream: tuple[str, int] | None) -> datetime | None:
         """The latest time in the deliveries of a table before this one, also of earlier runs; None = not known."""
         if copy.stream not in self._times and self._tunnel is not None and self._tunnel.exists():
-            said = self._tunnel.store.note_of(self._tunnel.name, TIMES + copy.stream)
-            if said is not None:
-                self._times[copy.stream] = json.loads(said)
+            noted = self._tunnel.store.note_of(self._tunnel.name, TIMES + copy.stream)
+            if noted is not None:
+                self._times[copy.stream] = json.loads(noted)
         delivery, before, after = self._times.get(copy.stream, (None, None, None))
         is_again = stream is not None and delivery == list(stream)
         latest = before if is_again else after
@@ -216,13 +225,13 @@ class ChangePublisher:
         after: datetime | None,
     ) -> None:
         """Keep the latest time before the rows are written: a run that is killed in between has passed it, too."""
-        times = [None if each is None else each.isoformat() for each in (before, after)]
-        said = [None if stream is None else list(stream), *times]
-        if said == self._times.get(copy.stream):
+        times = [None if time is None else time.isoformat() for time in (before, after)]
+        record = [None if stream is None else list(stream), *times]
+        if record == self._times.get(copy.stream):
             return
         if self._tunnel is not None and self._tunnel.exists():
-            self._tunnel.store.note(self._tunnel.name, TIMES + copy.stream, json.dumps(said))
-        self._times[copy.stream] = said
+            self._tunnel.store.note(self._tunnel.name, TIMES + copy.stream, json.dumps(record))
+        self._times[copy.stream] = record
 
     def _column_changes(self, copy: TableCopy, columns: pa.Schema) -> ColumnChanges:
         """What became of the columns that the target lacks; those that were renamed are, in the target, too.
@@ -233,13 +242,15 @@ class ChangePublisher:
         target = target_schema(copy, self._writer(copy, {}))
         if target is None or self._tunnel is None:
             return ColumnChanges()
-        here, there = ({each.lower() for each in names} for names in (columns.names, target.names))
-        own = {OPERATION, BEGIN, *ENDS, "_loaded_at", "_run_id"}
-        new = [name for name in columns.names if name.lower() not in there | own]
-        gone = [name for name in target.names if name.lower() not in here | own]
+        here, target_names = (
+            {name.lower() for name in names} for names in (columns.names, target.names)
+        )
+        own_columns = {OPERATION, BEGIN, *ENDS, "_loaded_at", "_run_id"}
+        new = [name for name in columns.names if name.lower() not in target_names | own_columns]
+        gone = [name for name in target.names if name.lower() not in here | own_columns]
         if not new:
             return ColumnChanges()
-        arriving = [name for name in columns.names if name.lower() not in own]
+        arriving = [name for name in columns.names if name.lower() not in own_columns]
         changes = changes_of(copy, columns_noted(self._tunnel, copy.stream), arriving, new, gone)
         if copy.is_lake:  # not altered by SQL
             return ColumnChanges({}, (*changes.filled, *changes.renamed.values()))
@@ -248,21 +259,23 @@ class ChangePublisher:
         writer = self._writer(copy, {})
         quoted = getattr(getattr(writer, "dialect", None), "quoted", '"{}"'.format)
         table = copy.writer["dbtable"]
-        said = [
+        statements = [
             f"ALTER TABLE {table} RENAME COLUMN {quoted(old)} TO {quoted(now)}"
             for old, now in changes.renamed.items()
         ]
         key = kept_key(self._keys[copy.stream], copy.deletes)
         names = (*changes.renamed, *changes.renamed.values())
-        is_key = {each.lower() for each in names} & {each.lower() for each in key}
+        is_key = {name.lower() for name in names} & {name.lower() for name in key}
         if is_key or copy.contract.columns == "freeze":
-            why = "it is in the key" if is_key else "contract.columns is freeze"
+            reason = "it is in the key" if is_key else "contract.columns is freeze"
             both = ", ".join(f"{old!r} to {now!r}" for old, now in changes.renamed.items())
-            raise SchemaError(f"the source has renamed {both}, and {why}: run {'; '.join(said)}")
-        kept = pa.schema([target.field(name) for name in target.names if name in key])
-        nothing = ChangeRows.of(kept.empty_table())
+            raise SchemaError(
+                f"the source has renamed {both}, and {reason}: run {'; '.join(statements)}"
+            )
+        key_columns = pa.schema([target.field(name) for name in target.names if name in key])
+        nothing = ChangeRows.from_table(key_columns.empty_table())
         try:
-            for statement in said:
+            for statement in statements:
                 self._publish(copy, {"postSql": statement}, Decision(), nothing, None)
         except ChannelError as error:
             if isinstance(error, SupersededError) or not self._answers(copy, error):
@@ -280,11 +293,11 @@ class ChangePublisher:
             SchemaError: as `_column_changes`.
         """
         assert self._tunnel is not None
-        made = prepare(self._steps(copy), columns).output_schema
-        changes = self._column_changes(copy, made)
+        output = prepare(self._steps(copy), columns).output_schema
+        changes = self._column_changes(copy, output)
         filled = changes.filled if copy.contract.columns == "evolve" else ()
         if filled:
-            self._read_beside(copy, why_filled(filled), made.names)
+            self._read_beside(copy, why_filled(filled), output.names)
             self._asked[copy.stream] = {*filled}
         elif changes.renamed:
             note_columns(self._tunnel, copy, [*changes.renamed.values()])
@@ -292,7 +305,7 @@ class ChangePublisher:
         note_names(self._tunnel, copy, facts)
         return bool(filled)
 
-    def _read_beside(self, copy: TableCopy, why: str, handled: Sequence[str]) -> None:
+    def _read_beside(self, copy: TableCopy, reason: str, handled: Sequence[str]) -> None:
         """Have the existing rows read again while changes continue: the log does not have what they hold.
 
         `handled`: the columns that the target has. The catalog is asked before the rows are read, and its
@@ -300,7 +313,7 @@ class ChangePublisher:
         """
         assert self._tunnel is not None
         assert copy.table is not None
-        _log.warning("%s: %s: all its rows are read again", copy.stream, why)
+        _log.warning("%s: %s: all its rows are read again", copy.stream, reason)
         facts = reader_of(copy).column_facts()
         self._tunnel.resnapshot(copy.table.dbtable)
         note_columns(self._tunnel, copy, handled, read=facts)
@@ -308,10 +321,10 @@ class ChangePublisher:
         self._unread.pop(copy.stream, None)
 
     def _decide(self, copy: TableCopy, columns: pa.Schema, *, refused: bool) -> Decision:
-        arriving = pa.schema([each for each in columns if each.name != OPERATION])
+        arriving = pa.schema([column for column in columns if column.name != OPERATION])
         target = target_schema(copy, self._writer(copy, {}))
-        own = {each.lower() for each in columns.names} & {BEGIN, *ENDS}
-        lacks = own - {each.lower() for each in (target or columns).names}
+        own_columns = {name.lower() for name in columns.names} & {BEGIN, *ENDS}
+        lacks = own_columns - {name.lower() for name in (target or columns).names}
         # Without the column, no delete would be seen.
         if lacks and copy.deletes != "hard" and copy.contract.columns != "evolve":
             raise SchemaError(
@@ -329,14 +342,14 @@ class ChangePublisher:
         )
         if not copy.is_lake or target is None:
             return decision
-        here = {each.lower() for each in arriving.names}
-        lost = tuple(each for each in target if each.name.lower() not in here)
+        here = {name.lower() for name in arriving.names}
+        lost = tuple(column for column in target if column.name.lower() not in here)
         return replace(decision, steps=(*decision.steps, AddNulls(lost))) if lost else decision
 
     def _publish(
         self,
         copy: TableCopy,
-        given: Mapping[str, Any],
+        writer_options: Mapping[str, Any],
         decision: Decision,
         rows: ChangeRows,
         stream: tuple[str, int] | None,
@@ -345,9 +358,13 @@ class ChangePublisher:
         gone = None
         if is_whole:
             live, gone = net_changes(rows.table(), self._keys[copy.stream])
-            rows = ChangeRows.of(live)
+            rows = ChangeRows.from_table(live)
         steps = prepare(decision.steps, rows.schema)
-        options = {**given, "writeMode": "upsert"} if is_whole and given else dict(given)
+        options = (
+            {**writer_options, "writeMode": "upsert"}
+            if is_whole and writer_options
+            else dict(writer_options)
+        )
         writer = self._writer(copy, {**options, **dict(decision.options)})
         if options.get("writeMode") == "upsert":
             cast(Any, writer).gone = gone
@@ -357,7 +374,7 @@ class ChangePublisher:
             f"changes-{uuid.uuid4().hex}",
             commit="job",
             stream=stream,
-            overwrite=is_whole and not given,
+            overwrite=is_whole and not writer_options,
             text_lengths=lengths,
             definition=reader_of(copy).definition if decision.options else None,
         )
@@ -383,13 +400,13 @@ class ChangePublisher:
         """`other_columns` of the names in rows, where this run has not seen these."""
         if self._tunnel is None or shapes <= self._shapes.get(copy.stream, set()):
             return ()
-        return other_columns(self._tunnel, copy, {name for each in shapes for name in each})
+        return other_columns(self._tunnel, copy, {name for shape in shapes for name in shape})
 
-    def _note_again(self, stream: str, why: str = "") -> None:
-        """`why` this run is to read the rows again; "" = the next one does."""
+    def _note_again(self, stream: str, reason: str = "") -> None:
+        """`reason` this run is to read the rows again; "" = the next one does."""
         assert self._tunnel is not None
-        if why:
-            self._unread[stream] = why
+        if reason:
+            self._unread[stream] = reason
         note(self._tunnel, stream, AGAIN)
 
     def _answers(self, copy: TableCopy, error: ChannelError) -> bool:

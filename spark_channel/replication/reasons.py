@@ -18,13 +18,13 @@ def shared_reasons(reasons: Iterable[tuple[str, str]]) -> list[tuple[tuple[str, 
     So `CREATE PUBLICATION p FOR TABLE shop.a` of one table and of another is one statement that can be run.
     """
     same: dict[str, list[str]] = {}
-    for table, why in reasons:
-        same.setdefault(why, []).append(table)
+    for table, reason in reasons:
+        same.setdefault(reason, []).append(table)
     alike: dict[str, list[tuple[str, str]]] = {}
-    for why, tables in same.items():
-        found = _named(tables[0]).search(why) if len(tables) == 1 else None
-        text = why if found is None else why.replace(found[0], "\0")
-        written = "" if found is None else found[0]
+    for reason, tables in same.items():
+        match = _named(tables[0]).search(reason) if len(tables) == 1 else None
+        text = reason if match is None else reason.replace(match[0], "\0")
+        written = "" if match is None else match[0]
         alike.setdefault(text, []).extend((table, written) for table in tables)
     return [
         (
@@ -43,16 +43,18 @@ def _named(table: str) -> re.Pattern[str]:
 
 def park(errors: Mapping[str, Exception], outcomes: Mapping[str, TableOutcome]) -> None:
     """Park tables for this run, by their streams: those of one reason with one line."""
-    for streams, why in shared_reasons((name, why_of(error)) for name, error in errors.items()):
+    for streams, reason in shared_reasons((name, why_of(error)) for name, error in errors.items()):
         verb = "is" if len(streams) == 1 else "are"
-        _log.warning("%s %s parked: %s", ", ".join(streams), verb, why)
+        _log.warning("%s %s parked: %s", ", ".join(streams), verb, reason)
         for name in streams:
             outcome = outcomes[name]
-            outcome.state, outcome.why = "parked", why
+            outcome.state, outcome.why = "parked", reason
             outcome.error_type = type(errors[name]).__name__
 
 
 def every_reason(reasons: Mapping[str, str], verdict: str = "") -> Sequence[str]:
     """The lines that say why, each with its tables and the `verdict`. A table may have a reason in each line."""
-    lines = ((name, line) for name, why in reasons.items() for line in why.split("\n") if line)
-    return [f"{', '.join(tables)}: {verdict}{why}" for tables, why in shared_reasons(lines)]
+    lines = (
+        (name, line) for name, reason in reasons.items() for line in reason.split("\n") if line
+    )
+    return [f"{', '.join(tables)}: {verdict}{reason}" for tables, reason in shared_reasons(lines)]

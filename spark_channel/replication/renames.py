@@ -56,22 +56,22 @@ class ColumnChanges:
 
 def changes_of(
     copy: TableCopy,
-    known: Mapping[str, str],
+    noted_numbers: Mapping[str, str],
     columns: Collection[str],
     new: Collection[str] = (),
     gone: Collection[str] = (),
 ) -> ColumnChanges:
     """`columns` arrive, of which the target lacks the `new` ones; `gone` are those that only the target has.
 
-    `known`: the numbers of columns that the target has rows of.
+    `noted_numbers`: the numbers of columns that the target has rows of.
 
     Raises:
         SchemaError: a masked column has a new name, or may have it, which no mask matches.
     """
     facts = reader_of(copy).column_facts()
-    if _is_apart(known, facts):
-        known = {}
-    names = {number: name for name, number in known.items()}
+    if _is_apart(noted_numbers, facts):
+        noted_numbers = {}
+    names = {number: name for name, number in noted_numbers.items()}
     renamed, filled = {}, []
     for name in columns:
         fact = facts.get(name)
@@ -79,39 +79,41 @@ def changes_of(
         is_same = not before or before == name or _check_masked(copy, before, name)
         if name not in new:
             # The name of another column now: the rows that are there have the values of the one before.
-            if fact is not None and fact.number != known.get(name, fact.number):
+            if fact is not None and fact.number != noted_numbers.get(name, fact.number):
                 filled.append(name)
             continue
         if before and before != name:
-            old = next((each for each in gone if each.lower() == before.lower()), None)
+            old = next((other for other in gone if other.lower() == before.lower()), None)
             if old is not None and is_same:
                 renamed[old] = name
                 continue
-        elif fact is None or before or not known:
-            for each in _hidden(copy, {**dict.fromkeys(gone, ""), **known}, columns, facts):
-                _check_masked(copy, each, name)
+        elif fact is None or before or not noted_numbers:
+            for masked in _hidden(
+                copy, {**dict.fromkeys(gone, ""), **noted_numbers}, columns, facts
+            ):
+                _check_masked(copy, masked, name)
         # Where no numbers are known, a column that was dropped may be the new one.
-        if fact is None or fact.filled or before or (not known and gone):
+        if fact is None or fact.filled or before or (not noted_numbers and gone):
             filled.append(name)
     return ColumnChanges(renamed, tuple(filled))
 
 
 def _hidden(
     copy: TableCopy,
-    known: Mapping[str, str],
+    noted_numbers: Mapping[str, str],
     columns: Collection[str],
     facts: Mapping[str, ColumnFact],
 ) -> list[str]:
     """The masked columns that do not arrive by their names, and may by another one."""
-    here = {each.lower() for each in columns}
-    found = []
-    for name, number in known.items():
+    here = {column.lower() for column in columns}
+    hidden = []
+    for name, number in noted_numbers.items():
         mask = mask_of(copy.options.columns or {}, copy.stream, name)
         if mask is None or mask.kind == "keep" or name.lower() in here:
             continue
         if mask.kind != "drop" or name not in facts or facts[name].number != number:
-            found.append(name)
-    return found
+            hidden.append(name)
+    return hidden
 
 
 def _check_masked(copy: TableCopy, before: str, name: str) -> bool:
@@ -132,17 +134,17 @@ def _check_masked(copy: TableCopy, before: str, name: str) -> bool:
 
 def columns_noted(tunnel: Tunnel, stream: str) -> dict[str, str]:
     """The numbers of a table's columns when its target got them; {} = they are not known."""
-    found = tunnel.store.note_of(tunnel.name, COLUMNS + stream)
-    return {} if found is None else {str(name): str(n) for name, n in json.loads(found).items()}
+    noted = tunnel.store.note_of(tunnel.name, COLUMNS + stream)
+    return {} if noted is None else {str(name): str(n) for name, n in json.loads(noted).items()}
 
 
-def _is_apart(known: Mapping[str, str], facts: Mapping[str, ColumnFact]) -> bool:
-    return not {each.number for each in facts.values()}.intersection(known.values())
+def _is_apart(noted_numbers: Mapping[str, str], facts: Mapping[str, ColumnFact]) -> bool:
+    return not {fact.number for fact in facts.values()}.intersection(noted_numbers.values())
 
 
-def is_made_again(known: Mapping[str, str], facts: Mapping[str, ColumnFact]) -> bool:
+def is_made_again(noted_numbers: Mapping[str, str], facts: Mapping[str, ColumnFact]) -> bool:
     """Whether another table has the name of the one whose columns are noted, which was dropped."""
-    return bool(known) and _is_apart(known, facts)
+    return bool(noted_numbers) and _is_apart(noted_numbers, facts)
 
 
 def rewritten(
@@ -156,7 +158,7 @@ def rewritten(
     now = _rows_of(facts)
     if not now or noted == now:
         return ()
-    was, is_now = ({} if each is None else json.loads(each) for each in (noted, now))
+    was, is_now = ({} if text is None else json.loads(text) for text in (noted, now))
     types = was.get(TYPES, {})
     read_as = {name for name, fact in facts.items() if _differs(types.get(fact.number, {}), fact)}
     altered = {name for name, fact in facts.items() if was.get(fact.number) != fact.altered}
@@ -169,7 +171,7 @@ def rewritten(
 
 def _differs(was: Mapping[str, str], fact: ColumnFact) -> bool:
     """Whether a part of the column's type was another one: values of before are read otherwise now."""
-    return any(was.get(part, said) != said for part, said in fact.types.items())
+    return any(was.get(part, current) != current for part, current in fact.types.items())
 
 
 def note_rows(tunnel: Tunnel, copy: TableCopy, facts: Mapping[str, ColumnFact]) -> None:
@@ -184,8 +186,8 @@ def _rows_of(facts: Mapping[str, ColumnFact]) -> str:
     places = {fact.rows for fact in facts.values()}
     if not all(places):
         return ""
-    types = {each.number: dict(sorted(each.types.items())) for each in facts.values() if each.types}
-    altered = {each.number: each.altered for each in facts.values()}
+    types = {fact.number: dict(sorted(fact.types.items())) for fact in facts.values() if fact.types}
+    altered = {fact.number: fact.altered for fact in facts.values()}
     return json.dumps({ROWS: " ".join(places), TYPES: types, **altered})
 
 
@@ -197,14 +199,14 @@ def other_columns(tunnel: Tunnel, copy: TableCopy, names: Collection[str]) -> tu
     Raises:
         SchemaError: as `changes_of`.
     """
-    known = columns_noted(tunnel, copy.stream)
-    if not known:
+    noted_numbers = columns_noted(tunnel, copy.stream)
+    if not noted_numbers:
         return ()
-    return changes_of(copy, known, sorted(set(names).difference(OWN_COLUMNS))).filled
+    return changes_of(copy, noted_numbers, sorted(set(names).difference(OWN_COLUMNS))).filled
 
 
 def filled_of(
-    copy: TableCopy, known: Mapping[str, str], facts: Mapping[str, ColumnFact]
+    copy: TableCopy, noted_numbers: Mapping[str, str], facts: Mapping[str, ColumnFact]
 ) -> list[str]:
     """The columns in which existing rows may have other values than in the target, and which may get no change for
     long: new ones, and those whose name another column had.
@@ -212,34 +214,36 @@ def filled_of(
     Raises:
         SchemaError: as `changes_of`.
     """
-    names = {number: name for name, number in known.items()}
-    found = []
-    for name, fact in facts.items() if known else ():
+    names = {number: name for name, number in noted_numbers.items()}
+    columns = []
+    for name, fact in facts.items() if noted_numbers else ():
         mask = mask_of(copy.options.columns or {}, copy.stream, name)
         before = names.get(fact.number)
         if mask is not None and mask.kind == "drop":
             continue
         if before is None and fact.filled and copy.contract.columns == "evolve":
-            found.append(name)
-        elif before not in (None, name) and name in known:
+            columns.append(name)
+        elif before not in (None, name) and name in noted_numbers:
             _check_masked(copy, str(before), name)
-            found.append(name)
-    return found
+            columns.append(name)
+    return columns
 
 
 def has_other_names(
-    known: Mapping[str, str], noted: str | None, facts: Mapping[str, ColumnFact]
+    noted_numbers: Mapping[str, str], noted: str | None, facts: Mapping[str, ColumnFact]
 ) -> bool:
     """Whether the target may have columns of other names, by their numbers, or by what `note_names` has `noted`."""
     numbers = {name: fact.number for name, fact in facts.items() if fact.number}
     if not numbers:
         return noted != _names_of(facts)
-    return any(name not in known and n in known.values() for name, n in numbers.items())
+    return any(
+        name not in noted_numbers and n in noted_numbers.values() for name, n in numbers.items()
+    )
 
 
 def note_names(tunnel: Tunnel, copy: TableCopy, facts: Mapping[str, ColumnFact]) -> None:
     """Note the names of columns that the target has, if the source has no numbers of them."""
-    if not any(each.number for each in facts.values()):
+    if not any(fact.number for fact in facts.values()):
         tunnel.store.note(tunnel.name, NAMES + copy.stream, _names_of(facts))
 
 
@@ -252,7 +256,7 @@ def columns_unnoted(
 ) -> list[TableCopy]:
     """The tables whose numbers are not noted, or are of rows that are read `again`."""
     notes = tunnel.store.notes(tunnel.name)
-    return [each for each in copies if each.stream in again or COLUMNS + each.stream not in notes]
+    return [copy for copy in copies if copy.stream in again or COLUMNS + copy.stream not in notes]
 
 
 def note_columns(
@@ -273,10 +277,10 @@ def note_columns(
     if not numbers:
         return False
     if handled is not None:
-        own = {name: numbers[name] for name in handled if name in numbers}
+        handled_numbers = {name: numbers[name] for name in handled if name in numbers}
         before = columns_noted(tunnel, copy.stream)
-        kept = {name: n for name, n in before.items() if n not in own.values()}
-        numbers = {**kept, **own}
+        other_numbers = {name: n for name, n in before.items() if n not in handled_numbers.values()}
+        numbers = {**other_numbers, **handled_numbers}
     tunnel.store.note(tunnel.name, COLUMNS + copy.stream, json.dumps(numbers))
     return True
 
@@ -287,8 +291,8 @@ def masks_of_key(copy: TableCopy, key: Sequence[str]) -> str:
     Raises:
         OptionError: the key of a mask is missing or too short.
     """
-    found = {name: mask_of(copy.options.columns or {}, copy.stream, name) for name in key}
-    return state_of_masks({name: str(mask) for name, mask in found.items() if mask is not None})
+    masks = {name: mask_of(copy.options.columns or {}, copy.stream, name) for name in key}
+    return state_of_masks({name: str(mask) for name, mask in masks.items() if mask is not None})
 
 
 def note_masks(

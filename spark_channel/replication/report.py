@@ -39,9 +39,9 @@ class TableOutcome:
     position: int | None = None
     report: TransferReport | None = None
 
-    def add_why(self, why: str) -> None:
+    def add_why(self, reason: str) -> None:
         """Say this, too."""
-        self.why = f"{self.why}; {why}" if self.why else why
+        self.why = f"{self.why}; {reason}" if self.why else reason
 
     def to_plain(self) -> dict[str, Any]:
         """JSON's types; `transfer` is the whole report of the copy."""
@@ -77,17 +77,17 @@ class ReplicationReport:
     @property
     def rows(self) -> int:
         """Rows that were written to all tables."""
-        return sum(each.rows for each in self.tables)
+        return sum(table.rows for table in self.tables)
 
     @property
     def parked(self) -> list[TableOutcome]:
         """The tables that failed."""
-        return [each for each in self.tables if each.state == "parked"]
+        return [table for table in self.tables if table.state == "parked"]
 
     @property
     def exit_code(self) -> int:
         """0, or 3 when a table was parked."""
-        return PARKED if any(each.state in ("parked", "not run") for each in self.tables) else 0
+        return PARKED if any(table.state in ("parked", "not run") for table in self.tables) else 0
 
     def to_json(self) -> str:
         """The report as JSON text."""
@@ -99,13 +99,13 @@ class ReplicationReport:
                 "seconds": round(self.seconds, 3),
                 "exit_code": self.exit_code,
                 "rows": self.rows,
-                "bytes": sum(each.nbytes for each in self.tables),
+                "bytes": sum(table.nbytes for table in self.tables),
                 "notes": list(self.notes),
                 "windows": [
                     {"at": utc_text(at), "window": window, "limit": limit}
                     for at, window, limit in self.windows
                 ],
-                "tables": [each.to_plain() for each in self.tables],
+                "tables": [table.to_plain() for table in self.tables],
             },
             ensure_ascii=False,
             indent=1,
@@ -113,10 +113,10 @@ class ReplicationReport:
 
     def __str__(self) -> str:
         states = dict.fromkeys(("done", "unchanged", "parked", "not run"), 0)
-        for each in self.tables:
-            states[each.state] += 1
-        said = ", ".join(f"{count} {state}" for state, count in states.items() if count)
-        return f"{many(len(self.tables), 'table')}: {said or 'none'}; {many(self.rows, 'row')} in {self.seconds:.1f} s"
+        for table in self.tables:
+            states[table.state] += 1
+        counts = ", ".join(f"{count} {state}" for state, count in states.items() if count)
+        return f"{many(len(self.tables), 'table')}: {counts or 'none'}; {many(self.rows, 'row')} in {self.seconds:.1f} s"
 
 
 class TablesProgress:
@@ -149,9 +149,11 @@ class TablesProgress:
         with self._wake:
             self._ended, self._tables = max(self._ended, number), tables
             self._rows += outcome.rows
-        what = f"{outcome.rows} rows" if outcome.state == "done" else outcome.state
-        place = f" -> {outcome.object}" if outcome.object else ""
-        self._say(f"{number}/{tables} {outcome.stream}{place}: {what} in {outcome.seconds:.1f} s")
+        amount = f"{outcome.rows} rows" if outcome.state == "done" else outcome.state
+        target = f" -> {outcome.object}" if outcome.object else ""
+        self._say(
+            f"{number}/{tables} {outcome.stream}{target}: {amount} in {outcome.seconds:.1f} s"
+        )
 
     def table_compared(self, rows: int) -> None:
         """Count a table that `verify` has compared; its rows are those of both sides."""
@@ -171,22 +173,24 @@ class TablesProgress:
     def line(self) -> str:
         """The run at this moment; "" when no table is copied."""
         with self._wake:
-            running = [each.status() for each in self._running.values()]
+            running = [progress.status() for progress in self._running.values()]
             ended, tables, rows = self._ended, self._tables, self._rows
             expected, seconds = self._rows_expected, self._clock.now() - self._began
         if not running:
             return ""
-        speed = sum(each.rows_per_second for each in running)
-        all_rows = rows + sum(each.rows for each in running)
+        speed = sum(status.rows_per_second for status in running)
+        all_rows = rows + sum(status.rows for status in running)
         of = f" of {tables}" if tables else ""
         of_rows = f" of about {short(expected)}" if expected and expected >= all_rows else ""
-        left = ""
+        eta = ""
         if of_rows and all_rows and seconds > 0:
-            left = f", ETA {clock_time((expected or 0) / all_rows * seconds - seconds)}"
-        done = f"{ended}{of} tables" if tables else many(ended, "table")
-        still = not any(each.moves_rows for each in running)
-        pace = running[0].note if still else f"{short(speed)} rows/s{left}"
-        return f"{done} done, {len(running)} running: {short(all_rows)} rows{of_rows}, {pace}"
+            eta = f", ETA {clock_time((expected or 0) / all_rows * seconds - seconds)}"
+        tables_done = f"{ended}{of} tables" if tables else many(ended, "table")
+        still = not any(status.moves_rows for status in running)
+        pace = running[0].note if still else f"{short(speed)} rows/s{eta}"
+        return (
+            f"{tables_done} done, {len(running)} running: {short(all_rows)} rows{of_rows}, {pace}"
+        )
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._run, name="spark-channel-tables", daemon=True)

@@ -71,22 +71,22 @@ def replicate_on(
     Raises:
         ChannelError: the source or the target cannot be opened, or the file and `select` match no table.
     """
-    found = find_tables(replication, settings.select)
-    for note in found.notes:
+    found_tables = find_tables(replication, settings.select)
+    for note in found_tables.notes:
         _log.warning(note)
-    found.check_some("copied", settings.select)
-    run = _Run(replication, found, move, settings, clock)
+    found_tables.check_some("copied", settings.select)
+    run = _Run(replication, found_tables, move, settings, clock)
     run.check_together()
-    with keeping_sessions(), limited(replication, settings) as (more, keeper):
+    with keeping_sessions(), limited(replication, settings) as (limit_options, keeper):
         try:
-            keys = ForeignKeys(found.copies)
+            keys = ForeignKeys(found_tables.copies)
             keys.drop()
-            run.carry_out(more, cancel)
-            outcomes = {each.stream: each for each in run.report.tables}
-            build_left(found.copies, outcomes, replication.limit)
+            run.carry_out(limit_options, cancel)
+            outcomes = {outcome.stream: outcome for outcome in run.report.tables}
+            build_left(found_tables.copies, outcomes, replication.limit)
             keys.add(outcomes)
             if run.followed:
-                run.follow(settings, more)
+                run.follow(settings, limit_options)
         finally:
             run.report.seconds = clock.now() - run.began
             if keeper is not None:
@@ -127,11 +127,11 @@ def limited(
 def _rows_of(copies: Collection[TableCopy]) -> int | None:
     """About how many rows a run of these tables has; None = a run of some has fewer than their catalog says."""
     rows = [
-        each.table.rows if each.table is not None else None for each in copies if not each.fault
+        copy.table.rows if copy.table is not None else None for copy in copies if not copy.fault
     ]
-    known = [each for each in rows if each is not None]
-    is_known = len(known) == len(rows) and all(each.mode == "full" for each in copies)
-    return sum(known) if is_known else None
+    counted = [count for count in rows if count is not None]
+    is_known = len(counted) == len(rows) and all(copy.mode == "full" for copy in copies)
+    return sum(counted) if is_known else None
 
 
 class _Run:
@@ -140,15 +140,15 @@ class _Run:
     def __init__(
         self,
         replication: Replication,
-        found: FoundTables,
+        found_tables: FoundTables,
         move: Move,
         settings: RunSettings,
         clock: Clock,
     ) -> None:
         self._replication = replication
-        self._copies = found.copies
+        self._copies = found_tables.copies
         self.followed = [
-            place for place, each in enumerate(self._copies) if each.mode == "full_then_changes"
+            index for index, copy in enumerate(self._copies) if copy.mode == "full_then_changes"
         ]
         self._move = move
         self._settings = settings
@@ -164,36 +164,42 @@ class _Run:
         """Whether the target has answered for a table, so its url is right."""
         self._stopped = threading.Event()
         run_id = f"{self._at:%Y%m%dT%H%M%S}.{self._at.microsecond:06d}Z"
-        self.report = ReplicationReport(run_id, self._at, notes=found.notes)
+        self.report = ReplicationReport(run_id, self._at, notes=found_tables.notes)
         self.report.tables = [
-            TableOutcome(each.stream, each.object, each.mode) for each in self._copies
+            TableOutcome(copy.stream, copy.object, copy.mode) for copy in self._copies
         ]
 
-    def carry_out(self, more: Mapping[str, Any], cancel: Callable[[], None]) -> None:
+    def carry_out(self, limit_options: Mapping[str, Any], cancel: Callable[[], None]) -> None:
         batch = {
-            place: each for place, each in enumerate(self._copies) if place not in self.followed
+            index: copy for index, copy in enumerate(self._copies) if index not in self.followed
         }
         if self._settings.planned is not None:
             self._settings.planned(len(batch), _rows_of(batch.values()))
         join: JoinedMove | None = getattr(self._move, "together", None)
-        units = groups_of(self._replication.parallel, batch) if join else [[each] for each in batch]
-        left: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+        units = (
+            groups_of(self._replication.parallel, batch) if join else [[index] for index in batch]
+        )
+        pending: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
         for unit in units:
-            left.put(unit)
+            pending.put(unit)
         late: queue.SimpleQueue[tuple[int, TableRun, TransferSpec]] = queue.SimpleQueue()
         joining = first_increments(batch) if join else set()
         ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
         def next_one() -> None:
             try:
-                unit = left.get_nowait()
+                unit = pending.get_nowait()
             except queue.Empty:
                 end_late(late.get_nowait())  # all tables have been looked at
                 return
-            copied = self._group(unit, join, more) if join is not None and len(unit) > 1 else set()
-            for place in unit:
-                if place not in copied and not self._cancelled:
-                    alone(place)
+            copied = (
+                self._group(unit, join, limit_options)
+                if join is not None and len(unit) > 1
+                else set()
+            )
+            for index in unit:
+                if index not in copied and not self._cancelled:
+                    alone(index)
 
         def end_late(first: tuple[int, TableRun, TransferSpec]) -> None:
             """Copy a table that was looked at, and with a small one all others that are to be copied in groups."""
@@ -201,40 +207,40 @@ class _Run:
             while joining and planned[-1][0] in joining and not late.empty():
                 with contextlib.suppress(queue.Empty):
                     planned.append(late.get_nowait())
-            runs = {place: run for place, run, _ in planned}
+            runs = {index: run for index, run, _ in planned}
             copied: set[int] = set()
             if join is not None:
-                small = [place for place in runs if place in joining and runs[place].is_first]
+                small = [index for index in runs if index in joining and runs[index].is_first]
                 for unit in divided(self._replication.parallel, small, batch):
                     if len(unit) > 1 and not self._cancelled:
-                        copied |= {*self._group(unit, join, more, runs)}
-            for place, run, spec in planned:
-                if place not in copied and not self._cancelled:
-                    self._one(place, lambda run=run, spec=spec: end(run, [spec]))  # type: ignore[misc]
+                        copied |= {*self._group(unit, join, limit_options, runs)}
+            for index, run, spec in planned:
+                if index not in copied and not self._cancelled:
+                    self._one(index, lambda run=run, spec=spec: end(run, [spec]))  # type: ignore[misc]
 
         def end(run: TableRun, planned: list[TransferSpec]) -> bool:
             def copy() -> bool:
                 spec = planned.pop() if planned else run.spec()
-                return run.copy(spec, self._move, more)
+                return run.copy(spec, self._move, limit_options)
 
             return self._patiently(run, copy)
 
-        def alone(place: int) -> None:
+        def alone(index: int) -> None:
             def begin() -> bool:
-                run = self._table_run(place)
+                run = self._table_run(index)
 
                 def copy() -> bool:
                     with sessions.one_table():
                         spec = run.spec()
                     self._has_target = True
-                    if spec is not None and (run.waits or (place in joining and run.is_first)):
-                        late.put((place, run, spec))
+                    if spec is not None and (run.waits or (index in joining and run.is_first)):
+                        late.put((index, run, spec))
                         return False
-                    return run.copy(spec, self._move, more)
+                    return run.copy(spec, self._move, limit_options)
 
                 return self._patiently(run, copy)
 
-            self._one(place, begin)
+            self._one(index, begin)
 
         def work() -> None:
             failed: BaseException | None = None
@@ -269,8 +275,8 @@ class _Run:
                     thread.join()
             raise
 
-    def _table_run(self, place: int) -> TableRun:
-        copy, outcome = self._copies[place], self.report.tables[place]
+    def _table_run(self, index: int) -> TableRun:
+        copy, outcome = self._copies[index], self.report.tables[index]
         alike = options_but_names(copy)
         like = self._by_options.get(alike)
         run = TableRun(copy, outcome, self._settings, self.report, self, like)
@@ -282,27 +288,27 @@ class _Run:
         self,
         unit: Sequence[int],
         join: JoinedMove,
-        more: Mapping[str, Any],
+        limit_options: Mapping[str, Any],
         planned: Mapping[int, TableRun] | None = None,
     ) -> Collection[int]:
         """Copy small tables together; returns the places of those that were copied. `planned`: their increments."""
         began = self._clock.now()
         try:
             if planned is None:
-                runs = {place: self._table_run(place) for place in unit}
+                runs = {index: self._table_run(index) for index in unit}
             else:
-                runs = {place: planned[place] for place in unit}
+                runs = {index: planned[index] for index in unit}
                 for run in runs.values():
                     run.wait()
-            copied = copy_group(runs, join, more, f"replicate {self.report.run_id}")
+            copied = copy_group(runs, join, limit_options, f"replicate {self.report.run_id}")
         except Exception as error:
             _log.info("%d small tables are copied one by one: %s", len(unit), error)
             return ()
         seconds = (self._clock.now() - began) / len(unit)
-        for place in copied:
+        for index in copied:
             self._has_target = True
-            self.report.tables[place].seconds += seconds
-            self._ended_one(self.report.tables[place])
+            self.report.tables[index].seconds += seconds
+            self._ended_one(self.report.tables[index])
         return copied
 
     def _patiently(
@@ -338,24 +344,24 @@ class _Run:
         """
         if not self.followed or not self._settings.select:
             return
-        taken = {self._copies[place].stream for place in self.followed}
+        followed = {self._copies[index].stream for index in self.followed}
         every = find_tables(self._replication).copies
-        left = [
-            each.stream
-            for each in every
-            if each.mode == "full_then_changes" and each.stream not in taken
+        unselected = [
+            copy.stream
+            for copy in every
+            if copy.mode == "full_then_changes" and copy.stream not in followed
         ]
-        if left:
+        if unselected:
             raise OptionError(
-                f"--select takes {min(taken)} and not {left[0]}, and one tunnel follows both: select all tables of "
+                f"--select takes {min(followed)} and not {unselected[0]}, and one tunnel follows both: select all tables of "
                 "mode full_then_changes, or none",
                 option="--select",
             )
 
-    def follow(self, settings: RunSettings, more: Mapping[str, Any]) -> None:
+    def follow(self, settings: RunSettings, limit_options: Mapping[str, Any]) -> None:
         """Follow the tables of mode `full_then_changes`, after the others: up to now (`once`), or until it is ended."""
         began = self._clock.now()
-        outcomes = {each.stream: each for each in self.report.tables}
+        outcomes = {outcome.stream: outcome for outcome in self.report.tables}
         if settings.full_refresh:
             note = (
                 "--full-refresh does not hold for tables of mode full_then_changes: `spark-channel tunnel resnapshot "
@@ -363,7 +369,7 @@ class _Run:
             )
             self.report.notes = (*self.report.notes, note)
             _log.warning(note)
-        followed = [self._copies[place] for place in self.followed]
+        followed = [self._copies[index] for index in self.followed]
         ready = [copy for copy in followed if not copy.fault]
         park({copy.stream: OptionError(copy.fault) for copy in followed if copy.fault}, outcomes)
         if not ready:
@@ -376,15 +382,15 @@ class _Run:
                 starts = True
                 while starts:
                     follower = Follower(self._replication, ready, outcomes, self.report)
-                    starts = follower.run(more, once=settings.once)
+                    starts = follower.run(limit_options, once=settings.once)
                 return True
 
             run = TableRun(ready[0], outcomes[ready[0].stream], settings, self.report, self)
             self._patiently(run, step, math.inf)  # it may follow for months
         except Exception as error:
-            park({each.stream: error for each in ready}, outcomes)
-        for each in ready:
-            outcome = outcomes[each.stream]
+            park({copy.stream: error for copy in ready}, outcomes)
+        for copy in ready:
+            outcome = outcomes[copy.stream]
             outcome.seconds = self._clock.now() - began
             if outcome.state == "not run":
                 outcome.state = "unchanged"
@@ -400,13 +406,13 @@ class _Run:
     def now(self) -> float:
         return self._clock.now()
 
-    def _one(self, place: int, step: Callable[[], bool]) -> None:
+    def _one(self, index: int, step: Callable[[], bool]) -> None:
         """One step of a table; it returns whether the table has ended. A table that fails has, too."""
-        outcome, began = self.report.tables[place], self._clock.now()
+        outcome, began = self.report.tables[index], self._clock.now()
         has_ended = True
         try:
-            if self._copies[place].fault:
-                raise OptionError(self._copies[place].fault)
+            if self._copies[index].fault:
+                raise OptionError(self._copies[index].fault)
             has_ended = step()
         except Exception as error:
             if self._cancelled:

@@ -82,11 +82,11 @@ def status_of(replication: Replication, select: Sequence[str] = ()) -> list[Tabl
         ChannelError: the source cannot be opened.
     """
     copies = find_tables(replication, select).copies
-    followed = any(each.mode == "full_then_changes" and not each.fault for each in copies)
+    followed = any(copy.mode == "full_then_changes" and not copy.fault for copy in copies)
     tunnel = _Followed(replication) if followed else None
     with keeping_sessions():
         keys = ForeignKeys(copies)
-        return [_status(each, tunnel, keys) for each in copies]
+        return [_status(copy, tunnel, keys) for copy in copies]
 
 
 class _Followed:
@@ -121,44 +121,44 @@ class _Followed:
 
     def _look(self, view: TunnelView) -> None:
         self._id, self._channels = view.record.id, []
-        for each in view.channels:
-            if each.stage == "stream":
-                self._channels.append(each)
-                if each.channel.state is not ChannelState.TERMINATED:
-                    self._channel = each
+        for channel in view.channels:
+            if channel.stage == "stream":
+                self._channels.append(channel)
+                if channel.channel.state is not ChannelState.TERMINATED:
+                    self._channel = channel
         lag = None if self._channel is None else self._channel.lag
-        self._lags = {} if lag is None else {parts_of(each.name): each for each in lag.tables}
+        self._lags = {} if lag is None else {parts_of(table.name): table for table in lag.tables}
         self.kept = None if lag is None else lag.kept
         self.why = self.why or ("" if self._channel is None else self._channel.no_lag)
 
-    def of(self, copy: TableCopy, shown: TableStatus) -> TableStatus:
+    def table_status(self, copy: TableCopy, status: TableStatus) -> TableStatus:
         if not self.exists:
             if self.why:
-                return replace(shown, why=self.why)
-            return replace(shown, state=_without_tunnel(copy))
-        what, why = self.parked.get(copy.stream, ("", ""))
+                return replace(status, why=self.why)
+            return replace(status, state=_without_tunnel(copy))
+        state, reason = self.parked.get(copy.stream, ("", ""))
         assert copy.table is not None
         parts = copy.table.schema, copy.table.name
         lag, name = self._lags.get(parts), self._names.get(parts)
-        if (name is None and self._names and not what) or (what, why) == (AGAIN, ENDED):
-            return replace(shown, state=_without_tunnel(copy))
+        if (name is None and self._names and not state) or (state, reason) == (AGAIN, ENDED):
+            return replace(status, state=_without_tunnel(copy))
         reads = lag is not None and lag.stage in ("base", "waits")
         last = None if name is None else self._last(copy, name)
         columns, columns_at = self._done.get(copy.stream, ("", ""))
         return replace(
-            shown,
+            status,
             columns=columns,
             columns_at=columns_at,
             rows=None if last is None else last.rows,
             published_at="" if last is None else last.published_at,
             state={PARKED: "parked", AGAIN: "reset"}.get(
-                what, "reading rows" if reads else "followed"
+                state, "reading rows" if reads else "followed"
             ),
             position=None if self._channel is None else self._channel.channel.sequence,
             lag_rows=None if lag is None else _left(lag),
             lag_seconds=None if lag is None else lag.seconds,
             log_kept_bytes=self.kept,
-            why=why or self.why,
+            why=reason or self.why,
         )
 
     def _last(self, copy: TableCopy, table: str) -> StreamProgress | None:
@@ -168,8 +168,8 @@ class _Followed:
             ChannelError: the target does not answer.
         """
         # One follows another when a table joins or is read again.
-        for each in self._channels[: -_CHANNELS - 1 : -1]:
-            channel = changes_of_channel(self._id, f"{each.channel.id}/{table}")
+        for view in self._channels[: -_CHANNELS - 1 : -1]:
+            channel = changes_of_channel(self._id, f"{view.channel.id}/{table}")
             progress = writer_of(copy).stream_progress(channel)
             if progress is not None:
                 return progress
@@ -191,35 +191,35 @@ def _left(lag: TableLag) -> int | None:
 
 
 def _status(copy: TableCopy, followed: _Followed | None, keys: ForeignKeys) -> TableStatus:
-    shown = TableStatus(copy.stream, copy.object, copy.mode, "unknown", why=copy.fault)
+    status = TableStatus(copy.stream, copy.object, copy.mode, "unknown", why=copy.fault)
     if copy.fault:
-        return shown
+        return status
     if copy.mode == "full_then_changes":
         assert followed is not None
         try:
-            return followed.of(copy, shown)
+            return followed.table_status(copy, status)
         except ChannelError as error:
-            return replace(shown, why=str(error))
+            return replace(status, why=str(error))
     try:
         writer = writer_of(copy)
-        known = writer.stream_progress(copy.state_name())
-        note = None if known is None else writer.stream_note(copy.state_name())
+        progress = writer.stream_progress(copy.state_name())
+        note = None if progress is None else writer.stream_note(copy.state_name())
     except ChannelError as error:
-        return replace(shown, why=str(error))
-    if known is None:
-        return replace(shown, state="not copied")
+        return replace(status, why=str(error))
+    if progress is None:
+        return replace(status, state="not copied")
     if note is not None:
-        shown = replace(shown, columns=note.text, columns_at=note.at)
+        status = replace(status, columns=note.text, columns_at=note.at)
     with suppress(ChannelError):  # what the target has to say of its rows is known already
-        shown = replace(shown, lacks=keys.lacks(copy))
-    if known.position is None:
-        return replace(shown, state="reset", published_at=known.published_at)
+        status = replace(status, lacks=keys.lacks(copy))
+    if progress.position is None:
+        return replace(status, state="reset", published_at=progress.published_at)
     return replace(
-        shown,
+        status,
         state="copied",
-        rows=known.rows,
-        position=known.position if copy.mode == "incremental" else None,
-        published_at=known.published_at,
+        rows=progress.rows,
+        position=progress.position if copy.mode == "incremental" else None,
+        published_at=progress.published_at,
     )
 
 
@@ -244,22 +244,22 @@ def end_tables(replication: Replication, select: Sequence[str] = ()) -> Ended:
     """
     copies = _named(replication, select, "end") if select else find_tables(replication).copies
     tunnel = tunnel_with_source(replication)
-    asked = [each for each in copies if each.table is not None]
+    existing = [copy for copy in copies if copy.table is not None]
     if not tunnel.exists():
-        return Ended((), tuple(each.stream for each in asked) if select else ())
-    known = known_tables(tunnel, tunnel_options(replication))
-    names = {parts_of(name): name for name in known}
+        return Ended((), tuple(copy.stream for copy in existing) if select else ())
+    followed = known_tables(tunnel, tunnel_options(replication))
+    names = {parts_of(name): name for name in followed}
     ended = {}
-    for copy in asked:
+    for copy in existing:
         assert copy.table is not None
         name = names.get((copy.table.schema, copy.table.name))
         if name is not None and copy.mode == "full_then_changes":
             ended[name] = copy
-    streams = tuple(each.stream for each in ended.values())
-    others = tuple(each.stream for each in asked if each.stream not in streams) if select else ()
+    streams = tuple(copy.stream for copy in ended.values())
+    others = tuple(copy.stream for copy in existing if copy.stream not in streams) if select else ()
     state, record = tunnel.store.state(tunnel.name), tunnel.store.get(tunnel.name)
-    channels = [each.id for each in state.channels.values() if not each.is_base]
-    is_whole = not select or known <= ended.keys()
+    channels = [channel.id for channel in state.channels.values() if not channel.is_base]
+    is_whole = not select or followed <= ended.keys()
     for copy in (
         ended.values()
     ):  # while the tunnel is there, so that `end` can be repeated where an end does not answer
@@ -285,18 +285,18 @@ def reset_tables(replication: Replication, select: Sequence[str]) -> list[str]:
     Raises:
         OptionError: no table is named, or none of this name is there. ChannelError: an end cannot be opened.
     """
-    there = _named(replication, select, "reset")
-    followed = [each for each in there if each.mode == "full_then_changes" and not each.fault]
+    copies = _named(replication, select, "reset")
+    followed = [copy for copy in copies if copy.mode == "full_then_changes" and not copy.fault]
     if followed and tunnel_of(replication).exists():
-        others = [each for each in find_tables(replication).copies if each not in there]
+        others = [copy for copy in find_tables(replication).copies if copy not in copies]
         # before the tunnel begins again: where this ends between the two, no row stays that the source has deleted
-        read_again(replication, [each.stream for each in followed])
-        if not any(each.mode == "full_then_changes" and each.table for each in others):
+        read_again(replication, [copy.stream for copy in followed])
+        if not any(other.mode == "full_then_changes" and other.table for other in others):
             begin_again(replication, followed)
-    for each in there:
-        if each.mode != "full_then_changes":
-            writer_of(each).forget_stream(each.state_name())
-    return [each.stream for each in there]
+    for copy in copies:
+        if copy.mode != "full_then_changes":
+            writer_of(copy).forget_stream(copy.state_name())
+    return [copy.stream for copy in copies]
 
 
 def resume_tables(replication: Replication, select: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -307,25 +307,25 @@ def resume_tables(replication: Replication, select: Sequence[str]) -> tuple[list
     Raises:
         OptionError: no table is named, or none of this name is there. ChannelError: an end cannot be opened.
     """
-    there = _named(replication, select, "resume")
+    copies = _named(replication, select, "resume")
     parked: set[str] = set()
-    if any(each.mode == "full_then_changes" for each in there):
+    if any(copy.mode == "full_then_changes" for copy in copies):
         tunnel = tunnel_of(replication)
         if tunnel.exists():
-            parked = {name for name, (what, _) in parked_of(tunnel).items() if what == "parked"}
-    names = [each.stream for each in there]
-    found = [name for name in names if name in parked]
-    read_again(replication, found)
-    return found, [name for name in names if name not in parked]
+            parked = {name for name, (state, _) in parked_of(tunnel).items() if state == "parked"}
+    names = [copy.stream for copy in copies]
+    resumed = [name for name in names if name in parked]
+    read_again(replication, resumed)
+    return resumed, [name for name in names if name not in parked]
 
 
 def _named(replication: Replication, select: Sequence[str], action: str) -> list[TableCopy]:
-    found = find_tables(replication, select).copies
-    there = [each for each in found if each.table is not None]
-    if not select or not there:
+    copies = find_tables(replication, select).copies
+    existing = [copy for copy in copies if copy.table is not None]
+    if not select or not existing:
         raise OptionError(
             f"{action} got {', '.join(select) or 'no table'}; it takes the names of tables that the streams of the "
             "file name, or patterns of them",
             option="TABLE",
         )
-    return there
+    return existing

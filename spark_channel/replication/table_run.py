@@ -99,14 +99,14 @@ class RunSettings:
 
 def writer_of(copy: TableCopy) -> Writer:
     """The writer of a table's target, which is not opened yet."""
-    made: Writer = _opened(copy.writer, "writer")
-    return made
+    writer: Writer = _opened(copy.writer, "writer")
+    return writer
 
 
 def reader_of(copy: TableCopy) -> Reader:
     """The reader of a table's source, which is not opened yet."""
-    made: Reader = _opened(copy.reader, "reader")
-    return made
+    reader: Reader = _opened(copy.reader, "reader")
+    return reader
 
 
 def continue_numbers_of(copy: TableCopy) -> None:
@@ -170,7 +170,7 @@ class TableRun:
     def retry_seconds(self) -> float:
         """For how long an end may be away: twice as long as a copy that has begun tries."""
         options = (self._reading.options, self._writing.options)
-        return 2 * max(float(getattr(each, "retry_timeout", 0.0)) for each in options)
+        return 2 * max(float(getattr(end_options, "retry_timeout", 0.0)) for end_options in options)
 
     def passes(self, error: ChannelError, *, has_target: bool) -> bool:
         """Whether an end of the table is away for a while. The source was there when its tables were listed."""
@@ -182,16 +182,16 @@ class TableRun:
             return False
         return is_away(end, error)
 
-    def copy(self, spec: TransferSpec | None, move: Move, more: Mapping[str, Any]) -> bool:
+    def copy(self, spec: TransferSpec | None, move: Move, limit_options: Mapping[str, Any]) -> bool:
         """Carry out what `spec` returned, when all of its rows are committed."""
         copy, outcome = self._copy, self._outcome
         if spec is None:
             outcome.state = "unchanged"
             return True
         self.wait()
-        given = {**more, "jobId": copy.job_id}
+        options = {**limit_options, "jobId": copy.job_id}
         try:
-            outcome.report = move(spec, given)
+            outcome.report = move(spec, options)
         except (SchemaError, TargetError) as error:
             of_values = is_of_values(error, self._writing)
             if not of_values and not isinstance(error, SchemaError):
@@ -200,7 +200,7 @@ class TableRun:
             if again is None:
                 raise
             spec = again
-            outcome.report = move(spec, given)
+            outcome.report = move(spec, options)
         self.ended(outcome.report)
         self._keep_note()
         return True
@@ -249,19 +249,19 @@ class TableRun:
     def _whole(self) -> "_Planned":
         """The next version of the table: a later run has a higher number, also on a host whose clock is late."""
         name = self._copy.state_name()
-        known, is_there = self._writing.stream_or_target(name)
-        position = self._next(known, is_there=bool(is_there))
+        progress, is_there = self._writing.stream_or_target(name)
+        position = self._next(progress, is_there=bool(is_there))
         return _Planned(StreamBatch(name, position), overwrite=True)
 
-    def _next(self, known: StreamProgress | None, *, is_there: bool) -> int:
-        """The position of a table's next version, of which `known` is the last one."""
-        if known is None and not self._settings.dry_run and is_there:
+    def _next(self, progress: StreamProgress | None, *, is_there: bool) -> int:
+        """The position of a table's next version, of which `progress` is the last one."""
+        if progress is None and not self._settings.dry_run and is_there:
             self._note(
                 f"{self._copy.object} was there before the first run of this stream, which replaces its rows: if "
                 "another file writes to it, too, give one of them another 'object'"
             )
-        self._check_file(known)
-        last = -1 if known is None or known.position is None else known.position
+        self._check_file(progress)
+        last = -1 if progress is None or progress.position is None else progress.position
         now = (self._report.started_at - _EPOCH) // timedelta(microseconds=1)
         return max(now, last + 1)
 
@@ -306,46 +306,46 @@ class TableRun:
         if report.renamed:
             outcome.add_why(f"other names than in the source: {'; '.join(report.renamed)}")
 
-    def _check_file(self, known: StreamProgress | None) -> None:
+    def _check_file(self, progress: StreamProgress | None) -> None:
         """Report that another file writes to the object: its columns, masks and rows may be others."""
-        other = self._copy.other_file(known.by) if known is not None else ""
-        if not other or known is None:
+        other = self._copy.other_file(progress.by) if progress is not None else ""
+        if not other or progress is None:
             return
         self._note(
-            f"{self._copy.object} was written by file {other} at {known.published_at}, and now by {self._copy.file}: "
+            f"{self._copy.object} was written by file {other} at {progress.published_at}, and now by {self._copy.file}: "
             "if both are used, remove the table from one of them, or give it another 'object'"
         )
 
-    def _note(self, why: str) -> None:
+    def _note(self, reason: str) -> None:
         """Report what a user should know. A table that is copied alone after its group was looked at is noted once."""
-        if self._outcome.why != why:
-            self._outcome.why = why
-            _log.warning("%s: %s", self._copy.stream, why)
+        if self._outcome.why != reason:
+            self._outcome.why = reason
+            _log.warning("%s: %s", self._copy.stream, reason)
 
     def _increment(self) -> "_Planned | None":
         copy, name = self._copy, self._copy.state_name()
         assert copy.options.update_key is not None
         check_open(copy)
-        known, found_there = self._writing.stream_or_target(name)
-        self._check_file(known)
-        there = self._is_there() if found_there is None else found_there
-        self._was_there = there
-        if known is not None and (self._settings.full_refresh or not there):
-            if not self._settings.dry_run and (there or copy.contract.tables == "evolve"):
+        progress, found_there = self._writing.stream_or_target(name)
+        self._check_file(progress)
+        is_there = self._is_there() if found_there is None else found_there
+        self._was_there = is_there
+        if progress is not None and (self._settings.full_refresh or not is_there):
+            if not self._settings.dry_run and (is_there or copy.contract.tables == "evolve"):
                 self._writing.forget_stream(name)
-            known = replace(known, position=None)
-        if known is None and there and not self._settings.full_refresh:
+            progress = replace(progress, position=None)
+        if progress is None and is_there and not self._settings.full_refresh:
             raise OptionError(
                 f"{copy.object} exists, and has no record of this stream: this is its first run, or its source, "
                 "update_key, primary_key, where or columns (also the key of a mask) were changed. To replace all rows "
                 f"of {copy.object}, run it once with --full-refresh --select '{copy.stream}'"
             )
-        previous = None if known is None else known.position
+        previous = None if progress is None else progress.position
         after = None if previous in (None, _NOTHING_YET) else previous
         again = bool(copy.options.primary_key)
-        found = self._reading.increment(copy.options.update_key, after, again=again)
-        if found.position is None:
-            if found.went_back:
+        increment = self._reading.increment(copy.options.update_key, after, again=again)
+        if increment.position is None:
+            if increment.went_back:
                 self._outcome.why = (
                     f"all rows are below the update_key that was copied last: the last rows of {copy.stream} were "
                     "deleted, or the table was made again, and then its rows come with --full-refresh --select "
@@ -357,16 +357,16 @@ class TableRun:
             stream = StreamBatch(name, _NOTHING_YET, chained=True)
             return _Planned(stream, overwrite=True, condition="1 = 0")
         late = copy.options.late_seconds
-        waits = found.waits_seconds if late is None else late
+        waits = increment.waits_seconds if late is None else late
         self.wait_seconds = waits
         if waits and self._pace is not None:  # rows up to the position may not be committed yet
             self.waits, self._ready_at = True, self._pace.now() + waits
-        stream = StreamBatch(name, found.position, chained=True, previous=previous)
-        return _Planned(stream, overwrite=previous is None, condition=found.condition)
+        stream = StreamBatch(name, increment.position, chained=True, previous=previous)
+        return _Planned(stream, overwrite=previous is None, condition=increment.condition)
 
     def _is_there(self) -> bool:
-        there = self._writing.exists()
-        return self.target_schema() is not None if there is None else there
+        exists = self._writing.exists()
+        return self.target_schema() is not None if exists is None else exists
 
     def target_schema(self) -> pa.Schema | None:
         """The columns of the target; None = it is not there, or nothing reads it. A dry run asks for them once."""
@@ -387,7 +387,7 @@ class TableRun:
             raise SchemaError(f"the target has no table {copy.object}: replicate it first")
         masks = copy.options.columns
         check_renamed(masks or {}, copy.stream, source.names, target.names)
-        steps = (MaskColumns.of(copy.stream, masks),) if masks else ()
+        steps = (MaskColumns.for_stream(copy.stream, masks),) if masks else ()
         arriving = prepare(steps, source).output_schema
         decision = decide(
             copy.contract,
@@ -404,7 +404,7 @@ class TableRun:
         copy, options = self._copy, self._copy.options
         steps: list[Transformer] = []
         if options.columns:
-            steps.append(MaskColumns.of(copy.stream, options.columns))
+            steps.append(MaskColumns.for_stream(copy.stream, options.columns))
         if options.load_columns:
             steps.append(LoadColumns(self._report.run_id, self._report.started_at))
         reader, writer = dict(copy.reader), dict(copy.writer)
@@ -417,13 +417,15 @@ class TableRun:
         conditions = [reader.get("where"), planned.condition]
         if copy.table is not None and copy.table.own_rows and self._writing.is_parent():
             conditions.append(copy.table.own_rows)  # each child of the target gets those of its own
-        given = [each for each in conditions if each]
-        if given:
+        filters = [condition for condition in conditions if condition]
+        if filters:
             reader["where"] = (
-                given[0] if len(given) == 1 else " AND ".join(f"({each})" for each in given)
+                filters[0]
+                if len(filters) == 1
+                else " AND ".join(f"({condition})" for condition in filters)
             )
         writer |= self._write_options(planned, writer, decision)
-        made = TransferSpec(
+        transfer_spec = TransferSpec(
             Endpoint(str(reader.pop("reader")), reader),
             Endpoint(str(writer.pop("writer")), writer),
             (*steps, *decision.steps),
@@ -432,7 +434,11 @@ class TableRun:
             part_of=f"replicate {self._report.run_id}",
             leaves_builds=copy.leaves_builds,
         )
-        return replace(made, channels=1, splits_per_channel=1) if copy.is_small else made
+        return (
+            replace(transfer_spec, channels=1, splits_per_channel=1)
+            if copy.is_small
+            else transfer_spec
+        )
 
     def _with_older_rows(self, planned: "_Planned", decision: Decision) -> "_Planned":
         """Say what is done with columns; an increment has the rows that were copied before, too, if these have values
@@ -446,12 +452,12 @@ class TableRun:
         if added and self._reading.has_values(added):
             if copy.options.primary_key:
                 assert copy.options.update_key is not None
-                found = self._reading.increment(copy.options.update_key, None, again=True)
-                if found.position is None:
+                increment = self._reading.increment(copy.options.update_key, None, again=True)
+                if increment.position is None:
                     return planned  # the rows went meanwhile
                 words += ": all rows are read again, since older ones have values there"
-                stream = replace(stream, position=found.position)
-                planned = replace(planned, stream=stream, condition=found.condition)
+                stream = replace(stream, position=increment.position)
+                planned = replace(planned, stream=stream, condition=increment.condition)
             else:
                 words += (
                     f", with NULL in the rows that were copied before: --full-refresh --select '{copy.stream}' reads "
@@ -490,7 +496,7 @@ class TableRun:
     ) -> dict[str, Any]:
         key = self._copy.options.primary_key
         names = self._writing.Options.names()
-        made: dict[str, Any] = {"commit": "job", **dict(decision.options)}
+        options: dict[str, Any] = {"commit": "job", **dict(decision.options)}
         if self._copy.mode == "incremental" and key:
             if "writemode" not in names:
                 raise OptionError(
@@ -498,8 +504,8 @@ class TableRun:
                     "that rows are added, or write to a database or to Delta"
                 )
             if "dbtable" in names or not planned.overwrite:
-                made |= {"writeMode": "upsert", "keyColumns": list(key)}
-        return made
+                options |= {"writeMode": "upsert", "keyColumns": list(key)}
+        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,12 +516,12 @@ class _Planned:
 
 
 def _opened(options: Mapping[str, Any], half: str) -> Any:
-    given = resolve_references(options)
-    connector = find_connector(given, half)
-    made: tuple[Reader | Writer, list[str]] = (
-        connector.reader_with(given) if half == "reader" else connector.writer_with(given)
+    resolved = resolve_references(options)
+    connector = find_connector(resolved, half)
+    pair: tuple[Reader | Writer, list[str]] = (
+        connector.reader_with(resolved) if half == "reader" else connector.writer_with(resolved)
     )
-    return made[0]
+    return pair[0]
 
 
 def of_table(end: Any, options: Mapping[str, Any]) -> Any:

@@ -111,10 +111,10 @@ class TableCopy:
 
     def other_file(self, owner: str) -> str:
         """The file of the run `owner` of this table, if that is not this copy's file; "" = it is, or has no name."""
-        found = _OWNER.fullmatch(owner)
-        if found is None or not self.file or found[1] == _plain(self.file)[:16]:
+        match = _OWNER.fullmatch(owner)
+        if match is None or not self.file or match[1] == _plain(self.file)[:16]:
             return ""
-        return found[1]
+        return match[1]
 
     @property
     def contract(self) -> Contract:
@@ -135,8 +135,8 @@ class TableCopy:
     def is_small(self) -> bool:
         """Whether one connection reads it in less time than others take to begin."""
         nbytes, rows = self.size
-        known = self.table is not None and self.table.nbytes is not None
-        return known and nbytes <= _SMALL_BYTES and rows <= _SMALL_ROWS
+        is_known = self.table is not None and self.table.nbytes is not None
+        return is_known and nbytes <= _SMALL_BYTES and rows <= _SMALL_ROWS
 
     def state_name(self) -> str:
         """How the target names this stream. Another definition of its rows, or another key of a mask, has another name.
@@ -147,14 +147,14 @@ class TableCopy:
         options = self.options
         if self.mode == "full":
             return f"replicate/full/{self.source}/{self.stream}"
-        said = [
+        parts = [
             self.source,
             options.update_key,
             sorted(options.primary_key or ()),
             options.where,
             state_of_masks(options.columns or {}),
         ]
-        digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
         return f"replicate/{self.mode}/{self.stream}/{digest}"
 
 
@@ -165,20 +165,20 @@ class FoundTables:
     copies: tuple[TableCopy, ...]
     notes: tuple[str, ...] = ()
 
-    def check_some(self, done: str, select: Sequence[str]) -> None:
+    def check_some(self, action: str, select: Sequence[str]) -> None:
         """
         Raises:
-            OptionError: the file and `select` match no table that is `done`.
+            OptionError: the file and `select` match no table that is `action`.
         """
         if not self.copies:
             raise OptionError(
-                f"no table is {done}: {'; '.join(self.notes) or 'the streams that match tables are disabled'}. Correct "
+                f"no table is {action}: {'; '.join(self.notes) or 'the streams that match tables are disabled'}. Correct "
                 "the names, or let the source's role see the tables",
                 option="--select" if select else "streams",
             )
 
 
-def connector_of(place: Place, half: str) -> Connector:
+def connector_of(end: Place, half: str) -> Connector:
     """The connector of a source ("reader") or a target ("writer").
 
     Raises:
@@ -186,34 +186,32 @@ def connector_of(place: Place, half: str) -> Connector:
     """
     name = "source" if half == "reader" else "target"
     try:
-        connector = find_connector(place.options(), half)
+        connector = find_connector(end.options(), half)
         connector.options_class(half)
     except OptionError as error:
         raise JobFileError(f"{name}: {error}") from error
     return connector
 
 
-def batch_options(place: Place) -> dict[str, Any]:
+def batch_options(end: Place) -> dict[str, Any]:
     """The options without those of the source's log, which a read of a table does not take."""
-    return {
-        key: value for key, value in place.options().items() if key.lower() not in STREAM_OPTIONS
-    }
+    return {key: value for key, value in end.options().items() if key.lower() not in STREAM_OPTIONS}
 
 
 def options_but_names(copy: TableCopy) -> str:
     """Equal for tables whose options are the same, but for their names; "" = an end has no such name."""
     ends = (copy.reader, copy.writer)
-    if not all("dbtable" in each for each in ends):
+    if not all("dbtable" in options for options in ends):
         return ""
-    return repr([sorted({**each, "dbtable": ""}.items()) for each in ends])
+    return repr([sorted({**options, "dbtable": ""}.items()) for options in ends])
 
 
 def is_away(end: Any, error: ChannelError) -> bool:
     """Whether the server of a reader or writer is away for a while."""
     # `is_lost` of a connector that waits for its server by itself does not know one that stayed away.
     dialect = getattr(end, "dialect", None)
-    asked = getattr(end, "is_lost", None), getattr(dialect, "is_passing", None)
-    return any(each is not None and each(error) for each in asked)
+    checks = getattr(end, "is_lost", None), getattr(dialect, "is_passing", None)
+    return any(check is not None and check(error) for check in checks)
 
 
 def target_schema(copy: TableCopy, writer: Writer) -> pa.Schema | None:
@@ -229,13 +227,13 @@ def target_schema(copy: TableCopy, writer: Writer) -> pa.Schema | None:
 
 def _target_reader(copy: TableCopy) -> Reader:
     """What reads the target."""
-    given = {key: value for key, value in copy.writer.items() if key != "writer"}
-    given["reader"] = copy.writer["writer"]
-    connector = find_connector(given, "reader")
-    known = connector.options_class("reader").names()
-    kept = {key: value for key, value in given.items() if key.lower() in known}
-    made: Reader = connector.reader_with(resolve_references(kept))[0]
-    return made
+    options = {key: value for key, value in copy.writer.items() if key != "writer"}
+    options["reader"] = copy.writer["writer"]
+    connector = find_connector(options, "reader")
+    accepted = connector.options_class("reader").names()
+    reader_options = {key: value for key, value in options.items() if key.lower() in accepted}
+    reader: Reader = connector.reader_with(resolve_references(reader_options))[0]
+    return reader
 
 
 def with_numbers(copies: Sequence[TableCopy]) -> list[TableCopy]:
@@ -243,25 +241,25 @@ def with_numbers(copies: Sequence[TableCopy]) -> list[TableCopy]:
     alike: dict[str, list[TableCopy]] = {}
     for copy in copies:
         alike.setdefault(options_but_names(copy), []).append(copy)
-    found: list[TableCopy] = []
+    numbered: list[TableCopy] = []
     for some in alike.values():
         try:
-            given = resolve_references(some[0].writer)
-            writer, _ = find_connector(given, "writer").writer_with(given)
+            options = resolve_references(some[0].writer)
+            writer, _ = find_connector(options, "writer").writer_with(options)
             if not (isinstance(writer, SqlWriter) and writer.has_numbers):
                 continue
             readers = [_target_reader(copy) for copy in some]
             definitions = readers[0].definitions(readers)
         except ChannelError as error:
             _log.debug("the numbers of each table are asked for: %s", error)
-            found += some
+            numbered += some
             continue
-        found += [
+        numbered += [
             copy
             for copy, target in zip(some, definitions, strict=True)
             if target is not None and any(column.sequence for column in target.columns)
         ]
-    return found
+    return numbered
 
 
 def lacks_of(
@@ -287,10 +285,10 @@ def lacks_of(
 
     def name_of(name: str) -> str:
         if not names:  # most targets lack nothing
-            found = writer.run(
+            target_name = writer.run(
                 TargetError, "look", lambda session: writer.free_names(session, target.schema)
             )
-            names.append(found)
+            names.append(target_name)
         return names[0](name)
 
     return tuple(
@@ -352,20 +350,20 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
     folded = {label.casefold() for label in labels}
     copies = []
     for table in tables:
-        options = replication.of(table.schema, table.name, labels)
+        options = replication.options_for(table.schema, table.name, labels)
         if options is not None and (not table.is_elsewhere or _names_schema(replication, table)):
             options = _without_others(options, table.label.casefold(), folded)
             copies.append(_copy(replication, table, options, source, digest, target))
     # Of all tables: two that go to one object replace each other's rows also when they are selected one by one.
     with keeping_sessions():
         writes = connector_of(replication.target, "writer")
-        copies, left = _without_targets(replication, copies, source, writes)
+        copies, target_notes = _without_targets(replication, copies, source, writes)
         copies = _apart(copies, folds=target.folds_names)
-    notes = left + _notes(replication, select, tables, [each.stream for each in copies])
+    notes = target_notes + _notes(replication, select, tables, [copy.stream for copy in copies])
     selected = Names(select)
-    copies = [each for each in copies if not select or each.stream in selected]
+    copies = [copy for copy in copies if not select or copy.stream in selected]
     copies += _missing(replication, select, tables)
-    copies.sort(key=lambda each: (*(-amount for amount in each.size), each.stream))
+    copies.sort(key=lambda copy: (*(-amount for amount in copy.size), copy.stream))
     return FoundTables(tuple(copies), tuple(notes))
 
 
@@ -401,45 +399,47 @@ def _tables_for(replication: Replication, select: Sequence[str]) -> Sequence[Sou
     }
     named = {*replication.named(), *(name for name in select if not is_pattern(name))}
     tables = tables_of(replication, named | masked)
-    there = Labels(table.label for table in tables)
-    if all(there.some(name) for name in (*named, *select)):
+    labels = Labels(table.label for table in tables)
+    if all(labels.some(name) for name in (*named, *select)):
         return tables
     return tables_of(replication)
 
 
 def _prefixes(name: str) -> list[str]:
     """`a` and `a.b` of `a.b.c`."""
-    return [name[:place] for place, mark in enumerate(name) if mark == "."]
+    return [name[:index] for index, mark in enumerate(name) if mark == "."]
 
 
-def _probe(place: Place, connector: Connector, half: str) -> Any:
+def _probe(end: Place, connector: Connector, half: str) -> Any:
     """The connector's reader or writer of no table, for a look at the source or the target.
 
     Raises:
         JobFileError: an option of the source or the target is unknown or wrong.
     """
-    given = resolve_references(batch_options(place))
-    known = connector.options_class(half).names()
+    options = resolve_references(batch_options(end))
+    accepted = connector.options_class(half).names()
     name = "source" if half == "reader" else "target"
-    if misplaced := given.keys() & StreamOptions.model_fields.keys() - known.keys():
+    if misplaced := options.keys() & StreamOptions.model_fields.keys() - accepted.keys():
         raise JobFileError(
             f"{name}: {min(misplaced)!r} is not an option of connector {connector.name!r}: "
             "write it into defaults or a stream"
         )
-    if "dbtable" in known:
-        given["dbtable"] = "no.table"  # Iceberg's have a namespace
+    if "dbtable" in accepted:
+        options["dbtable"] = "no.table"  # Iceberg's have a namespace
     try:
-        made = connector.reader_with(given) if half == "reader" else connector.writer_with(given)
+        pair = (
+            connector.reader_with(options) if half == "reader" else connector.writer_with(options)
+        )
     except OptionError as error:
         raise JobFileError(f"{name}: {error}") from error
-    return made[0]
+    return pair[0]
 
 
 class _Target:
     """How the target names its tables."""
 
     def __init__(self, replication: Replication) -> None:
-        self._place = replication.target
+        self._end = replication.target
         self._connector = connector_of(replication.target, "writer")
         names = self._connector.options_class("writer").names()
         self._by_table = "dbtable" in names
@@ -457,21 +457,21 @@ class _Target:
             template = re.sub(r"\{schema\}[_./]?", "", template)
         separator = "." if self._by_table else "/"
         parts = [
-            each.format(schema=table.schema, table=table.name) for each in template.split(separator)
+            part.format(schema=table.schema, table=table.name) for part in template.split(separator)
         ]
-        given = {"writer": self._connector.name, **self._place.options()}
+        options = {"writer": self._connector.name, **self._end.options()}
         if self._by_table:
             quoted = parts if self._dialect is None else map(self._dialect.quoted, parts)
-            return ".".join(parts), {**given, "dbtable": ".".join(quoted)}
-        folders = [_folder(each) for each in parts]
-        base = str(given.get("path") or given.get("url")).rstrip("/")
-        key = "path" if given.get("path") else "url"
-        return "/".join(folders), {**given, key: "/".join((base, *folders))}
+            return ".".join(parts), {**options, "dbtable": ".".join(quoted)}
+        folders = [_folder(part) for part in parts]
+        base = str(options.get("path") or options.get("url")).rstrip("/")
+        key = "path" if options.get("path") else "url"
+        return "/".join(folders), {**options, key: "/".join((base, *folders))}
 
 
 def _folder(name: str) -> str:
     """A name that is one folder everywhere, and no hidden one: other bytes are written as ~2F."""
-    safe = _UNSAFE.sub(lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), name)
+    safe = _UNSAFE.sub(lambda match: "".join(f"~{byte:02X}" for byte in match[0].encode()), name)
     return f"~{ord(safe[0]):02X}{safe[1:]}" if safe[:1] in (".", "_", " ") else safe
 
 
@@ -483,7 +483,7 @@ def _copy(
     digest: str,
     target: _Target,
 ) -> TableCopy:
-    shown, writer = target.named(options.object or _DEFAULT_OBJECT, table)
+    object_name, writer = target.named(options.object or _DEFAULT_OBJECT, table)
     reader: dict[str, Any] = {
         "reader": source.name,
         **batch_options(replication.source),
@@ -501,7 +501,7 @@ def _copy(
         table.label,
         table,
         options,
-        shown,
+        object_name,
         reader,
         writer,
         _fault(replication, options),
@@ -513,27 +513,29 @@ def _copy(
     )
 
 
-def name_of(place: Place) -> str:
+def name_of(end: Place) -> str:
     """The url or path, without the login and all else that may change while the place stays the same."""
-    given = resolve_references(place.options())
-    said = str(given.get("url") or given.get("path") or given.get("catalog") or given.get("writer"))
-    url, _, query = re.sub(r"//[^/@?#]*@", "//", said).partition("?")
-    kept = [each for each in query.split("&") if each.partition("=")[0].lower() in _OF_PLACE]
-    return "?".join((url, "&".join(kept))) if kept else url
+    options = resolve_references(end.options())
+    address = str(
+        options.get("url") or options.get("path") or options.get("catalog") or options.get("writer")
+    )
+    url, _, query = re.sub(r"//[^/@?#]*@", "//", address).partition("?")
+    pairs = [pair for pair in query.split("&") if pair.partition("=")[0].lower() in _OF_PLACE]
+    return "?".join((url, "&".join(pairs))) if pairs else url
 
 
-def _without_others(options: StreamOptions, own: str, labels: Set[str]) -> StreamOptions:
+def _without_others(options: StreamOptions, label: str, labels: Set[str]) -> StreamOptions:
     """Without masks that name a column of another table in full. The other masks are patterns, or this table's."""
     if not options.columns:
         return options
-    kept = {
+    masks = {
         name: mask
         for name, mask in options.columns.items()
         if is_pattern(name)
-        or name.casefold().startswith(f"{own}.")
+        or name.casefold().startswith(f"{label}.")
         or labels.isdisjoint(_prefixes(name.casefold()))
     }
-    return options.model_copy(update={"columns": kept})
+    return options.model_copy(update={"columns": masks})
 
 
 def ends_fault(replication: Replication, options: StreamOptions) -> tuple[str, str]:
@@ -580,8 +582,8 @@ def _fault(replication: Replication, options: StreamOptions) -> str:
                 f"mode full_then_changes reads all its tables by one tunnel, with the options of source: write "
                 f"{', '.join(options.source_options)} there, and not into source_options"
             )
-    key, why = ends_fault(replication, options)
-    return f"{key} {why}" if key else _schema_fault(replication, options)
+    key, fault = ends_fault(replication, options)
+    return f"{key} {fault}" if key else _schema_fault(replication, options)
 
 
 def _schema_fault(replication: Replication, options: StreamOptions) -> str:
@@ -634,11 +636,11 @@ def _missing(
 ) -> list[TableCopy]:
     """The streams that name one table which is not there."""
     labels, chosen = [table.label for table in tables], Names(select)
-    there = {label.lower() for label in labels}
-    names = [name for name in replication.named() if name.lower() not in there]
+    existing = {label.lower() for label in labels}
+    names = [name for name in replication.named() if name.lower() not in existing]
     copies = []
-    for place, name in enumerate(name for name in names if not select or name in chosen):
-        near = difflib.get_close_matches(name, labels, n=1) if place < _MOST_HINTS else []
+    for index, name in enumerate(name for name in names if not select or name in chosen):
+        near = difflib.get_close_matches(name, labels, n=1) if index < _MOST_HINTS else []
         hint = f"; did you mean {near[0]!r}?" if near else ", or the role may not see it"
         empty: dict[str, Any] = {}
         options = over(replication.defaults, replication.streams[name])
@@ -653,19 +655,19 @@ def _apart(copies: list[TableCopy], *, folds: bool) -> list[TableCopy]:
     """
     fold = str.casefold if folds else str
     by_object: dict[str, list[TableCopy]] = {}
-    for each in copies:
-        if each.table is not None:
-            by_object.setdefault(fold(each.object), []).append(each)
-    made = []
-    for each in copies:
-        others = by_object.get(fold(each.object), [])
-        if each.table is None or len(others) < 2:
-            made.append(each)
+    for copy in copies:
+        if copy.table is not None:
+            by_object.setdefault(fold(copy.object), []).append(copy)
+    checked = []
+    for copy in copies:
+        others = by_object.get(fold(copy.object), [])
+        if copy.table is None or len(others) < 2:
+            checked.append(copy)
             continue
         names = ", ".join(other.stream for other in others)
-        fault = f"{names} would go to one object, {each.object!r}: give them different 'object's"
-        made.append(replace(each, fault=fault))
-    return made
+        fault = f"{names} would go to one object, {copy.object!r}: give them different 'object's"
+        checked.append(replace(copy, fault=fault))
+    return checked
 
 
 def _names_schema(replication: Replication, table: SourceTable) -> bool:
@@ -684,8 +686,8 @@ def _without_targets(
     the same.
     """
     goes: dict[str, list[TableCopy]] = {}
-    for each in copies:
-        goes.setdefault(each.object.rpartition(".")[2].casefold(), []).append(each)
+    for copy in copies:
+        goes.setdefault(copy.object.rpartition(".")[2].casefold(), []).append(copy)
     into: dict[str, TableCopy] = {}
     apart: dict[tuple[str, str], bool] = {}
 
@@ -696,28 +698,28 @@ def _without_targets(
             apart[places] = _are_apart(copy, read, source, target)
         return not apart[places] and _is_into(copy, read, source, target)
 
-    for each in copies if source.name == target.name else ():
-        assert each.table is not None
-        others = goes.get(each.table.name.rpartition(".")[2].casefold(), [])
-        others = sorted(others, key=lambda other: other is each)
-        found = next((other for other in others if is_into(other, each)), None)
-        if found is not None:
-            into[each.stream] = found
-    made, notes = [], []
+    for copy in copies if source.name == target.name else ():
+        assert copy.table is not None
+        others = goes.get(copy.table.name.rpartition(".")[2].casefold(), [])
+        others = sorted(others, key=lambda other: other is copy)
+        overwriting = next((other for other in others if is_into(other, copy)), None)
+        if overwriting is not None:
+            into[copy.stream] = overwriting
+    remaining, notes = [], []
     named = {name.casefold() for name in replication.named()}
-    for each in copies:
-        other = into.get(each.stream)
+    for copy in copies:
+        other = into.get(copy.stream)
         if other is None:
-            made.append(each)
-        elif other is each:
-            fault = f"the target {each.object!r} is the source's table itself: choose another 'object' or target"
-            made.append(replace(each, fault=each.fault or fault))
-        elif each.stream.casefold() in named or into.get(other.stream) is each:
+            remaining.append(copy)
+        elif other is copy:
+            fault = f"the target {copy.object!r} is the source's table itself: choose another 'object' or target"
+            remaining.append(replace(copy, fault=copy.fault or fault))
+        elif copy.stream.casefold() in named or into.get(other.stream) is copy:
             fault = f"{other.stream} goes into this table, {other.object!r}: disable it, so that no copy is copied"
-            made.append(replace(each, fault=each.fault or fault))
+            remaining.append(replace(copy, fault=copy.fault or fault))
         else:
-            notes.append(f"{each.stream} is not copied: {other.stream} goes into it")
-    return made, notes
+            notes.append(f"{copy.stream} is not copied: {other.stream} goes into it")
+    return remaining, notes
 
 
 def _place_of(options: Mapping[str, Any], schema: str | None = None) -> str:
@@ -748,7 +750,10 @@ def _is_into(copy: TableCopy, read: TableCopy, source: Connector, target: Connec
         if stored is None:
             return False
         reader, _ = source.reader_with(resolve_references(read.reader))
-        return most_overlap([each for each in (reader.stored(),) if each], stored) is Overlap.SURE
+        return (
+            most_overlap([storage for storage in (reader.stored(),) if storage], stored)
+            is Overlap.SURE
+        )
     except ChannelError:
         return False  # the table's copy fails with the same error
 
@@ -759,17 +764,17 @@ def _notes(
     tables: Sequence[SourceTable],
     copied: Sequence[str],
 ) -> list[str]:
-    labels = [each.label for each in tables]
-    there, names = Labels(labels), Labels(copied)
+    labels = [table.label for table in tables]
+    existing, names = Labels(labels), Labels(copied)
     unused = [
         f"streams.{pattern!r} matches no table of the source"
         for pattern in replication.names.patterns
-        if not there.some(pattern)
+        if not existing.some(pattern)
     ]
     for pattern in select:
-        if not there.some(pattern):
+        if not existing.some(pattern):
             near = difflib.get_close_matches(pattern, labels, n=1)
-            near = near or [each for each in labels if each.rpartition(".")[2] == pattern][:1]
+            near = near or [label for label in labels if label.rpartition(".")[2] == pattern][:1]
             hint = f"; did you mean {near[0]!r}?" if near else ""
             unused.append(f"--select {pattern} matches no table of the source{hint}")
         elif not names.some(pattern):

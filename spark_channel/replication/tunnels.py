@@ -54,11 +54,11 @@ _NAME = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^."`]+)')
 
 def tunnel_name(replication: Replication) -> str:
     """One tunnel for each source and target, whatever streams the file has, and whoever logs in."""
-    said = [
-        [name_of(each), None] if each.path is None else [None, name_of(each)]
-        for each in (replication.source, replication.target)
+    names = [
+        [name_of(end), None] if end.path is None else [None, name_of(end)]
+        for end in (replication.source, replication.target)
     ]
-    return f"replicate-{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]}"
+    return f"replicate-{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]}"
 
 
 def tunnel_of(replication: Replication, options: Mapping[str, Any] | None = None) -> Tunnel:
@@ -70,17 +70,21 @@ def tunnel_of(replication: Replication, options: Mapping[str, Any] | None = None
     return Tunnel(tunnel_name(replication), options, store=store)
 
 
-def tunnel_with_source(replication: Replication, more: Mapping[str, Any] | None = None) -> Tunnel:
-    """The tunnel as its commands open it: with the source's options, which `more` overrides, for all its tables.
+def tunnel_with_source(
+    replication: Replication, overrides: Mapping[str, Any] | None = None
+) -> Tunnel:
+    """The tunnel as its commands open it: with the source's options, which `overrides` overrides, for all its tables.
 
     Raises:
         OptionError: nothing names the publication.
     """
-    given = {key.lower() for key in more or {}}
+    overridden = {key.lower() for key in overrides or {}}
     options = {
-        key: value for key, value in tunnel_options(replication).items() if key.lower() not in given
+        key: value
+        for key, value in tunnel_options(replication).items()
+        if key.lower() not in overridden
     }
-    return tunnel_of(replication, {**options, **(more or {})})
+    return tunnel_of(replication, {**options, **(overrides or {})})
 
 
 def tunnel_options(replication: Replication) -> dict[str, Any]:
@@ -117,7 +121,7 @@ def store_of(replication: Replication) -> str | None:
 
 
 def options_of(replication: Replication, copies: Collection[TableCopy]) -> dict[str, Any]:
-    tables = [each.table.dbtable for each in copies if each.table is not None]
+    tables = [copy.table.dbtable for copy in copies if copy.table is not None]
     return {
         **resolve_references(replication.source.options()),
         **log_options(replication, tables),
@@ -133,8 +137,8 @@ def check_publication(replication: Replication, tables: Sequence[str] = ()) -> N
         OptionError: it does not.
     """
     names = connector_of(replication.source, "reader").options_class("reader").names()
-    given = {key.lower() for key in replication.source.options()}
-    if "binlog" not in names and "publication" not in given:
+    option_names = {key.lower() for key in replication.source.options()}
+    if "binlog" not in names and "publication" not in option_names:
         raise OptionError(
             "source: full_then_changes needs publication, the name of a publication that has the tables: "
             f"CREATE PUBLICATION shop FOR TABLE {', '.join(tables) or 'shop.orders, shop.items'}",
@@ -149,13 +153,16 @@ def log_options(replication: Replication, tables: Sequence[str] = ()) -> dict[st
         OptionError: nothing names the publication.
     """
     connector = connector_of(replication.source, "reader")
-    given = {key.lower() for key in replication.source.options()}
-    masks = [each.columns for each in (replication.defaults, *replication.streams.values())]
+    option_names = {key.lower() for key in replication.source.options()}
+    masks = [
+        stream_options.columns
+        for stream_options in (replication.defaults, *replication.streams.values())
+    ]
     hides = {"hideValues": "true"} if any(masks) else {}
     if "binlog" in connector.options_class("reader").names():
         return {"binlog": "true", **hides}
     check_publication(replication, tables)
-    slot = {} if "slot" in given else {"slot": tunnel_name(replication).replace("-", "_")}
+    slot = {} if "slot" in option_names else {"slot": tunnel_name(replication).replace("-", "_")}
     return {**slot, **hides}
 
 
@@ -169,38 +176,38 @@ def known_tables(tunnel: Tunnel, options: Mapping[str, Any]) -> set[str]:
     feed = StreamSource(options).feed
     return {
         name
-        for each in tunnel.store.state(tunnel.name).channels.values()
-        if not each.is_base and each.state != ChannelState.TERMINATED
-        for name in feed.tables(each.token)
+        for channel in tunnel.store.state(tunnel.name).channels.values()
+        if not channel.is_base and channel.state != ChannelState.TERMINATED
+        for name in feed.tables(channel.token)
     }
 
 
 def parts_of(name: str) -> tuple[str, str]:
     """Schema and table of a name as feeds write it, where each name that is not plain is quoted."""
-    found = [
+    parts = [
         (quoted or ticked).replace('""', '"').replace("``", "`") if quoted or ticked else plain
         for quoted, ticked, plain in _NAME.findall(name)
     ]
-    return ("", found[0]) if len(found) == 1 else (found[0], found[-1])
+    return ("", parts[0]) if len(parts) == 1 else (parts[0], parts[-1])
 
 
-def note(tunnel: Tunnel, stream: str, what: str, why: str = "") -> None:
+def note(tunnel: Tunnel, stream: str, state: str, reason: str = "") -> None:
     """Keep in the tunnel's store what `parked_of` returns of a table."""
-    tunnel.store.note(tunnel.name, stream, json.dumps([what, why]))
+    tunnel.store.note(tunnel.name, stream, json.dumps([state, reason]))
 
 
 def parked_of(tunnel: Tunnel) -> dict[str, tuple[str, str]]:
     """The tables of a tunnel that do not simply go on: "parked", or "again" when they are read again, and why."""
     notes = tunnel.store.notes(tunnel.name)
-    found = {key: json.loads(said) for key, said in notes.items() if not key.startswith(_OTHER)}
-    return {stream: (str(what), str(why)) for stream, (what, why) in found.items()}
+    states = {key: json.loads(text) for key, text in notes.items() if not key.startswith(_OTHER)}
+    return {stream: (str(state), str(reason)) for stream, (state, reason) in states.items()}
 
 
 def done_of(tunnel: Tunnel) -> dict[str, tuple[str, str]]:
     """What was done with the columns of followed tables in the target last, and when."""
     notes = tunnel.store.notes(tunnel.name)
-    found = {key: json.loads(said) for key, said in notes.items() if key.startswith(DONE)}
-    return {key.removeprefix(DONE): (str(what), str(at)) for key, (what, at) in found.items()}
+    actions = {key: json.loads(text) for key, text in notes.items() if key.startswith(DONE)}
+    return {key.removeprefix(DONE): (str(action), str(at)) for key, (action, at) in actions.items()}
 
 
 def read_again(replication: Replication, streams: Sequence[str]) -> None:

@@ -39,9 +39,9 @@ def pairs_of(replication: Replication, select: Sequence[str] = ()) -> Iterator[T
     Raises:
         ChannelError: the source cannot be opened, or the file and `select` match no table.
     """
-    found = find_tables(replication, select)
-    found.check_some("verified", select)
-    for copy in found.copies:
+    found_tables = find_tables(replication, select)
+    found_tables.check_some("verified", select)
+    for copy in found_tables.copies:
         name = f"{copy.stream} -> {copy.object}"
         try:
             yield TablePair(name, None, fault=copy.fault) if copy.fault else _pair(name, copy)
@@ -62,7 +62,7 @@ def _pair(name: str, copy: TableCopy) -> TablePair:
             steps,
         ),
         _key(copy),
-        frozenset(each.lower() for each in (*source.names, *target.names)),
+        frozenset(column.lower() for column in (*source.names, *target.names)),
         tuple(_notes(copy, source.names, prepare(steps, source).output_schema.names)),
     )
 
@@ -74,16 +74,16 @@ def _key(copy: TableCopy) -> tuple[str, ...] | None:
         return None
 
 
-def _notes(copy: TableCopy, names: Sequence[str], left: Sequence[str]) -> Iterator[str]:
+def _notes(copy: TableCopy, names: Sequence[str], target_names: Sequence[str]) -> Iterator[str]:
     masks = copy.options.columns or {}
-    shown = []
-    for name in left:
+    masked = []
+    for name in target_names:
         mask = mask_of(masks, copy.stream, name)
         if mask is not None and mask.kind != "keep":
-            shown.append(f"{name} ({mask.kind})")
-    if shown:
-        yield f"masked columns are compared by the mask's output: {', '.join(shown)}"
-    if gone := [name for name in names if name not in left]:
+            masked.append(f"{name} ({mask.kind})")
+    if masked:
+        yield f"masked columns are compared by the mask's output: {', '.join(masked)}"
+    if gone := [name for name in names if name not in target_names]:
         yield f"columns that the file leaves out are not compared: {', '.join(gone)}"
     if copy.mode == "incremental":
         yield (

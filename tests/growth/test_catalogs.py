@@ -184,6 +184,6 @@ def test_a_file_that_names_its_tables_in_full_lists_no_other(
 
 def test_a_stream_that_names_a_table_exactly_is_not_about_another_one() -> None:
     replication = _replication(Path("t.duckdb"), ["s.orders"])
-    assert replication.of("s", "orders", {"s.orders", "s.Orders"}) is not None
-    assert replication.of("s", "Orders", {"s.orders", "s.Orders"}) is None
-    assert replication.of("s", "Orders", {"s.Orders"}) is not None
+    assert replication.options_for("s", "orders", {"s.orders", "s.Orders"}) is not None
+    assert replication.options_for("s", "Orders", {"s.orders", "s.Orders"}) is None
+    assert replication.options_for("s", "Orders", {"s.Orders"}) is not None

@@ -42,16 +42,16 @@ def test_the_example_of_the_documentation() -> None:
         "protect": "auto",
     }
     assert found.limit.rows_per_second == 50_000
-    users = found.of("shop", "users")
+    users = found.options_for("shop", "users")
     assert users is not None
     assert users.primary_key == ("id",)
     assert users.columns == {"*.email": "hmac(${env:PII_KEY})", "phone": "drop", "fax": "null"}
     assert users.mode == "full"
-    orders = found.of("shop", "orders")
+    orders = found.options_for("shop", "orders")
     assert orders is not None
     assert orders.where is None
-    assert found.of("shop", "audit_log") is None
-    assert found.of("other", "users") is None
+    assert found.options_for("shop", "audit_log") is None
+    assert found.options_for("other", "users") is None
     assert found.named() == ["shop.users"]
 
 
@@ -69,7 +69,7 @@ def test_a_full_name_counts_most_and_a_later_pattern_more() -> None:
     )
 
     def where(table: str) -> str | None:
-        options = found.of("", table)
+        options = found.options_for("", table)
         assert options is not None
         return options.where
 

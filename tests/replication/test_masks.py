@@ -30,7 +30,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def masked(values: pa.Array, mask: str) -> list[Any]:
-    step = MaskColumns.of("s.t", {"c": mask})
+    step = MaskColumns.for_stream("s.t", {"c": mask})
     batch = pa.record_batch([values], names=["c"])
     made = step.apply(batch).batch
     assert made.schema == step.output_schema(batch.schema)
@@ -81,7 +81,7 @@ def test_partial_shows_the_last_characters_alone(texts: list[str | None], shown:
 
 def test_null_keeps_the_type_and_drop_leaves_the_column_out() -> None:
     assert masked(pa.array([1, 2]), "null") == [None, None]
-    step = MaskColumns.of("s.t", {"a": "drop"})
+    step = MaskColumns.for_stream("s.t", {"a": "drop"})
     assert step.output_schema(pa.schema({"a": pa.int8(), "b": pa.int8()})).names == ["b"]
     with pytest.raises(SchemaError, match="every column is dropped"):
         step.output_schema(pa.schema({"a": pa.int8()}))
@@ -106,28 +106,30 @@ def test_which_mask_a_column_has(masks: Mapping[str, str], column: str, found: s
 
 
 def test_a_mask_of_a_column_that_is_not_there_is_refused() -> None:
-    step = MaskColumns.of("s.t", {"emial": "sha256", "*.phone": "drop", "x": "keep"})
+    step = MaskColumns.for_stream("s.t", {"emial": "sha256", "*.phone": "drop", "x": "keep"})
     with pytest.raises(SchemaError, match="names 'emial', and the table has no such column"):
         step.output_schema(pa.schema({"email": pa.string()}))
     with pytest.raises(SchemaError, match="which sha256 cannot mask; it takes null or drop"):
-        MaskColumns.of("s.t", {"c": "sha256"}).output_schema(pa.schema({"c": pa.list_(pa.int8())}))
+        MaskColumns.for_stream("s.t", {"c": "sha256"}).output_schema(
+            pa.schema({"c": pa.list_(pa.int8())})
+        )
 
 
 def test_another_key_has_another_state_and_no_text_has_the_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     masks = {"*.email": "hmac(${env:PII_KEY})"}
-    step, first = MaskColumns.of("s.t", masks), state_of_masks(masks)
+    step, first = MaskColumns.for_stream("s.t", masks), state_of_masks(masks)
     assert KEY not in repr(step) + first
     monkeypatch.setenv("PII_KEY", KEY.replace("one", "two"))
     assert state_of_masks(masks) != first
     monkeypatch.setenv("PII_KEY", "short")
     with pytest.raises(OptionError, match="too short") as raised:
-        MaskColumns.of("s.t", masks)
+        MaskColumns.for_stream("s.t", masks)
     assert "short " not in str(raised.value).replace("too short", "")
     monkeypatch.delenv("PII_KEY")
     with pytest.raises(OptionError, match="PII_KEY is not set"):
-        MaskColumns.of("s.t", masks)
+        MaskColumns.for_stream("s.t", masks)
 
 
 @pytest.mark.parametrize("writer", ["sqlite", "parquet", "delta"])

@@ -128,7 +128,7 @@ def test_an_empty_batch_passes_every_step() -> None:
         ([FitTypes((("id", pa.string()),))], [Flow((0,), "contract.data_type"), Flow((1,))]),
         ([LeaveOut(("id",)), Substr("name", 0, 1)], [Flow((1,), "substr")]),
         (
-            [MaskColumns.of("s.t", {"id": "drop", "name": "sha256"}), Rename(("hash",))],
+            [MaskColumns.for_stream("s.t", {"id": "drop", "name": "sha256"}), Rename(("hash",))],
             [Flow((1,), "sha256", masked=True)],
         ),
         (
