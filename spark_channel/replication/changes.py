@@ -670,8 +670,8 @@ class Follower(ChangePublisher):
             outcome = self._outcomes[stream]
             outcome.state, outcome.error_type = "parked", kind
             outcome.why = (
-                f"{reason}. Its changes are not written until `spark-channel replicate resume {self._replication.typed} "
-                f"{stream}`, after which the next run reads all its rows again"
+                f"{reason}. Its changes are not written until `spark-channel replicate resume "
+                f"{self._replication.typed} {stream}`, after which the next run reads all its rows again"
             )
 
 

@@ -31,7 +31,7 @@ _SHARED = re.compile(rf"(?: ON (?:UPDATE|DELETE) {_ACTION})*")
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A key of the source, and the table of the target to which it is to refer. `refusal`: why it cannot; "" = it can."""
+    """A key of the source, and the table of the target to which it is to refer. `refusal`: why not; "" = it can."""
 
     key: ForeignKeyDefinition
     to: TableCopy | None
@@ -192,7 +192,8 @@ class ForeignKeys:
                 assert candidate.to is not None
                 to = _place_in_target(candidate.to, session)
                 if not writer.dialect.adds_keys:
-                    return f"{candidate.key.label} to {to[1]}: {writer.dialect.product} adds none to a table that is there"
+                    product = writer.dialect.product
+                    return f"{candidate.key.label} to {to[1]}: {product} adds none to a table that is there"
                 statement = writer.dialect.added_key(
                     _sql(writer, table), candidate.key, writer.dialect.place(*to)
                 )

@@ -96,7 +96,7 @@ def check_renamed(
     ]
     for before in target if new else ():
         mask = mask_of(masks, stream, before)
-        if mask is not None and mask.kind != "keep" and before.lower() not in here:
+        if mask is not None and mask.kind != "keep" and before.lower() not in source_names:
             raise SchemaError(
                 f"the source has no column {before!r} now, which has mask {mask}, and column {new[0]!r} is new: it may "
                 f"have the same values, and no mask matches its name. Write a mask for {new[0]!r} into columns, or "

@@ -116,7 +116,10 @@ class ReplicationReport:
         for table in self.tables:
             states[table.state] += 1
         counts = ", ".join(f"{count} {state}" for state, count in states.items() if count)
-        return f"{many(len(self.tables), 'table')}: {counts or 'none'}; {many(self.rows, 'row')} in {self.seconds:.1f} s"
+        return (
+            f"{many(len(self.tables), 'table')}: {counts or 'none'}; {many(self.rows, 'row')} in "
+            f"{self.seconds:.1f} s"
+        )
 
 
 class TablesProgress:

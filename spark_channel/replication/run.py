@@ -353,8 +353,8 @@ class _Run:
         ]
         if unselected:
             raise OptionError(
-                f"--select takes {min(followed)} and not {unselected[0]}, and one tunnel follows both: select all tables of "
-                "mode full_then_changes, or none",
+                f"--select takes {min(followed)} and not {unselected[0]}, and one tunnel follows both: select all "
+                "tables of mode full_then_changes, or none",
                 option="--select",
             )
 

@@ -312,8 +312,8 @@ class TableRun:
         if not other or progress is None:
             return
         self._note(
-            f"{self._copy.object} was written by file {other} at {progress.published_at}, and now by {self._copy.file}: "
-            "if both are used, remove the table from one of them, or give it another 'object'"
+            f"{self._copy.object} was written by file {other} at {progress.published_at}, and now by "
+            f"{self._copy.file}: if both are used, remove the table from one of them, or give it another 'object'"
         )
 
     def _note(self, reason: str) -> None:

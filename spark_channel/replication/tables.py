@@ -172,8 +172,8 @@ class FoundTables:
         """
         if not self.copies:
             raise OptionError(
-                f"no table is {action}: {'; '.join(self.notes) or 'the streams that match tables are disabled'}. Correct "
-                "the names, or let the source's role see the tables",
+                f"no table is {action}: {'; '.join(self.notes) or 'the streams that match tables are disabled'}. "
+                "Correct the names, or let the source's role see the tables",
                 option="--select" if select else "streams",
             )
 
