@@ -241,6 +241,10 @@ class AdbcSession(BoundSession):
         for statement in self._each:
             self.execute(statement)
 
+    def start(self, begin: str) -> None:
+        """The driver has begun one with the first statement: what was read before is seen anew."""
+        self.undo()
+
     def commit(self) -> None:
         """The driver begins the next transaction."""
         with self.explained():

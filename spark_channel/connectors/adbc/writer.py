@@ -33,7 +33,7 @@ from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.write.claim_tables import TASKS, ClaimDialect
-from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, check_stored
 from spark_channel.connectors.sql.write.target_columns import merge_key
 from spark_channel.connectors.sql.write.task_writer import SqlTaskWriter
@@ -249,19 +249,6 @@ class AdbcWriter(SqlWriter[AdbcSession]):
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, TargetError) and (is_busy(error) or is_lost(error))
-
-    @contextmanager
-    def transaction(self, session: AdbcSession) -> Iterator[None]:
-        session.undo()  # reads before this one have begun a transaction
-        try:
-            yield
-            session.commit()
-        except BaseException:
-            try:
-                session.undo()
-            except TargetError:
-                pass  # it ended with its connection
-            raise
 
     def is_conflict(self, error: BaseException) -> bool:
         return is_conflict(error)

@@ -31,7 +31,7 @@ from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.file_database import FileTaskWriter, FileWriter, file_plan
-from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_stored
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.lazy import compute as pc

@@ -60,7 +60,7 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.rights import OWNER, MissingRights, Right
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
-from spark_channel.connectors.sql.write.protocol import SqlPlan
+from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.publish import reached_by_delete
 from spark_channel.connectors.sql.write.target_columns import create_table, old_target
 from spark_channel.errors import TargetError

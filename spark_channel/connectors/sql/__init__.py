@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
     from spark_channel.connectors.sql.write.claims import Claims
-    from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+    from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
     from spark_channel.connectors.sql.write.publish import Merge, StandardMerge
     from spark_channel.connectors.sql.write.task_writer import DirectTaskWriter, StagedTaskWriter
     from spark_channel.connectors.sql.write.writer import SqlWriter
@@ -58,7 +58,7 @@ else:
             "read.source": ["ReadSource"],
             "read.splits": ["Quantiles", "Splitter"],
             "write.task_writer": ["DirectTaskWriter", "StagedTaskWriter"],
-            "write.protocol": ["SqlPlan", "WriteTarget"],
+            "write.plan": ["SqlPlan", "WriteTarget"],
             "write.writer": ["SqlWriter"],
         },
     )

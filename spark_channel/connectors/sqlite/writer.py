@@ -17,7 +17,7 @@ from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS, PUBLISHED, ClaimDialect
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.file_database import FileTaskWriter, FileWriter, file_plan
-from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sqlite.definition import read_definition, tried
 from spark_channel.connectors.sqlite.dialect import SqliteTable, SqliteWriteDialect

@@ -22,8 +22,8 @@ from spark_channel.connectors.sql import (
     WriteTarget,
 )
 from spark_channel.connectors.sql.dialect import marked
+from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
-from spark_channel.connectors.sql.write.protocol import SqlPlan
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.testing import writer_conformance

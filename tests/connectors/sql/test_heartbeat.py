@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.sql.write.protocol import HeartbeatThread
+from spark_channel.connectors.sql.write.heartbeat import HeartbeatThread
 from spark_channel.connectors.sql.write.task_writer import DirectTaskWriter
 from spark_channel.errors import TargetError
 from spark_channel.testing import VirtualClock

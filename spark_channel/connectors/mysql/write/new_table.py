@@ -23,7 +23,7 @@ from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.mysql.write.publish import drop_tables, table_in
 from spark_channel.connectors.sql.catalog import TABLE, DefinitionStep, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
-from spark_channel.connectors.sql.write.protocol import WriteTarget
+from spark_channel.connectors.sql.write.plan import WriteTarget
 from spark_channel.errors import TargetError
 
 __all__ = [

@@ -49,7 +49,7 @@ from spark_channel.connectors.sql.session import Session, transaction
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
-from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import check_planned, dropped
 from spark_channel.connectors.sql.write.small_tables import (
     LOGIN,

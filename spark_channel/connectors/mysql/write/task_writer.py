@@ -50,7 +50,7 @@ from spark_channel.connectors.sql.catalog import WriteColumn
 from spark_channel.connectors.sql.pacing import WritePacer, adding_seconds
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.encode import BadValueError
-from spark_channel.connectors.sql.write.protocol import SqlPlan
+from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.task_writer import (
     LOCKED_SECONDS,
     DirectTaskWriter,

@@ -58,7 +58,7 @@ from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect, Ledger
-from spark_channel.connectors.sql.write.protocol import STAGING_WAYS, SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.plan import STAGING_WAYS, SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.rights import lacking_to_stage
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError

@@ -50,7 +50,7 @@ from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
-from spark_channel.connectors.sql.write.protocol import WriteTarget
+from spark_channel.connectors.sql.write.plan import WriteTarget
 from spark_channel.connectors.sql.write.publish import check_planned
 from spark_channel.connectors.sql.write.small_tables import (
     LOGIN,

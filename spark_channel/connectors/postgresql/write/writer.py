@@ -61,8 +61,8 @@ from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
 from spark_channel.connectors.sql.session_pool import ThreadSession
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
-from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions

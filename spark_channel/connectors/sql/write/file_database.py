@@ -35,7 +35,7 @@ from spark_channel.connectors.sql.write.file_staging import (
     stages_beside,
     target_errors,
 )
-from spark_channel.connectors.sql.write.protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import refuse_two_receipts
 from spark_channel.connectors.sql.write.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write.writer import SqlWriter

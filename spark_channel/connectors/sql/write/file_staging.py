@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from spark_channel.clock import utc_text
 from spark_channel.connectors.base.claims import Claim, Identity, is_alive, own_process
-from spark_channel.connectors.sql.write.protocol import HeartbeatThread
+from spark_channel.connectors.sql.write.heartbeat import HeartbeatThread
 from spark_channel.errors import TargetError
 from spark_channel.final_errors import final, of_input
 

@@ -1,24 +1,12 @@
-"""The protocol of one write: its target and plan, its claim, its heartbeat, a COMMIT without an answer, and the sweep.
+"""The protocol of one write: its claim, a COMMIT without an answer, and the sweep."""
 
-Heartbeats distinguish a long job on another machine from one whose driver was killed: `connectors.base.claims` says
-what follows when they end. An attempt sends one when it begins, when it ends, and every `HEARTBEAT_SECONDS` between,
-also while a paused limit or a stalled source brings it no rows.
-"""
-
-import string
-import threading
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, TypeVar
 
-import pyarrow as pa
-
-from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.claims import (
-    HEARTBEAT_SECONDS,
     Claim,
     ClaimDecision,
     HeldClaim,
@@ -36,8 +24,6 @@ from spark_channel.connectors.base.contract import (
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
-from spark_channel.connectors.sql.catalog import NOWHERE, Table, TargetTable
-from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
 from spark_channel.connectors.sql.session import S, transaction
@@ -45,109 +31,39 @@ from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.connectors.sql.stored import stored_in, stored_table
 from spark_channel.connectors.sql.write.claim_tables import (
-    STAGE,
     TASKS,
     ClaimDialect,
     Ledger,
-    stage_prefix,
 )
 from spark_channel.connectors.sql.write.claims import Claims, UntrustedClaimsError
-from spark_channel.connectors.sql.write.no_claims import NoClaims
+from spark_channel.connectors.sql.write.database import Verdict
+from spark_channel.connectors.sql.write.in_session import (
+    claims_at,
+    in_session,
+    retry,
+    settle,
+    show_life,
+)
+from spark_channel.connectors.sql.write.plan import WAYS, SqlPlan, WriteTarget, own_plan
 from spark_channel.connectors.sql.write.rights import lacking_to_stage
-from spark_channel.errors import OptionError, SupersededError, TargetError
+from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
-__all__ = ["WAYS", "HeartbeatThread", "SqlPlan", "WriteProtocol", "WriteTarget", "own_plan"]
+__all__ = ["WriteProtocol"]
 
 _log = log_of(__name__)
 _T = TypeVar("_T")
-_RETRY_SECONDS = 60.0
-_FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _AT_ONCE = 100
 """Claims that one transaction forgets."""
 _TAKES = 5
 """How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
-WAYS = (
-    "Grant the right; or set 'stagingSchema' or 'ledgerTable' to where this role may create tables; or set 'ledger' to "
-    "none, which writes without these tables, at least once"
-)
-STAGING_WAYS = (
-    "The rows of the job are staged before they are published together: grant the right; or set 'stagingSchema' to "
-    "where this role may create tables; or set 'commit' to task, which leaves the rows of finished tasks when the job "
-    "fails"
-)
-_JOIN_SECONDS = 5.0
 _OWN = {
     (Overlap.SURE, True): "its source is",
     (Overlap.PERHAPS, True): "its source may be",
     (Overlap.PERHAPS, False): "its source may be, since this application has planned a read of",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTarget:
-    """The place of a write. `label` names the table in messages and claims; `table` is its entry in the catalog, None
-    if the write creates it. `schema` contains the table.
-    """
-
-    schema: str
-    name: str
-    label: str
-    table: Table | pa.Schema | None = None
-    folds: bool = False
-    """The database takes names that differ in the case of A to Z for one."""
-    ledger: Ledger | None = None
-    """None: claims and staging are beside the table."""
-
-    @property
-    def staging(self) -> str:
-        """The schema of staging tables."""
-        return self.schema if self.ledger is None else self.ledger.staging
-
-    @property
-    def stage(self) -> str:
-        """How the names of staging tables begin."""
-        return STAGE if self.ledger is None else self.ledger.stage
-
-    @property
-    def has_ledger(self) -> bool:
-        return self.ledger is None or not self.ledger.without
-
-    @property
-    def claimed(self) -> str:
-        """The table as claims know it: one name for all its spellings."""
-        return self.label.translate(_FOLDED) if self.folds else self.label
-
-
-@dataclass(frozen=True)
-class SqlPlan(WritePlan):
-    """Databases subclass it with their own fields. `target` is the table as the plan expects it."""
-
-    place: WriteTarget = WriteTarget("", "", "")
-    target: TargetTable = NOWHERE
-    longest_name: int = 63
-    new_table: NewTable | None = None
-    """What the table gets that the write makes, where it is asked to take its source's definition."""
-    computed: tuple[str, ...] = ()
-    """Columns that the table, which is there, computes as the rows' source does: they are not written."""
-    numbers: tuple[str, ...] = ()
-    """Statements after which the table, which is there, numbers rows behind the greatest number that it has."""
-
-    @property
-    def stage(self) -> str:
-        """The prefix of this run's staging tables, or its only name if names must be short."""
-        return stage_prefix(self.claim, longest=self.longest_name, beginning=self.place.stage)
-
-    @property
-    def at_least_once(self) -> bool:
-        return not self.place.has_ledger
-
-    @property
-    def claim(self) -> HeldClaim:
-        assert self.held is not None, "a published write holds no claim"
-        return self.held
 
 
 class WriteProtocol(Writer, Generic[S]):
@@ -173,24 +89,12 @@ class WriteProtocol(Writer, Generic[S]):
         *,
         begins: bool = False,
     ) -> _T:
-        """`work` on a session; again on a new one when the connection is lost, for `retryTimeout` seconds.
-
-        So `work` begins by asking what is there: it may have been done without an answer. With `begins` a server that
-        is not there is a mistake in the url, and is reported immediately.
-        """
-        reached = not begins
-
-        def attempt() -> _T:
-            nonlocal reached
-            with self.session(failure, purpose, patient=reached) as session:
-                reached = True
-                return work(session)
-
-        return self.retry(purpose).call(attempt, lambda error: reached and self.is_lost(error))
+        """See `in_session`."""
+        return in_session(self, failure, purpose, work, begins=begins)
 
     def retry(self, what: str) -> Retry:
         """For as long as `retryTimeout` says."""
-        return Retry(getattr(self.options, "retry_timeout", _RETRY_SECONDS), what=what)
+        return retry(self, what)
 
     @contextmanager
     def transaction(self, session: S) -> Iterator[None]:
@@ -199,9 +103,7 @@ class WriteProtocol(Writer, Generic[S]):
             yield
 
     def claims(self, session: S, place: WriteTarget) -> Claims:
-        return (
-            Claims(session, self.claim_dialect(session, place)) if place.has_ledger else NoClaims()
-        )
+        return claims_at(self, session, place)
 
     def placed(self, session: S) -> WriteTarget:
         """The place of the table, and where its claims and staging are."""
@@ -531,38 +433,10 @@ class WriteProtocol(Writer, Generic[S]):
         self.run(TargetError, f"prepare {own.job}", keep)
 
     def heartbeat(self, plan: SqlPlan) -> None:
-        """Record that the run is alive, on a separate connection."""
-
-        def show(session: S) -> None:
-            with self.transaction(session):
-                self.claims(session, plan.place).heartbeat(plan.claim)
-
-        self.run(TargetError, f"write {plan.job}", show)
+        show_life(self, plan)
 
     def settle(self, plan: SqlPlan, task: int) -> Receipt | None:
-        """The outcome of a task's COMMIT without an answer: the receipt with which the task committed.
-
-        In a new session, with the claim locked: the old session's transaction holds the claim until it has ended.
-
-        Raises:
-            SupersededError: the task did not commit, and another run took over.
-        """
-
-        def ask(session: S) -> Receipt | None:
-            claims = self.claims(session, plan.place)
-            with self.transaction(session):
-                if plan.one_pass:
-                    is_open = claims.begin_publish(plan.claim)
-                    return None if is_open else claims.own_publication(plan.claim, task)
-                try:
-                    claims.fence(plan.claim, exclusive=True)
-                except SupersededError:
-                    if (receipt := claims.task(plan.claim, task)) is not None:
-                        return receipt
-                    raise
-                return claims.task(plan.claim, task)
-
-        return self.run(TargetError, f"settle {plan.job}", ask)
+        return settle(self, plan, task)
 
     def abort(
         self, plan: WritePlan, receipts: Sequence[Receipt | None] | None
@@ -624,6 +498,26 @@ class WriteProtocol(Writer, Generic[S]):
             _log.warning("removing orphaned staging %s", name)
             self.drop_stage(session, plan.place, name)
 
+    # --- the port, by what a database implements ---
+
+    def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> S:
+        return self.session(failure, purpose, patient=patient)
+
+    def verdict(self, error: BaseException) -> Verdict:
+        verdict = Verdict.OTHER
+        if self.is_lost(error):
+            verdict |= Verdict.LOST
+        if self.is_conflict(error):
+            verdict |= Verdict.CONFLICT
+        if isinstance(error, TargetError) and self.is_denied(error):
+            verdict |= Verdict.DENIED
+        if self.is_refusal(error):
+            verdict |= Verdict.REFUSED_ROW
+        return verdict
+
+    def count_on(self, session: S, plan: SqlPlan) -> None:
+        """Run the plan's `numbers` in the transaction that publishes; one that is refused does not fail it."""
+
     # --- what a database implements ---
 
     @property
@@ -673,58 +567,3 @@ class WriteProtocol(Writer, Generic[S]):
 
 def _ledger_options(options: object) -> LedgerOptions | None:
     return options if isinstance(options, LedgerOptions) else None
-
-
-def own_plan(plan: WritePlan) -> SqlPlan:
-    assert isinstance(plan, SqlPlan)
-    return plan
-
-
-class HeartbeatThread:
-    """Calls `show` every `seconds` from its own thread, until `end`, or until no reference holds this object.
-
-    `show` opens what it needs and closes it; when it fails, it is called again at the next beat. It must not hold the
-    attempt, whose end it would put off.
-    """
-
-    def __init__(
-        self, show: Callable[[], None], *, seconds: float | None = None, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        self._loop = _HeartbeatLoop(show, HEARTBEAT_SECONDS if seconds is None else seconds, clock)
-        self._thread = threading.Thread(
-            target=self._loop.run, name="spark-channel-heartbeat", daemon=True
-        )
-        self._thread.start()
-        weakref.finalize(self, self._loop.end)
-
-    def end(self) -> None:
-        """Show no more life. Safe twice."""
-        self._loop.end()
-        self._thread.join(_JOIN_SECONDS)  # a `show` that hangs ends with its connection
-
-
-class _HeartbeatLoop:
-    def __init__(self, show: Callable[[], None], seconds: float, clock: Clock) -> None:
-        self._show, self._seconds, self._clock = show, seconds, clock
-        self._condition = threading.Condition()
-        self._ended = False
-
-    def run(self) -> None:
-        while self._pause():
-            try:
-                self._show()
-            except Exception as error:  # whatever a driver raises, the next beat may do
-                _log.warning("heartbeat of the job failed, again in %d s: %s", self._seconds, error)
-
-    def end(self) -> None:
-        with self._condition:
-            self._ended = True
-            self._condition.notify_all()
-
-    def _pause(self) -> bool:
-        """Wait for the next beat; False = there is none."""
-        with self._condition:
-            until = self._clock.now() + self._seconds
-            while not self._ended and (left := until - self._clock.now()) > 0:
-                self._clock.wait(self._condition, left)
-            return not self._ended

@@ -10,7 +10,7 @@ from spark_channel.final_errors import of_input
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.dialect import WriteDialect
-    from spark_channel.connectors.sql.write.protocol import WriteTarget
+    from spark_channel.connectors.sql.write.plan import WriteTarget
     from spark_channel.connectors.sql.write.writer import SqlWriter
 
 __all__ = ["check_rights", "check_rights_of_table", "lacking_to_stage", "lacking_to_write"]

@@ -12,7 +12,7 @@ from spark_channel.connectors.base.together import SmallTable
 from spark_channel.connectors.sql.catalog import MisfitError
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.write.encode import BadValueError
-from spark_channel.connectors.sql.write.protocol import SqlPlan
+from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.plain_text import log_of

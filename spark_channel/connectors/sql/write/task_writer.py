@@ -21,7 +21,8 @@ from spark_channel.connectors.sql.pacing import spread_of
 from spark_channel.connectors.sql.session import S, WriteSession
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.encode import BadValueError
-from spark_channel.connectors.sql.write.protocol import HeartbeatThread, SqlPlan
+from spark_channel.connectors.sql.write.heartbeat import HeartbeatThread
+from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.publish import PLACE, check_planned, check_stored
 from spark_channel.errors import BatchRefusedError, TargetError
 from spark_channel.lazy import compute as pc

@@ -38,13 +38,9 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import BY_ITSELF, S, run_in_transaction, split_script
 from spark_channel.connectors.sql.write.claim_tables import is_own_table
 from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.protocol import (
-    STAGING_WAYS,
-    SqlPlan,
-    WriteProtocol,
-    WriteTarget,
-    own_plan,
-)
+from spark_channel.connectors.sql.write.in_session import note_published
+from spark_channel.connectors.sql.write.plan import STAGING_WAYS, SqlPlan, WriteTarget, own_plan
+from spark_channel.connectors.sql.write.protocol import WriteProtocol
 from spark_channel.connectors.sql.write.publish import (
     PLACE,
     Merge,
@@ -504,9 +500,6 @@ class SqlWriter(WriteProtocol[S]):
         """
         return ()
 
-    def count_on(self, session: S, plan: SqlPlan) -> None:
-        """Run the plan's `numbers` in the transaction that publishes; one that is refused does not fail it."""
-
     def continue_numbers(self, source: Defines) -> None:
         """Let identity and serial columns of the table count on behind its rows, and its source's numbers.
 
@@ -877,14 +870,7 @@ class SqlWriter(WriteProtocol[S]):
     def note_published(
         self, session: S, plan: SqlPlan, claims: Claims, receipts: Sequence[Receipt]
     ) -> None:
-        """The rows are in the transaction, and `begin_publish` holds the claim: publish them with its COMMIT."""
-        if plan.numbers:
-            self.count_on(session, plan)
-        rows, nbytes = (
-            sum(each.rows for each in receipts),
-            sum(each.nbytes for each in receipts),
-        )
-        claims.publish(plan.claim, rows=rows, nbytes=nbytes)
+        note_published(self, session, plan, claims, receipts)
 
     def _check_place(self, place: WriteTarget) -> None:
         if is_own_table(place.name):
