@@ -78,17 +78,17 @@ def _no_trace_of_interrupt(record: logging.LogRecord) -> bool:
 def _as_typed(text: str, words: Sequence[str]) -> str:
     """An error's text in one line, which names options as they were typed."""
 
-    def typed(found: re.Match[str]) -> str:
-        flag = "--" + re.sub("([A-Z])", lambda letter: f"-{letter[1].lower()}", found[1])
+    def typed(match: re.Match[str]) -> str:
+        flag = "--" + re.sub("([A-Z])", lambda letter: f"-{letter[1].lower()}", match[1])
         is_typed = any(word.partition("=")[0] == flag for word in words)
-        return f"option '{flag}'" if is_typed else found[0]
+        return f"option '{flag}'" if is_typed else match[0]
 
     return re.sub(r"\boption '([a-z]\w*)'", typed, re.sub(r"\s*\n\s*", " ", text))
 
 
-def _end(why: object, code: int) -> None:
+def _end(reason: object, code: int) -> None:
     from spark_channel.plain_text import one_line
 
-    text = _as_typed(str(why), sys.argv[1:])
+    text = _as_typed(str(reason), sys.argv[1:])
     print(f"spark-channel: {one_line(text)}", file=sys.stderr)  # noqa: T201 - the command line talks
     sys.exit(code)

@@ -59,8 +59,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(flag: bool) -> None:
+    if flag:
         from spark_channel.version import __version__
 
         typer.echo(f"spark-channel {__version__}")
@@ -235,13 +235,13 @@ def run(
         raise typer.Exit(code)
 
 
-for each, examples in (
+for command, examples in (
     (copy, COPY_EXAMPLES),
     (verify, VERIFY_EXAMPLES),
     (replicate, REPLICATE_EXAMPLES),
     (convert, ""),
 ):
-    app.command(epilog=examples)(in_panels(each))
+    app.command(epilog=examples)(in_panels(command))
 
 
 @app.command()
@@ -314,21 +314,23 @@ def connectors(
     from spark_channel.cli.text import cell, json_line, print_table, say
     from spark_channel.connectors.base.registry import all_connectors
 
-    shown = [each for each in all_connectors() if name in (None, each.name)]
-    if not shown:
-        names = ", ".join(each.name for each in all_connectors())
+    selected = [connector for connector in all_connectors() if name in (None, connector.name)]
+    if not selected:
+        names = ", ".join(connector.name for connector in all_connectors())
         raise typer.BadParameter(f"{name!r} is not a connector; there are: {names}")
     if output == "json":
-        typer.echo(json_line([_about(each) for each in shown]))
+        typer.echo(json_line([_about(connector) for connector in selected]))
     elif name is None:
         table = Table("name", "reads", "writes", "maturity")
-        for each in shown:
-            reads, writes = ("yes" if half else "-" for half in (each.reader, each.writer))
-            table.add_row(cell(each.name), reads, writes, each.maturity)
+        for connector in selected:
+            reads, writes = (
+                "yes" if half else "-" for half in (connector.reader, connector.writer)
+            )
+            table.add_row(cell(connector.name), reads, writes, connector.maturity)
         print_table(table)
         typer.echo("`spark-channel connectors NAME` says what each was tested against.")
     else:
-        for words, value in _about(shown[0]).items():
+        for words, value in _about(selected[0]).items():
             text = "; ".join(value) if isinstance(value, list) else value
             text = {True: "yes", False: "no", "": "-"}.get(text, text)
             say(f"{words.replace('_', ' ')}: {text}")
@@ -489,7 +491,9 @@ def _name_of(function: Callable[..., object] | None) -> str:
     return getattr(function, "__name__", "")
 
 
-app.registered_commands.sort(key=lambda each: _ORDER.index(each.name or _name_of(each.callback)))
+app.registered_commands.sort(
+    key=lambda command: _ORDER.index(command.name or _name_of(command.callback))
+)
 
 
 _LEVELS = {

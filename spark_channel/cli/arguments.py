@@ -63,7 +63,7 @@ def show_all(verbose: bool) -> bool:
 def examples_of(topic: str, *commands: str) -> str:
     """The end of a command's help: examples, and where its page is."""
     return "\n\n".join(
-        [*(f"Example: {each}" for each in commands), f"More: spark-channel help {topic}"]
+        [*(f"Example: {command}" for command in commands), f"More: spark-channel help {topic}"]
     )
 
 
@@ -83,9 +83,9 @@ def in_panels(function: Callable[..., None]) -> Callable[..., None]:
     """Let the help of a command show its options in groups."""
     panels = {name: panel for panel, names in _PANELS.items() for name in names.split()}
     for name, hint in get_type_hints(function, include_extras=True).items():
-        for each in getattr(hint, "__metadata__", ()):
-            if isinstance(each, OptionInfo):
-                each.rich_help_panel = each.rich_help_panel or panels.get(name)
+        for annotation in getattr(hint, "__metadata__", ()):
+            if isinstance(annotation, OptionInfo):
+                annotation.rich_help_panel = annotation.rich_help_panel or panels.get(name)
     return function
 
 

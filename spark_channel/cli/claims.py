@@ -46,23 +46,23 @@ def list_claims(
     output: Output = "text",
 ) -> None:
     """List the transaction ids, streams and jobs that the target keeps; a rerun of a published one adds nothing."""
-    found = _by_name(_writer(target, options or []).kept_claims())
-    shown, more = found[-limit:], max(0, len(found) - limit)
+    kept_claims = _by_name(_writer(target, options or []).kept_claims())
+    newest, older = kept_claims[-limit:], max(0, len(kept_claims) - limit)
     if output == "json":
-        typer.echo(json_line([_plain(each) for each in shown]))
+        typer.echo(json_line([_plain(claim) for claim in newest]))
         return
     table = Table("claim", "versions", "state", "published (UTC)", "run")
-    for each in shown:
+    for claim in newest:
         table.add_row(
-            cell(_id(each)),
-            cell(_ranges(each)) if each.versions else "-",
-            "published" if each.is_published else "a run writes" if each.is_held else "open",
-            cell(each.at.partition("+")[0] or (each.is_published and "not known") or "-"),
-            cell(each.run or "-"),
+            cell(_id(claim)),
+            cell(_ranges(claim)) if claim.versions else "-",
+            "published" if claim.is_published else "a run writes" if claim.is_held else "open",
+            cell(claim.at.partition("+")[0] or (claim.is_published and "not known") or "-"),
+            cell(claim.run or "-"),
         )
     print_table(table)
-    if more:
-        say(f"{grouped(more)} more, which are older: --limit shows them")
+    if older:
+        say(f"{grouped(older)} more, which are older: --limit shows them")
 
 
 @claims.command()
@@ -97,19 +97,19 @@ def forget(
         raise typer.BadParameter(
             "give either claims, as `claims list` shows them, or --older-than AGE"
         )
-    asked = [ClaimName.from_text(each) for each in names or ()]
+    claim_names = [ClaimName.from_text(text) for text in names or ()]
     before = None if older_than is None else _before(older_than)
     writer = _writer(target, options or [])
-    wanted = chosen(writer.kept_claims(asked), asked, before)
-    _check(asked, wanted)
-    done = wanted if dry_run else writer.forget_claims(wanted)
+    selected = chosen(writer.kept_claims(claim_names), claim_names, before)
+    _check(claim_names, selected)
+    forgotten = selected if dry_run else writer.forget_claims(selected)
     if output == "json":
-        typer.echo(json_line([_plain(each) for each in _by_name(done)]))
+        typer.echo(json_line([_plain(claim) for claim in _by_name(forgotten)]))
     else:
-        _say_forgotten(done, dry_run=dry_run)
-    if left := len(wanted) - len(done):
+        _say_forgotten(forgotten, dry_run=dry_run)
+    if changed := len(selected) - len(forgotten):
         say(
-            f"{many(left, 'record')} changed meanwhile and stayed: list the claims, and forget them again",
+            f"{many(changed, 'record')} changed meanwhile and stayed: list the claims, and forget them again",
             error=True,
         )
         raise typer.Exit(1)
@@ -137,12 +137,12 @@ def _before(age: str) -> str:
         return ""  # nothing is as old
 
 
-def _check(asked: Sequence[ClaimName], wanted: Sequence[KeptClaim]) -> None:
+def _check(names: Sequence[ClaimName], selected: Sequence[KeptClaim]) -> None:
     """
     Raises:
         OptionError: a claim that is named is not there, or a run that may live holds it.
     """
-    for claim in wanted:
+    for claim in selected:
         if claim.is_held:
             raise OptionError(
                 f"claim {_id(claim)!r} is held by run {claim.run!r}, which may still write; nothing was forgotten. End "
@@ -150,9 +150,9 @@ def _check(asked: Sequence[ClaimName], wanted: Sequence[KeptClaim]) -> None:
                 option="CLAIM",
                 got=_id(claim),
             )
-    there = {(each.kind, each.name) for each in wanted}
-    for name in asked:
-        if (name.kind, name.name) not in there:
+    existing = {(claim.kind, claim.name) for claim in selected}
+    for name in names:
+        if (name.kind, name.name) not in existing:
             raise OptionError(
                 f"claim '{name.kind}:{name.name}' is not kept by the target, with the versions that were asked for; "
                 "nothing was forgotten. `spark-channel claims list` shows what is",
@@ -161,14 +161,14 @@ def _check(asked: Sequence[ClaimName], wanted: Sequence[KeptClaim]) -> None:
             )
 
 
-def _say_forgotten(done: Sequence[KeptClaim], *, dry_run: bool) -> None:
+def _say_forgotten(forgotten: Sequence[KeptClaim], *, dry_run: bool) -> None:
     word = "would forget" if dry_run else "forgot"
-    if not done:
+    if not forgotten:
         say(f"{word} nothing: no claim is as old")
         return
-    rows = _by_name(done)
-    for each in rows[:_SHOWN_RANGES]:
-        say(f"{word} {_id(each)}{_count(each)}")
+    rows = _by_name(forgotten)
+    for claim in rows[:_SHOWN_RANGES]:
+        say(f"{word} {_id(claim)}{_count(claim)}")
     if len(rows) > _SHOWN_RANGES:
         say(f"{word} {many(len(rows) - _SHOWN_RANGES, 'more claim')}")
     if not dry_run:
@@ -177,20 +177,20 @@ def _say_forgotten(done: Sequence[KeptClaim], *, dry_run: bool) -> None:
         )
 
 
-def _by_name(found: Sequence[KeptClaim]) -> list[KeptClaim]:
+def _by_name(records: Sequence[KeptClaim]) -> list[KeptClaim]:
     """The records, with all published versions of one transaction id in one; the newest last."""
     groups: dict[tuple[str, str], list[KeptClaim]] = defaultdict(list)
     rows = []
-    for each in found:
-        if each.kind == "txn" and each.is_published:
-            groups[each.kind, each.name].append(each)
+    for claim in records:
+        if claim.kind == "txn" and claim.is_published:
+            groups[claim.kind, claim.name].append(claim)
         else:
-            rows.append(each)
+            rows.append(claim)
     for (kind, name), members in groups.items():
-        newest = max(members, key=lambda each: each.at)
-        versions = joined(pair for each in members for pair in each.versions)
+        newest = max(members, key=lambda claim: claim.at)
+        versions = joined(pair for member in members for pair in member.versions)
         rows.append(KeptClaim(kind, name, versions, at=newest.at, run=newest.run))
-    return sorted(rows, key=lambda each: each.at)
+    return sorted(rows, key=lambda claim: claim.at)
 
 
 def _id(claim: KeptClaim) -> str:
@@ -205,9 +205,9 @@ def _count(claim: KeptClaim) -> str:
 
 def _ranges(claim: KeptClaim) -> str:
     texts = [f"{first}" if first == last else f"{first}..{last}" for first, last in claim.versions]
-    more = len(texts) - _SHOWN_RANGES
-    if more > 0:
-        texts = [f"{grouped(more)} more ranges", *texts[-_SHOWN_RANGES:]]
+    hidden = len(texts) - _SHOWN_RANGES
+    if hidden > 0:
+        texts = [f"{grouped(hidden)} more ranges", *texts[-_SHOWN_RANGES:]]
     return ", ".join(texts)
 
 

@@ -21,25 +21,25 @@ def compact_target(
     target: str, options: Sequence[str], size: str, *, dry_run: bool, as_json: bool
 ) -> None:
     end = _end(target, options)
-    wanted = _bytes(size)
+    target_size = _bytes(size)
     writer, _ = load_writer({**end.options, "writer": end.name})
-    done = writer.compact(wanted, dry_run=dry_run)
+    compaction = writer.compact(target_size, dry_run=dry_run)
     if as_json:
-        typer.echo(json_line(_plain(done, dry_run=dry_run)))
+        typer.echo(json_line(_plain(compaction, dry_run=dry_run)))
     else:
-        _say(done, target, wanted, dry_run=dry_run)
+        _say(compaction, target, target_size, dry_run=dry_run)
 
 
 def _end(target: str, options: Sequence[str]) -> Endpoint:
     """The target; of a folder, the log says the format that its name leaves out."""
-    given = parse_options(options)["writer"]
+    writer_options = parse_options(options)["writer"]
     try:
-        return parse_place("writer", target, given)
+        return parse_place("writer", target, writer_options)
     except OptionError:
-        form = format_of_folder(target, given)
+        form = format_of_folder(target, writer_options)
         if form is None:
             raise
-        return parse_place("writer", f"{form}:{target}", given)
+        return parse_place("writer", f"{form}:{target}", writer_options)
 
 
 def _bytes(size: str) -> int:
@@ -54,42 +54,43 @@ def _bytes(size: str) -> int:
         ) from None
 
 
-def _say(done: Compaction, target: str, size: int, *, dry_run: bool) -> None:
-    for left in done.left:
-        say(f"{target}: not merged: {left}")
-    if done.dropped:
+def _say(compaction: Compaction, target: str, size: int, *, dry_run: bool) -> None:
+    for reason in compaction.left:
+        say(f"{target}: not merged: {reason}")
+    if compaction.dropped:
         say(
-            f"{target}: {many(done.dropped, 'file')} not merged: another job replaced some of them meanwhile. "
+            f"{target}: {many(compaction.dropped, 'file')} not merged: another job replaced some of them meanwhile. "
             "Run it again"
         )
-    if not done.merged and (done.left or done.dropped):
+    if not compaction.merged and (compaction.left or compaction.dropped):
         return
-    if not done.merged:
+    if not compaction.merged:
         say(
-            f"{target}: nothing to merge: {many(done.before, 'file')}, and no two of one kind are below "
+            f"{target}: nothing to merge: {many(compaction.before, 'file')}, and no two of one kind are below "
             f"{short(size / 2)}B, half of --target-size, and of like size"
         )
         return
     word = "would become" if dry_run else "became"
-    made = "" if done.made_bytes is None else f" ({short(done.made_bytes)}B)"
+    made_size = "" if compaction.made_bytes is None else f" ({short(compaction.made_bytes)}B)"
     say(
-        f"{target}: {many(done.merged, 'file')} ({short(done.merged_bytes)}B) {word} {many(done.made, 'file')}{made}; "
-        f"{grouped(done.before)} before, {grouped(done.after)} after"
+        f"{target}: {many(compaction.merged, 'file')} ({short(compaction.merged_bytes)}B) {word} "
+        f"{many(compaction.made, 'file')}{made_size}; "
+        f"{grouped(compaction.before)} before, {grouped(compaction.after)} after"
     )
     if not dry_run:
-        say(f"the merged files {done.kept}")
+        say(f"the merged files {compaction.kept}")
 
 
-def _plain(done: Compaction, *, dry_run: bool) -> dict[str, object]:
+def _plain(compaction: Compaction, *, dry_run: bool) -> dict[str, object]:
     return {
         "dry_run": dry_run,
-        "files_before": done.before,
-        "files_after": done.after,
-        "merged_files": done.merged,
-        "merged_bytes": done.merged_bytes,
-        "made_files": done.made,
-        "made_bytes": done.made_bytes,
-        "rows": done.rows,
-        "left": list(done.left),
-        "dropped_files": done.dropped,
+        "files_before": compaction.before,
+        "files_after": compaction.after,
+        "merged_files": compaction.merged,
+        "merged_bytes": compaction.merged_bytes,
+        "made_files": compaction.made,
+        "made_bytes": compaction.made_bytes,
+        "rows": compaction.rows,
+        "left": list(compaction.left),
+        "dropped_files": compaction.dropped,
     }

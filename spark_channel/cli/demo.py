@@ -71,9 +71,9 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
     source = unpack_flights(folder)
     database = folder / "flights.db"
     console.print("starting Spark ...")
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with _quiet_log(), _without_greeting():
-            spark = held.enter_context(open_session("local[2]", _CONF, "spark-channel demo"))
+            spark = stack.enter_context(open_session("local[2]", _CONF, "spark-channel demo"))
         spark_channel.register(spark)
         flights = spark.read.format("channel").option("nullValue", "NA").load(str(source))
         console.print(f"\n[bold]1. read {source.name} without a limit[/]")
@@ -92,12 +92,12 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
         console.print("\n[bold]3. read the copy[/], the carriers with the most flights")
         copied = spark.read.format("channel").option("dbtable", "flights").load(str(database))
         spark.sql(_CARRIERS, copied=copied).show()
-        there, expected = count_table(database), count_rows(source)
-        if there != expected:
+        row_count, expected = count_table(database), count_rows(source)
+        if row_count != expected:
             raise TargetError(
-                f"{expected} rows in {source}, and {there} in {database}: the copy is wrong"
+                f"{expected} rows in {source}, and {row_count} in {database}: the copy is wrong"
             )
-        rows = f"{there:,}".replace(",", " ")  # as the summary writes them
+        rows = f"{row_count:,}".replace(",", " ")  # as the summary writes them
         console.print(f"[green]rows[/]:  {rows} in the source, {rows} in {cell(database)}")
         if (
             copy is not None
@@ -130,7 +130,7 @@ def _quiet_log() -> Iterator[None]:
 @contextmanager
 def _without_greeting() -> Iterator[None]:
     """A JVM that starts in this block writes to this process's stderr, without the first line that Spark 4 prints."""
-    shown = os.dup(2)
+    stderr_copy = os.dup(2)
     read, write = os.pipe()
     os.dup2(write, 2)
     os.close(write)
@@ -139,14 +139,14 @@ def _without_greeting() -> Iterator[None]:
         with os.fdopen(read, "rb") as lines:
             for line in lines:
                 if not line.startswith(b"WARNING: Using incubator modules"):
-                    os.write(shown, line)
-        os.close(shown)
+                    os.write(stderr_copy, line)
+        os.close(stderr_copy)
 
     threading.Thread(target=pass_on, name="spark-channel-demo-stderr", daemon=True).start()
     try:
         yield
     finally:
-        os.dup2(shown, 2)  # the JVM keeps the pipe
+        os.dup2(stderr_copy, 2)  # the JVM keeps the pipe
 
 
 def _command() -> str:

@@ -133,7 +133,8 @@ def serve(
     probe = None
     windows, zone = parse_windows(window or (), timezone, "--window")
     if any(
-        each is not None for each in (probe_url, probe_query, probe_user, probe_password, pressure)
+        setting is not None
+        for setting in (probe_url, probe_query, probe_user, probe_password, pressure)
     ):
         if probe_url is None or (probe_query is None) == (pressure is None):
             raise typer.BadParameter("--probe-url goes with one of --probe-query and --pressure")
@@ -144,10 +145,10 @@ def serve(
             "user": probe_user,
             "password": probe_password,
         }
-        given = {name: value for name, value in options.items() if value is not None}
+        probe_options = {name: value for name, value in options.items() if value is not None}
         if pressure is None:
             probe = Probe(
-                sql_value(given),
+                sql_value(probe_options),
                 probe_threshold,
                 seconds=probe_seconds,
                 what="query",
@@ -156,7 +157,7 @@ def serve(
         else:
             name_, most = _signal(pressure)
             probe = Probe(
-                signal_value(given, name_),
+                signal_value(probe_options, name_),
                 most,
                 seconds=probe_seconds,
                 what=name_,
@@ -416,9 +417,9 @@ _PASSWORD = re.compile(r"//[^/@\s:]*:([^/@\s]+)@|[?&;]password=([^&;\s]+)", re.I
 
 
 def _refuse_plain_password(url: str, password: str | None) -> None:
-    found = [] if password is None else [("--probe-password", password)]
-    found += [("--probe-url", one or other) for one, other in _PASSWORD.findall(url)]
-    for option, text in found:
+    secrets = [] if password is None else [("--probe-password", password)]
+    secrets += [("--probe-url", one or other) for one, other in _PASSWORD.findall(url)]
+    for option, text in secrets:
         if not _REFERENCE.fullmatch(text):
             raise typer.BadParameter(
                 f"{option} holds a password, which `ps` shows to all users of this host: "

@@ -47,7 +47,7 @@ def exit_code(error: BaseException) -> int:
         return REFUSED_ROWS
     causes = list(_causes(error))
     # A commit that fails says what the target contains, and why it failed.
-    if any(isinstance(each, ChannelError) and each.is_of_input for each in causes[:2]):
+    if any(isinstance(cause, ChannelError) and cause.is_of_input for cause in causes[:2]):
         return BAD_INPUT
     if any(map(is_of_rights, causes)):
         return BAD_INPUT
@@ -139,23 +139,23 @@ class JobOutcome(_Counted):
         """
         return sum(
             max(
-                each.rows + each.rows_dirty + sum(each.rows_dropped.values()),
-                each.rows_moved if each.phase == Phase.FAILED else 0,
+                report.rows + report.rows_dirty + sum(report.rows_dropped.values()),
+                report.rows_moved if report.phase == Phase.FAILED else 0,
             )
-            for each in self.reports
+            for report in self.reports
         )
 
     @property
     def rows_written(self) -> int:
-        return sum(each.rows for each in self.reports)
+        return sum(report.rows for report in self.reports)
 
     @property
     def rows_refused(self) -> int:
-        return sum(each.rows_dirty for each in self.reports)
+        return sum(report.rows_dirty for report in self.reports)
 
     @property
     def bytes(self) -> int:
-        return sum(each.bytes for each in self.reports)
+        return sum(report.bytes for report in self.reports)
 
     def to_plain(self) -> dict[str, Any]:
         import json
@@ -169,7 +169,7 @@ class JobOutcome(_Counted):
             "error_type": self.error_type,
             **self.figures(),
             "warnings": list(self.warnings),
-            "transfers": [json.loads(each.to_json()) for each in self.reports],
+            "transfers": [json.loads(report.to_json()) for report in self.reports],
         }
 
 
@@ -182,36 +182,36 @@ class RunOutcome(_Counted):
 
     @property
     def rows_read(self) -> int:
-        return sum(each.rows_read for each in self.jobs)
+        return sum(job.rows_read for job in self.jobs)
 
     @property
     def rows_written(self) -> int:
-        return sum(each.rows_written for each in self.jobs)
+        return sum(job.rows_written for job in self.jobs)
 
     @property
     def rows_refused(self) -> int:
-        return sum(each.rows_refused for each in self.jobs)
+        return sum(job.rows_refused for job in self.jobs)
 
     @property
     def bytes(self) -> int:
-        return sum(each.bytes for each in self.jobs)
+        return sum(job.bytes for job in self.jobs)
 
     @property
     def code(self) -> int:
         """0 when all are done; the code of those that are not, or 1 where these differ."""
         if self.ended is not None:
             return self.ended
-        codes = {each.code for each in self.jobs if each.code != DONE}
+        codes = {job.code for job in self.jobs if job.code != DONE}
         return codes.pop() if len(codes) == 1 else FAILED if codes else DONE
 
     def to_plain(self) -> dict[str, Any]:
         return {
             "version": _VERSION,
             "exit_code": self.code,
-            "jobs_done": sum(each.state == "done" for each in self.jobs),
-            "jobs_failed": sum(each.state != "done" for each in self.jobs),
+            "jobs_done": sum(job.state == "done" for job in self.jobs),
+            "jobs_failed": sum(job.state != "done" for job in self.jobs),
             **self.figures(),
-            "jobs": [each.to_plain() for each in self.jobs],
+            "jobs": [job.to_plain() for job in self.jobs],
         }
 
 
@@ -239,8 +239,8 @@ def closing_table(run: RunOutcome) -> str:
         f"{run.rows_refused}",
     )
     lines = [
-        f"{label:<26}: {value:<18}" if place < 2 else f"{label:<26}: {value:>19}"
-        for place, (label, value) in enumerate(zip(_DATAX, values, strict=True))
+        f"{label:<26}: {value:<18}" if number < 2 else f"{label:<26}: {value:>19}"
+        for number, (label, value) in enumerate(zip(_DATAX, values, strict=True))
     ]
     return "\n".join(lines)
 
@@ -285,31 +285,31 @@ def _entries(text: str) -> Iterator[tuple[str, TransferReport | None]]:
     Raises:
         ValueError: it holds none.
     """
-    found = json.loads(text)
-    if not isinstance(found, dict) or not ("jobs" in found or "tables" in found):
+    document = json.loads(text)
+    if not isinstance(document, dict) or not ("jobs" in document or "tables" in document):
         report = TransferReport.from_json(text)
         yield str(report), report
         return
     jobs, tables = (
-        _field(found, name, list) if name in found else [] for name in ("jobs", "tables")
+        _field(document, name, list) if name in document else [] for name in ("jobs", "tables")
     )
     if not jobs and not tables:
         raise ValueError("it names no job and no table")
     for job in jobs:
-        reports = [_transfer(each) for each in _field(job, "transfers", list)]
+        reports = [_transfer(transfer) for transfer in _field(job, "transfers", list)]
         file, state = _field(job, "file", str), _field(job, "state", str)
         if len(jobs) > 1:
             yield f"{file}: {state}", None
         yield from ((str(report), report) for report in reports)
-        if state != "done" and not any(each.phase == Phase.FAILED for each in reports):
+        if state != "done" and not any(report.phase == Phase.FAILED for report in reports):
             code, error = _field(job, "exit_code", int), _field(job, "error", str)
             yield f"{file}: {state}, exit code {code}: {error}", None
     for table in tables:
         if isinstance(table, dict) and "stream" not in table and "outcome" in table:
             raise ValueError("it is of verify, which prints its own")
-        stream, state, why = (_field(table, name, str) for name in ("stream", "state", "why"))
+        stream, state, reason = (_field(table, name, str) for name in ("stream", "state", "why"))
         rows = many(_field(table, "rows", int), "row")
-        yield f"{stream}: {state}, {rows}{f': {why}' if why else ''}", None
+        yield f"{stream}: {state}, {rows}{f': {reason}' if reason else ''}", None
         if table.get("transfer"):
             report = _transfer(table["transfer"])
             yield str(report), report
@@ -326,8 +326,8 @@ def _transfer(plain: object) -> TransferReport:
     return TransferReport.from_json(json.dumps(plain))
 
 
-def _refuse(why: str) -> NoReturn:
-    say(f"spark-channel: {why}", error=True)
+def _refuse(reason: str) -> NoReturn:
+    say(f"spark-channel: {reason}", error=True)
     raise typer.Exit(_BAD_INPUT)
 
 
@@ -351,5 +351,5 @@ def print_summary(run: RunOutcome) -> None:
             cell(job.error),
         )
     print_table(table)
-    done = sum(job.state == "done" for job in run.jobs)
-    typer.echo(f"{done} of {many(len(run.jobs), 'job')} done")
+    jobs_done = sum(job.state == "done" for job in run.jobs)
+    typer.echo(f"{jobs_done} of {many(len(run.jobs), 'job')} done")

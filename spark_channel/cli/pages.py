@@ -40,25 +40,25 @@ def _pages() -> dict[str, Path]:
     return {path.stem.lower(): path for path in sorted(folder.rglob("*.md"))}
 
 
-def _section(text: str, wanted: str, topic: str) -> str:
+def _section(text: str, section_name: str, topic: str) -> str:
     """A heading's lines, up to the next one of its level."""
-    kept: list[str] = []
+    section_lines: list[str] = []
     level, names, is_code = 0, [], False
     for line in text.split("\n"):
         is_code ^= line.startswith("```")
-        found = None if is_code else _HEADING.match(line)
-        if found is not None:
-            name = anchor(found[2])
+        heading = None if is_code else _HEADING.match(line)
+        if heading is not None:
+            name = anchor(heading[2])
             names.append(name)
-            if level and len(found[1]) <= level:
+            if level and len(heading[1]) <= level:
                 break
-            if not level and name == wanted.lower():
-                level = len(found[1])
+            if not level and name == section_name.lower():
+                level = len(heading[1])
         if level:
-            kept.append(line)
-    if not kept:
-        raise _unknown(topic, "section", wanted, names)
-    return "\n".join(kept).rstrip() + "\n"
+            section_lines.append(line)
+    if not section_lines:
+        raise _unknown(topic, "section", section_name, names)
+    return "\n".join(section_lines).rstrip() + "\n"
 
 
 def anchor(heading: str) -> str:
@@ -66,12 +66,14 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
-def _unknown(topic: str, what: str, name: str, known: object) -> OptionError:
-    names = [str(each) for each in known] if isinstance(known, (list, dict)) else []
+def _unknown(topic: str, kind: str, name: str, candidates: object) -> OptionError:
+    names = (
+        [str(candidate) for candidate in candidates] if isinstance(candidates, (list, dict)) else []
+    )
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}"
     return OptionError(
-        f"help got {topic!r}, which names no {what}{hint}", option="TOPIC", got=topic
+        f"help got {topic!r}, which names no {kind}{hint}", option="TOPIC", got=topic
     )
 
 
@@ -81,8 +83,8 @@ def show(topic: str | None) -> None:
         for line in page(topic).rstrip("\n").split("\n"):
             say(line)
         return
-    known = list_pages()
-    width = max(len(name) for name, _ in known)
-    for name, title in known:
+    pages = list_pages()
+    width = max(len(name) for name, _ in pages)
+    for name, title in pages:
         say(f"{name:<{width}}  {title}")
     say("`spark-channel help TOPIC` shows a page, `help TOPIC#section` a section of it.")

@@ -100,22 +100,22 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
     """
     if not has_third_parties():
         without_pandas()
-    given = parse_options(options.options)
+    options_by_half = parse_options(options.options)
     for name, value in (("where", options.where), ("columns", options.columns)):
         if value is not None:
-            add_option(given["reader"], name, value)
+            add_option(options_by_half["reader"], name, value)
     for name, value in options.of_job.items():
         if value is not None and name != "channels":
-            add_option(given["writer"], name, value)
+            add_option(options_by_half["writer"], name, value)
     if options.txn is not None:
         name, version = parse_transaction(options.txn, "--txn")
-        add_option(given["writer"], "txn", f"{name}:{version}")
+        add_option(options_by_half["writer"], "txn", f"{name}:{version}")
     _check_choice("--mode", options.mode, get_args(SaveMode))
-    to = parse_place("writer", target, given["writer"])
+    to = parse_place("writer", target, options_by_half["writer"])
     _check_schema(options.of_job.get("createTable"), to)
     to = _with_keys(to)
     spec = TransferSpec(
-        parse_place("reader", source, given["reader"]),
+        parse_place("reader", source, options_by_half["reader"]),
         to,
         save_mode=cast(SaveMode, options.mode),
         channels=options.of_job.get("channels"),
@@ -130,9 +130,9 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
     outcome = carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
     if before and not outcome.code and outcome.rows_written:
         be = "was" if before == 1 else "were"
-        more = "more than " if before > MOST_COUNTED else ""
-        there = f"{more}{many(min(before, MOST_COUNTED), 'row')}"
-        say(f"added to {there} that {be} there", error=True)
+        prefix = "more than " if before > MOST_COUNTED else ""
+        rows_before = f"{prefix}{many(min(before, MOST_COUNTED), 'row')}"
+        say(f"added to {rows_before} that {be} there", error=True)
     return outcome.code
 
 
@@ -198,11 +198,11 @@ def _label(end: Endpoint, half: _Half) -> str:
 
 
 def parse_place(
-    half: _Half, text: str, more: dict[str, Any], argument: str | None = None
+    half: _Half, text: str, typed_options: dict[str, Any], argument: str | None = None
 ) -> Endpoint:
     """The end of a transfer that an argument names: a url or a path, and options behind a `?`.
 
-    `more` are options that were given apart, `argument` is what messages call the place. The place is one of
+    `typed_options` are options that were given apart, `argument` is what messages call the place. The place is one of
 
     - a url of a connector: `postgresql://db/shop?dbtable=orders`. A parameter that is an option of the connector is
       taken as that option; the others stay in the url.
@@ -218,31 +218,31 @@ def parse_place(
     argument = argument or _ARGUMENTS[half]
     if not text.strip():
         raise OptionError(f"{argument} is empty; it takes a url or a path", option=argument)
-    connector, key, place = _connector_of(half, text, argument)
-    if key == "url" and not is_clear(place):
+    connector, key, location = _connector_of(half, text, argument)
+    if key == "url" and not is_clear(location):
         raise OptionError(
             f"{argument} has an '@' after the first '/', '?' or '#', so it is not clear where its login ends. In a "
             "login and in parameters, write / ? # @ : as %2F %3F %23 %40 %3A",
             option=argument,
         )
-    match = _OPTIONS.fullmatch(place)
+    match = _OPTIONS.fullmatch(location)
     options: dict[str, Any] = {}
     if match is not None:
-        place = match["place"]
-        left = _take_options(
+        location = match["place"]
+        url_parameters = _take_options(
             connector, half, match["options"], options, argument, in_url=key == "url"
         )
-        if left:
-            place = f"{place}?{left}"
-    if place and not key:
+        if url_parameters:
+            location = f"{location}?{url_parameters}"
+    if location and not key:
         raise OptionError(
-            f"{argument} has {mask_text(place)!r} behind {connector.name + ':'!r}, which takes options alone, as in "
+            f"{argument} has {mask_text(location)!r} behind {connector.name + ':'!r}, which takes options alone, as in "
             f"{connector.name}:?name=value",
             option=argument,
         )
-    if place:
-        add_option(options, key, place)
-    for name, value in more.items():
+    if location:
+        add_option(options, key, location)
+    for name, value in typed_options.items():
         add_option(options, name, value)
     return Endpoint(connector.name, options)
 
@@ -260,43 +260,46 @@ def _connector_of(half: _Half, text: str, argument: str) -> tuple[Connector, str
             names = connector.options_class(half).names()  # an error, if it has no such half
             if of_url and "url" in names:
                 return connector, "url", text
-            key = next((each for each in ("path", "url", "dbtable") if each in names), "")
+            key = next((option for option in ("path", "url", "dbtable") if option in names), "")
             return connector, key, _without_slashes(match[2]) if key == "path" else match[2]
         raise _unknown(half, prefix, text, argument)
-    found = _OPTIONS.fullmatch(text)
-    place = found["place"] if found is not None else text
+    with_options = _OPTIONS.fullmatch(text)
+    location = with_options["place"] if with_options is not None else text
     try:
-        return find_connector({"path": place}, half), "path", text
+        return find_connector({"path": location}, half), "path", text
     except OptionError:
-        raise _unknown(half, prefix, place, argument) from None
+        raise _unknown(half, prefix, location, argument) from None
 
 
-def _unknown(half: _Half, prefix: str, place: str, argument: str) -> OptionError:
-    names = [each.name for each in all_connectors() if getattr(each, half)]
+def _unknown(half: _Half, prefix: str, location: str, argument: str) -> OptionError:
+    names = [connector.name for connector in all_connectors() if getattr(connector, half)]
     schemes = {
-        scheme for each in all_connectors() if getattr(each, half) for scheme in each.schemes
+        scheme
+        for connector in all_connectors()
+        if getattr(connector, half)
+        for scheme in connector.schemes
     }
     if prefix and prefix not in _FILE_STORES:
         near = difflib.get_close_matches(prefix, sorted({*names, *schemes}), n=1)
-        what = f"begins with {prefix + ':'!r}, which names no {half}"
+        problem = f"begins with {prefix + ':'!r}, which names no {half}"
         hint = (
             f"; did you mean {near[0] + ':'!r}?"
             if near
             else "; write ./ before a path that has a colon."
         )
     else:
-        what = f"{mask_text(place)!r} does not say its format by its ending"
-        hint = f": put a name in front of it, as in parquet:{mask_text(place)}."
+        problem = f"{mask_text(location)!r} does not say its format by its ending"
+        hint = f": put a name in front of it, as in parquet:{mask_text(location)}."
     return OptionError(
-        f"{argument} {what}{hint} Names: {', '.join(names)}; urls: {', '.join(sorted(schemes))}",
+        f"{argument} {problem}{hint} Names: {', '.join(names)}; urls: {', '.join(sorted(schemes))}",
         option=argument,
-        got=prefix or mask_text(place),
+        got=prefix or mask_text(location),
     )
 
 
-def _without_slashes(place: str) -> str:
+def _without_slashes(path: str) -> str:
     """`///lake/orders` is `/lake/orders`, as in a `file` url."""
-    return place[2:] if place.startswith("///") else place
+    return path[2:] if path.startswith("///") else path
 
 
 def _take_options(
@@ -310,25 +313,29 @@ def _take_options(
 ) -> str:
     """Put parameters that are options into `options`; returns the others, unchanged, if they may stay `in_url`."""
     model = connector.options_class(half)
-    known = {*model.names(), *(name.lower() for name in model.aliases)}
-    known |= {name.lower() for name in (*model.ignored, *model.refused)}
-    left = []
+    option_names = {*model.names(), *(name.lower() for name in model.aliases)}
+    option_names |= {name.lower() for name in (*model.ignored, *model.refused)}
+    remaining = []
     for part in text.split("&"):
         name, _, value = part.partition("=")
         name = unquote(name)
-        if name.lower() in known:
+        if name.lower() in option_names:
             add_option(options, name, unquote(value))
-        elif in_url and not difflib.get_close_matches(name.lower(), known & _TABLE, cutoff=0.8):
-            left.append(part)
+        elif in_url and not difflib.get_close_matches(
+            name.lower(), option_names & _TABLE, cutoff=0.8
+        ):
+            remaining.append(part)
         else:
-            near = difflib.get_close_matches(name, [_spelled(model, each) for each in known], n=1)
+            near = difflib.get_close_matches(
+                name, [_spelled(model, option_name) for option_name in option_names], n=1
+            )
             path = "" if in_url else f" A path that has a '?' itself is given by -o {half}.path=..."
             raise OptionError(
                 f"{argument} has parameter {name!r}, which is not an option of {connector.name}"
                 f"{f'; did you mean {near[0]!r}?' if near else '.'}{path}",
                 option=name,
             )
-    return "&".join(left)
+    return "&".join(remaining)
 
 
 def _spelled(model: Any, lowered: str) -> str:
@@ -337,7 +344,7 @@ def _spelled(model: Any, lowered: str) -> str:
 
 
 def add_option(options: dict[str, Any], name: str, value: object) -> None:
-    if any(name.lower() == each.lower() for each in options):
+    if any(name.lower() == option.lower() for option in options):
         raise OptionError(f"option {name!r} is given twice: give it once", option=name)
     options[name] = value
 
@@ -348,17 +355,17 @@ def parse_options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     Raises:
         OptionError: another text.
     """
-    found: dict[str, dict[str, Any]] = {"reader": {}, "writer": {}}
+    by_half: dict[str, dict[str, Any]] = {"reader": {}, "writer": {}}
     for text in texts:
         key, equals, value = text.partition("=")
         half, dot, name = key.partition(".")
-        if half not in found or not dot or not equals or not name.strip():
+        if half not in by_half or not dot or not equals or not name.strip():
             takes = "reader.NAME=VALUE or writer.NAME=VALUE"
             raise OptionError(
                 f"option '-o' got {key!r}; it takes {takes}", option="-o", got=key, takes=takes
             )
-        add_option(found[half], name.strip(), value)
-    return found
+        add_option(by_half[half], name.strip(), value)
+    return by_half
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +394,7 @@ class _Verify(Protocol):
     def __call__(
         self,
         spec: TransferSpec,
-        more: Mapping[str, Any],
+        overrides: Mapping[str, Any],
         settings: VerifySettings,
         repairs: RepairSettings | None,
     ) -> VerifyReport: ...
@@ -404,10 +411,10 @@ def verify(options: VerifyOptions) -> int:
     if options.report is not None:
         VerifyReport.check_name(options.report)
         check_place(options.report)
-    more = {name: value for name, value in options.of_job.items() if value is not None}
+    overrides = {name: value for name, value in options.of_job.items() if value is not None}
     file = options.job
     if file is not None and file.suffix.lower() in (".yml", ".yaml"):
-        report: VerifyReport | TablesReport = _verify_file(file, options, more)
+        report: VerifyReport | TablesReport = _verify_file(file, options, overrides)
     elif options.select:
         raise OptionError(
             "option '--select' names tables of a replication file, FILE.yml", option="--select"
@@ -416,11 +423,11 @@ def verify(options: VerifyOptions) -> int:
         specs = _specs(options)
         if options.job is not None:
             options = replace(options, settings=replace(options.settings, copied_only=True))
-        with _engine(options, specs, more) as carry_out:
+        with _engine(options, specs, overrides) as carry_out:
             if len(specs) == 1:
-                report = carry_out(specs[0], more, options.settings, options.repairs)
+                report = carry_out(specs[0], overrides, options.settings, options.repairs)
             else:
-                report = TablesReport(tuple(_verify_each(carry_out, specs, options, more)))
+                report = TablesReport(tuple(_verify_each(carry_out, specs, options, overrides)))
     if options.report is not None:
         try:
             report.save(options.report)
@@ -441,18 +448,18 @@ def _verify_each(
     carry_out: "_Verify",
     specs: Sequence[TransferSpec],
     options: VerifyOptions,
-    more: Mapping[str, Any],
+    overrides: Mapping[str, Any],
 ) -> Iterator[VerifiedTable]:
     """The entries of a job's content, one by one. One that cannot be compared does not end the others."""
     for number, spec in enumerate(specs):
         name = f"content {number}"
         try:
-            yield VerifiedTable(name, carry_out(spec, more, options.settings, options.repairs))
+            yield VerifiedTable(name, carry_out(spec, overrides, options.settings, options.repairs))
         except ChannelError as error:
             yield VerifiedTable(name, None, str(error))
 
 
-def _verify_file(file: Path, options: VerifyOptions, more: Mapping[str, Any]) -> TablesReport:
+def _verify_file(file: Path, options: VerifyOptions, overrides: Mapping[str, Any]) -> TablesReport:
     """The tables of a replication file, one by one, under the file's limit or the one that is given instead."""
     from spark_channel.replication.config import load_replication
     from spark_channel.replication.report import TablesProgress
@@ -466,39 +473,43 @@ def _verify_file(file: Path, options: VerifyOptions, more: Mapping[str, Any]) ->
             option="--key",
         )
     replication = load_replication(file)
-    given = {"rowsPerSecond", "bytesPerSecond", "sharedLimit"} & set(more)
-    found = []
+    limit_options = {"rowsPerSecond", "bytesPerSecond", "sharedLimit"} & set(overrides)
+    tables = []
     progress = TablesProgress((lambda _: None) if options.json_output else partial(say, error=True))
-    with ExitStack() as held:
-        held.enter_context(progress)
-        of_file = {} if given else held.enter_context(limited(replication, RunSettings()))[0]
-        more = {**of_file, **more}
+    with ExitStack() as stack:
+        stack.enter_context(progress)
+        of_file = (
+            {} if limit_options else stack.enter_context(limited(replication, RunSettings()))[0]
+        )
+        overrides = {**of_file, **overrides}
         display = None if is_verbose() else progress
-        carry_out = held.enter_context(_engine(options, (), more, display))
+        carry_out = stack.enter_context(_engine(options, (), overrides, display))
         for pair in pairs_of(replication, options.select):
             if pair.spec is None:
-                found.append(VerifiedTable(pair.name, None, pair.fault))
+                tables.append(VerifiedTable(pair.name, None, pair.fault))
                 progress.table_compared(0)
                 continue
-            asked = options.settings
+            common_settings = options.settings
             settings = replace(
-                asked,
+                common_settings,
                 key=pair.key,
                 copied_only=True,
-                exclude=tuple(name for name in asked.exclude if name.lower() in pair.columns),
-                json=tuple(name for name in asked.json if name.lower() in pair.columns),
+                exclude=tuple(
+                    name for name in common_settings.exclude if name.lower() in pair.columns
+                ),
+                json=tuple(name for name in common_settings.json if name.lower() in pair.columns),
             )
-            compare = partial(carry_out, pair.spec, more, settings)
+            compare = partial(carry_out, pair.spec, overrides, settings)
             try:
                 report = _as_far_as_possible(compare, options.repairs)
             except ChannelError as error:
-                found.append(VerifiedTable(pair.name, None, str(error)))
+                tables.append(VerifiedTable(pair.name, None, str(error)))
                 progress.table_compared(0)
             else:
                 report.notes = (*pair.notes, *report.notes)
-                found.append(VerifiedTable(pair.name, report))
+                tables.append(VerifiedTable(pair.name, report))
                 progress.table_compared(report.source_rows + report.target_rows)
-    return TablesReport(tuple(found))
+    return TablesReport(tuple(tables))
 
 
 def _as_far_as_possible(
@@ -510,10 +521,10 @@ def _as_far_as_possible(
     except ChannelError as error:
         if repairs is None or not error.is_of_input:
             raise
-        why = str(error)
+        reason = str(error)
     report = compare(None)
     if report.outcome != "equal":
-        report.notes = (*report.notes, f"nothing was repaired: {why}")
+        report.notes = (*report.notes, f"nothing was repaired: {reason}")
     return report
 
 
@@ -537,21 +548,23 @@ def column_list(option: str, text: str | None) -> tuple[str, ...] | None:
         ) from None
 
 
-def _refuse_places(options: VerifyOptions, what: str) -> None:
+def _refuse_places(options: VerifyOptions, file_kind: str) -> None:
     """Refuse the options of '--source' and '--target' beside a file that names both sides itself."""
     if options.source is not None or options.target is not None:
         raise OptionError(
-            f"{what} names both sides: omit '--source' and '--target', or the file", option="job"
+            f"{file_kind} names both sides: omit '--source' and '--target', or the file",
+            option="job",
         )
     for name in ("where", "columns"):
         if getattr(options, name) is not None:
             raise OptionError(
-                f"option '--{name}' needs '--source' and '--target': {what} says itself what it reads",
+                f"option '--{name}' needs '--source' and '--target': {file_kind} says itself what it reads",
                 option=f"--{name}",
             )
     if any(parse_options(options.options).values()):
         raise OptionError(
-            f"option '-o' needs '--source' and '--target': {what} has its own options", option="-o"
+            f"option '-o' needs '--source' and '--target': {file_kind} has its own options",
+            option="-o",
         )
 
 
@@ -559,7 +572,7 @@ def _specs(options: VerifyOptions) -> Sequence[TransferSpec]:
     if options.job is not None:
         _refuse_places(options, "a job file")
         return load(options.job, options.parameters, all_content=True).specs
-    given = parse_options(options.options)
+    options_by_half = parse_options(options.options)
     if options.source is None or options.target is None:
         missing = "--source" if options.source is None else "--target"
         raise OptionError(
@@ -568,11 +581,13 @@ def _specs(options: VerifyOptions) -> Sequence[TransferSpec]:
         )
     for name in ("where", "columns"):
         if (value := getattr(options, name)) is not None:
-            add_option(given["reader"], name, value)
-            add_option(given["writer"], name, value)
-    source = parse_place("reader", options.source, given["reader"], "--source")
+            add_option(options_by_half["reader"], name, value)
+            add_option(options_by_half["writer"], name, value)
+    source = parse_place("reader", options.source, options_by_half["reader"], "--source")
     return [
-        TransferSpec(source, parse_place("reader", options.target, given["writer"], "--target"))
+        TransferSpec(
+            source, parse_place("reader", options.target, options_by_half["writer"], "--target")
+        )
     ]
 
 
@@ -580,7 +595,7 @@ def _specs(options: VerifyOptions) -> Sequence[TransferSpec]:
 def _engine(
     options: VerifyOptions,
     specs: Sequence[TransferSpec],
-    more: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     display: "JobListener | None" = None,
 ) -> Iterator[_Verify]:
     """`display` shows the jobs of this machine, which are otherwise shown as everywhere."""
@@ -590,7 +605,7 @@ def _engine(
         from spark_channel.local import first_line, has_speed, local_engine
         from spark_channel.verification import verify_with
 
-        served = any(has_speed(spec, more) for spec in specs) or bool(more)
+        served = any(has_speed(spec, overrides) for spec in specs) or bool(overrides)
         with local_engine(served=served, display=display) as engine:
             try:
                 yield _as_typed(partial(verify_with, engine))
@@ -613,16 +628,16 @@ def _as_typed(carry_out: _Verify) -> _Verify:
     """The same, with options named as on the command line in errors and notes, and not as in Python."""
 
     def typed(text: str) -> str:
-        return _NAMED.sub(lambda found: f"{found[1]} '--{found[2].replace('_', '-')}'", text)
+        return _NAMED.sub(lambda match: f"{match[1]} '--{match[2].replace('_', '-')}'", text)
 
     def carried_out(
         spec: TransferSpec,
-        more: Mapping[str, Any],
+        overrides: Mapping[str, Any],
         settings: VerifySettings,
         repairs: RepairSettings | None,
     ) -> VerifyReport:
         try:
-            report = carry_out(spec, more, settings, repairs)
+            report = carry_out(spec, overrides, settings, repairs)
         except ChannelError as error:
             error.args = (typed(str(error)), *error.args[1:])
             raise

@@ -68,26 +68,26 @@ def without_pandas() -> None:
         sys.meta_path.remove(finder)
 
 
-def job_files(given: Sequence[Path]) -> list[Path]:
+def job_files(paths: Sequence[Path]) -> list[Path]:
     """The files, and those that end with .json below the folders, by name; each once.
 
     Raises:
         OptionError: a folder without job files.
     """
-    found: dict[Path, None] = {}
-    for path in given:
+    files: dict[Path, None] = {}
+    for path in paths:
         if not path.is_dir():
-            found[path] = None
+            files[path] = None
             continue
-        inside = sorted(each for each in path.rglob("*.json") if each.is_file())
+        inside = sorted(file for file in path.rglob("*.json") if file.is_file())
         if not inside:
             raise OptionError(
                 f"folder {path} has no job files: it takes files that end with .json",
                 option="jobs",
                 got=str(path),
             )
-        found.update(dict.fromkeys(inside))
-    return list(found)
+        files.update(dict.fromkeys(inside))
+    return list(files)
 
 
 def load(
@@ -204,19 +204,19 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console", *, here:
         for half, end in zip(("reader", "writer"), ends, strict=True):
             console.print(one_line(f"{half}: {end!r}"), markup=False)
         return
-    with ExitStack() as held:  # no row is read, so the state that splits share is freed early
-        every = rehearse(spec, parallelism, held, here=here)
-        opened = every[0]
+    with ExitStack() as stack:  # no row is read, so the state that splits share is freed early
+        every = rehearse(spec, parallelism, stack, here=here)
+        rehearsal = every[0]
     replaced = [
-        f"replaces {what} in {one.target}"
+        f"replaces {content} in {one.target}"
         for one in every
         if one.spec.save_mode == "overwrite"
-        for what in (writer.foreign_content(one.schema) for writer in one.writers)
-        if what
+        for content in (writer.foreign_content(one.schema) for writer in one.writers)
+        if content
     ]
-    options, made = opened.options, opened.plan
-    others = [f" and {each.writer.name or 'another target'}" for each in spec.targets[1:]]
-    way = f"{plain_end(opened.source)} -> {plain_end(opened.target)}"
+    options, plan = rehearsal.options, rehearsal.plan
+    others = [f" and {target.writer.name or 'another target'}" for target in spec.targets[1:]]
+    way = f"{plain_end(rehearsal.source)} -> {plain_end(rehearsal.target)}"
     console.print(one_line(f"{way}{''.join(others)}"), markup=False)
     steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
     console.print(one_line(f"mode {spec.save_mode}, transformers: {steps or 'none'}"), markup=False)
@@ -234,11 +234,11 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console", *, here:
         if value is not None
     ]
     console.print(f"limit: {' and '.join(limits) or 'none'}; dirty rows: {_dirty(spec)}")
-    columns = ", ".join(f"{field.name} {field.type}" for field in opened.schema)
+    columns = ", ".join(f"{field.name} {field.type}" for field in rehearsal.schema)
     console.print(one_line(f"columns: {columns}"), markup=False)
-    over = f"{many(len(made.tasks), 'split')} over {many(made.channels, 'channel')}"
-    size = "" if made.nbytes is None else f", {short(made.nbytes)}B"
-    rows = "unknown" if made.rows is None else f"about {short(made.rows)}"
+    over = f"{many(len(plan.tasks), 'split')} over {many(plan.channels, 'channel')}"
+    size = "" if plan.nbytes is None else f", {short(plan.nbytes)}B"
+    rows = "unknown" if plan.rows is None else f"about {short(plan.rows)}"
     console.print(one_line(f"{rows} rows{size}, in {over}"))
 
 
@@ -281,7 +281,7 @@ class CheckResult:
 
 
 def check_jobs(
-    given: Sequence[Path], parameters: Sequence[str], *, as_json: bool, connect: bool
+    paths: Sequence[Path], parameters: Sequence[str], *, as_json: bool, connect: bool
 ) -> bool:
     """Print a row per file, and totals; True when none is refused. Opens nothing but the files, unless `connect`.
 
@@ -294,17 +294,19 @@ def check_jobs(
         without_pandas()
     variables = parse_parameters(" ".join(parameters))
     with keeping_sessions():
-        results = {path: check_job(path, variables, connect=connect) for path in job_files(given)}
-    states = Counter(each.state for each in results.values())
-    missing = Counter(name.strip().lower() for each in results.values() for name in each.missing)
+        results = {path: check_job(path, variables, connect=connect) for path in job_files(paths)}
+    states = Counter(result.state for result in results.values())
+    missing = Counter(
+        name.strip().lower() for result in results.values() for name in result.missing
+    )
     if as_json:
-        shown: dict[str, Any] = {
+        document: dict[str, Any] = {
             "version": 1,
             "totals": {state: states[state] for state in (_RUNS, _NEEDS, _REFUSED)},
             "missing_plugins": dict(missing.most_common()),
             "jobs": [{"file": str(path), **asdict(result)} for path, result in results.items()],
         }
-        typer.echo(json_line(shown))
+        typer.echo(json_line(document))
     else:
         _print(results, states, missing)
         if not connect:
@@ -318,32 +320,32 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
         return _check_replication(path, connect=connect)
     from spark_channel.datax.load import check_job_file
 
-    found = check_job_file(path, variables)
-    made = _checked(found, connect=connect)
-    shown = found.shown
+    check = check_job_file(path, variables)
+    result = _checked(check, connect=connect)
+    masked = check.shown
     return CheckResult(
-        made.state,
-        *map(shown, (made.faults, made.notes, made.missing, made.runs, made.found)),
+        result.state,
+        *map(masked, (result.faults, result.notes, result.missing, result.runs, result.found)),
     )
 
 
-def _checked(found: "JobFileCheck", *, connect: bool) -> CheckResult:
+def _checked(check: "JobFileCheck", *, connect: bool) -> CheckResult:
     from spark_channel.cli.reach import reach
 
-    if found.faults or found.loaded is None:
-        faults = found.faults
-        return CheckResult(_REFUSED if faults else _RUNS, faults, found.notes, found.missing)
-    reaches = tuple(dict.fromkeys(line for spec in found.loaded.specs for line in reach(spec)))
-    there: tuple[str, ...] = ()
+    if check.faults or check.loaded is None:
+        faults = check.faults
+        return CheckResult(_REFUSED if faults else _RUNS, faults, check.notes, check.missing)
+    reaches = tuple(dict.fromkeys(line for spec in check.loaded.specs for line in reach(spec)))
+    facts: tuple[str, ...] = ()
     try:
-        needs = [need for spec in found.loaded.specs for need in _needs(spec)]
+        needs = [need for spec in check.loaded.specs for need in _needs(spec)]
         if connect and not needs:
-            there = tuple(dict.fromkeys(_connect(found.loaded.specs)))
+            facts = tuple(dict.fromkeys(_connect(check.loaded.specs)))
     except ChannelError as error:
-        return CheckResult(_REFUSED, (str(error),), found.notes, runs=reaches)
+        return CheckResult(_REFUSED, (str(error),), check.notes, runs=reaches)
     if needs:
-        return CheckResult(_NEEDS, tuple(dict.fromkeys(needs)), found.notes, runs=reaches)
-    return CheckResult(_RUNS, (), found.notes, runs=reaches, found=there)
+        return CheckResult(_NEEDS, tuple(dict.fromkeys(needs)), check.notes, runs=reaches)
+    return CheckResult(_RUNS, (), check.notes, runs=reaches, found=facts)
 
 
 def _check_replication(path: Path, *, connect: bool) -> CheckResult:
@@ -361,17 +363,17 @@ def _check_replication(path: Path, *, connect: bool) -> CheckResult:
     from spark_channel.replication.table_run import RunSettings
 
     try:
-        made = plan_replication(load_replication(path), RunSettings(), parallelism=1)
+        plan = plan_replication(load_replication(path), RunSettings(), parallelism=1)
     except ChannelError as error:
         return CheckResult(_REFUSED, (str(error),))
-    lacks = (*every_reason({each.stream: each.fault for each in made.tables}), *made.missing)
-    can = sum(not each.fault for each in made.tables)
-    there = (
-        f"source: {made.servers[0] or 'open'}; {can} of {len(made.tables)} tables can be copied",
-        f"log of the source: {made.log}",
-        f"target: {made.servers[1] or 'open'}",
+    lacks = (*every_reason({table.stream: table.fault for table in plan.tables}), *plan.missing)
+    can = sum(not table.fault for table in plan.tables)
+    facts = (
+        f"source: {plan.servers[0] or 'open'}; {can} of {len(plan.tables)} tables can be copied",
+        f"log of the source: {plan.log}",
+        f"target: {plan.servers[1] or 'open'}",
     )
-    return CheckResult(_REFUSED if lacks else _RUNS, lacks, made.notes, runs=reaches, found=there)
+    return CheckResult(_REFUSED if lacks else _RUNS, lacks, plan.notes, runs=reaches, found=facts)
 
 
 def _connect(specs: Sequence[TransferSpec]) -> Iterator[str]:
@@ -383,15 +385,15 @@ def _connect(specs: Sequence[TransferSpec]) -> Iterator[str]:
     from spark_channel.transfers.plan import rehearse
 
     for spec in specs:
-        with ExitStack() as held:
-            for opened in rehearse(spec, 1, held):
-                for source in opened.sources:
+        with ExitStack() as stack:
+            for transfer in rehearse(spec, 1, stack):
+                for source in transfer.sources:
                     columns = many(len(source.pipeline.output_schema), "column")
                     server = server_facts(source.reader) or "open"
-                    yield f"source: {server}; may read {columns} of {plain_end(opened.source)}"
-                for writer in opened.writers:
+                    yield f"source: {server}; may read {columns} of {plain_end(transfer.source)}"
+                for writer in transfer.writers:
                     server = server_facts(writer) or "open"
-                    yield f"target: {server}; may write {plain_end(opened.target)}"
+                    yield f"target: {server}; may write {plain_end(transfer.target)}"
 
 
 def _needs(spec: TransferSpec) -> list[str]:
@@ -401,23 +403,23 @@ def _needs(spec: TransferSpec) -> list[str]:
         ChannelError: options that a connector does not take.
     """
     needs = []
-    targets = [each.writer for each in spec.targets] or [spec.writer]
-    for half, end in (("reader", spec.reader), *(("writer", each) for each in targets)):
+    targets = [target.writer for target in spec.targets] or [spec.writer]
+    for half, end in (("reader", spec.reader), *(("writer", target) for target in targets)):
         first = end.resolve(lambda urls: urls[0])[0]
         if end.spark_format:
             needs.append(f"{half}: {_driver(first)}")
             continue
-        given = {**({half: end.name} if end.name else {}), **without_references(first.options)}
+        options = {**({half: end.name} if end.name else {}), **without_references(first.options)}
         try:
             if half == "reader":
                 from spark_channel.transfers.options import take_schema
 
-                take_schema(given)
-                load_reader(given)
+                take_schema(options)
+                load_reader(options)
             else:
-                load_writer(given)
+                load_writer(options)
         except MissingPackageError:
-            name = find_connector(given, half).name
+            name = find_connector(options, half).name
             needs.append(f"{half}: pip install 'spark-channel[{name}]'")
         except ImportError as error:
             needs.append(f"{half}: {error.name or error} (pip install 'spark-channel[{end.name}]')")
@@ -442,8 +444,8 @@ def _print(results: dict[Path, CheckResult], states: Counter[str], missing: Coun
         notes = (f"note: {note}" for note in result.notes)
         for line in (*result.faults, *notes, *result.runs, *result.found):
             say_indented(line)
-    counts = ", ".join(f"{states[each]} {each}" for each in (_RUNS, _NEEDS, _REFUSED))
+    counts = ", ".join(f"{states[state]} {state}" for state in (_RUNS, _NEEDS, _REFUSED))
     say(f"{many(len(results), 'job')}: {counts}")
     if missing:
-        listed = ", ".join(f"{name} ({count})" for name, count in missing.most_common())
-        say(f"plugins that are not here: {listed}")
+        plugins = ", ".join(f"{name} ({count})" for name, count in missing.most_common())
+        say(f"plugins that are not here: {plugins}")

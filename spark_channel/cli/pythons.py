@@ -18,15 +18,17 @@ def check_pythons(master: str | None, conf: Sequence[str], *, as_json: bool) -> 
     from spark_channel.spark.other_side import pythons_of_tasks
 
     with open_session(master, parse_conf(conf), "spark-channel check") as spark:
-        found = pythons_of_tasks(spark, SparkEngine(spark).parallelism())
-    wrong = [each for each in found if each.version != __version__]
+        task_pythons = pythons_of_tasks(spark, SparkEngine(spark).parallelism())
+    wrong = [task_python for task_python in task_pythons if task_python.version != __version__]
     if as_json:
-        pythons = [asdict(each) for each in found]
+        pythons = [asdict(task_python) for task_python in task_pythons]
         typer.echo(json_line({"version": 1, "spark_channel": __version__, "pythons": pythons}))
         return not wrong
-    for each in found:
-        what = f"spark-channel {each.version}" if each.version else each.error
-        say(f"{each.host}, Python {each.python}: {what}")
+    for task_python in task_pythons:
+        version = (
+            f"spark-channel {task_python.version}" if task_python.version else task_python.error
+        )
+        say(f"{task_python.host}, Python {task_python.python}: {version}")
     if wrong:
         say(
             f"This process has spark-channel {__version__}. Install it where Spark's executors run, or ship it: "

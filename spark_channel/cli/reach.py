@@ -52,8 +52,8 @@ _SECRET_FILE = "${file:"  # noqa: S105 - the beginning of a reference to one
 
 def reach(spec: TransferSpec) -> Iterator[str]:
     """One line for each option of the transfer's ends that names a statement, a file or a host, without logins."""
-    targets = [each.writer for each in spec.targets] or [spec.writer]
-    for half, end in (("reader", spec.reader), *(("writer", each) for each in targets)):
+    targets = [target.writer for target in spec.targets] or [spec.writer]
+    for half, end in (("reader", spec.reader), *(("writer", target) for target in targets)):
         for options in (end.options, *(part.options for part in end.parts)):
             yield from _of_options(half, options)
         for url in (url for part in end.parts for url in part.urls):
@@ -69,8 +69,8 @@ def reach_of_replication(replication: Replication) -> Iterator[str]:
         ("source", replication.source),
         ("target", replication.target),
     )
-    for half, place in ends:
-        yield from _of_options(half, place.options())
+    for half, end in ends:
+        yield from _of_options(half, end.options())
     streams: dict[str, StreamOptions] = {"defaults": replication.defaults, **replication.streams}
     for name, stream in streams.items():
         if stream.where:
@@ -89,8 +89,8 @@ def _of_options(half: str, options: Mapping[str, Any]) -> Iterator[str]:
         elif does == "runs":
             yield f"{half} runs {spelt}: {mask_statement(str(value))}"
         elif spelt in ("url", "uri"):
-            shown = mask_untyped(spelt, value) if spelt == "uri" else mask_text(str(value))
-            yield f"{half} connects to {shown}"
+            address = mask_untyped(spelt, value) if spelt == "uri" else mask_text(str(value))
+            yield f"{half} connects to {address}"
         elif does:
             yield f"{half} {does} {spelt}: {mask_text(str(value))}"
         if _SECRET_FILE in str(value):
@@ -100,13 +100,13 @@ def _of_options(half: str, options: Mapping[str, Any]) -> Iterator[str]:
 def _of_properties(half: str, name: str, value: object) -> Iterator[str]:
     """The properties of a JSON object that are no secret."""
     try:
-        found = value if isinstance(value, Mapping) else json.loads(str(value))
+        properties = value if isinstance(value, Mapping) else json.loads(str(value))
     except ValueError:
-        found = None
-    if not isinstance(found, Mapping):
+        properties = None
+    if not isinstance(properties, Mapping):
         yield f"{half} sets {name}, whose properties are not known here"
         return
-    for key, text in found.items():
+    for key, text in properties.items():
         is_shown = _OF_PLACE.search(str(key)) and not is_secret_name(str(key))
         yield f"{half} sets {name} {key}={mask_text(str(text)) if is_shown else MASK}"
 

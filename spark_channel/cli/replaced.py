@@ -15,16 +15,20 @@ _NAMED = 3
 
 
 def list_replaced(folder: str, prefix: str | None, *, as_json: bool) -> None:
-    found = replaced_files(folder, prefix)
+    replacements = replaced_files(folder, prefix)
     if as_json:
-        typer.echo(json_line([asdict(each) for each in found]))
+        typer.echo(json_line([asdict(replacement) for replacement in replacements]))
         return
     table = Table("number", "files", "bytes", "kept until (UTC)", "such as")
-    for each in found:
-        until = "the next write" if each.is_due else each.until.partition("+")[0]
-        names = "\n".join(cell(path) for path in each.paths[:_NAMED])
+    for replacement in replacements:
+        until = "the next write" if replacement.is_due else replacement.until.partition("+")[0]
+        names = "\n".join(cell(path) for path in replacement.paths[:_NAMED])
         table.add_row(
-            str(each.number), str(len(each.paths)), f"{short(each.nbytes)}B", cell(until), names
+            str(replacement.number),
+            str(len(replacement.paths)),
+            f"{short(replacement.nbytes)}B",
+            cell(until),
+            names,
         )
     print_table(table)
     say(

@@ -72,16 +72,16 @@ def replicate(words: Sequence[str], options: ReplicateOptions) -> int:
     Raises:
         ChannelError: the file is broken, or an end cannot be opened.
     """
-    action, *rest = words if words[0] in _ACTIONS else ["run", *words]
-    if action == "schema" and not rest:
+    action, *arguments = words if words[0] in _ACTIONS else ["run", *words]
+    if action == "schema" and not arguments:
         typer.echo(json_schema(), nl=False)
         return 0
-    if not rest or (len(rest) > 1 and action not in ("reset", "resume", "end")):
+    if not arguments or (len(arguments) > 1 and action not in ("reset", "resume", "end")):
         takes = "a YAML file; status FILE; reset FILE TABLE ...; resume FILE TABLE ...; end FILE [TABLE ...]; or schema"
         raise OptionError(f"replicate got {' '.join(words)!r}; it takes {takes}", option="FILE")
     if not has_third_parties():
         without_pandas()
-    file, *tables = rest
+    file, *tables = arguments
     if action == "status":
         return _status(Path(file), options)
     if action == "reset":
@@ -89,8 +89,8 @@ def replicate(words: Sequence[str], options: ReplicateOptions) -> int:
             say(f"{name} is reset: the next run replaces all its rows")
         return 0
     if action == "resume":
-        found, others = resume_tables(load_replication(file), [*options.select, *tables])
-        for name in found:
+        resumed, others = resume_tables(load_replication(file), [*options.select, *tables])
+        for name in resumed:
             say(f"{name} is resumed: the next run reads all its rows again")
         for name in others:
             say(f"{name} is not parked: each run tries it again")
@@ -105,75 +105,78 @@ def _end(replication: Replication, tables: Sequence[str]) -> int:
     lines = [f"{name} is not followed: nothing to end" for name in ended.others]
     if ended.is_whole:
         dropped = f", and slot {ended.slot} is dropped" if ended.slot else ""
-        said = ", ".join(ended.streams) or "no table of the file"
-        lines.append(f"{said}: following is ended with its checkpoints and claims{dropped}")
+        streams = ", ".join(ended.streams) or "no table of the file"
+        lines.append(f"{streams}: following is ended with its checkpoints and claims{dropped}")
     else:
         lines += [f"{name} is followed no more: take it out of the file" for name in ended.streams]
     if not ended.streams and not ended.is_whole and not lines:
         lines.append("no table of this file is followed: nothing to end")
-    kept = "their rows in the target stay; a run of the file follows its tables again"
-    for line in [*lines, *([kept] if ended.streams else [])]:
+    remark = "their rows in the target stay; a run of the file follows its tables again"
+    for line in [*lines, *([remark] if ended.streams else [])]:
         print(one_line(line))  # noqa: T201 - the command line talks
     return 0
 
 
-def convert(given: Sequence[Path], parameters: Sequence[str]) -> int:
+def convert(paths: Sequence[Path], parameters: Sequence[str]) -> int:
     """Print the jobs in these files and folders as one file of `replicate`. Returns the exit code.
 
     Raises:
         OptionError: a folder without job files.
     """
     specs, refused = [], []
-    for path in job_files(given):
+    for path in job_files(paths):
         try:
             loaded = load(path, parameters, all_content=True, named=True)
         except JobFileError as error:
             refused.append((str(path), str(error).removeprefix(f"{path}: ")))
             continue
         specs += [(str(path), spec) for spec in loaded.specs]
-    made = convert_jobs(specs)
-    refused += made.refused
-    for name, why in (*made.notes, *refused):
-        _say(f"{name}: {why}")
-    for line in made.text.split("\n")[:-1]:
+    converted = convert_jobs(specs)
+    refused += converted.refused
+    for name, reason in (*converted.notes, *refused):
+        _say(f"{name}: {reason}")
+    for line in converted.text.split("\n")[:-1]:
         say(line)
-    return 0 if not refused else PARKED if made.text else 2
+    return 0 if not refused else PARKED if converted.text else 2
 
 
 def _status(file: Path, options: ReplicateOptions) -> int:
     replication = load_replication(file)
-    found = status_of(replication, options.select)
+    statuses = status_of(replication, options.select)
     if options.json_output:
-        typer.echo(json_line([asdict(each) for each in found]))
+        typer.echo(json_line([asdict(status) for status in statuses]))
         return 0
     table = _table(("table", "object", "mode", "state", "position", "lag", "last write"), set())
-    for each in found:
+    for status in statuses:
         table.add_row(
-            *map(cell, (each.stream, each.object, each.mode, each.state)),
-            "" if each.position is None else cell(each.position),
-            _lag(each),
-            cell(_last_write(each)),
+            *map(cell, (status.stream, status.object, status.mode, status.state)),
+            "" if status.position is None else cell(status.position),
+            _lag(status),
+            cell(_last_write(status)),
         )
     columns = {
-        each.stream: each.columns and f"{each.columns} ({each.columns_at})" for each in found
+        status.stream: status.columns and f"{status.columns} ({status.columns_at})"
+        for status in statuses
     }
-    said = [
+    lines = [
         *every_reason(columns),
-        *every_reason({each.stream: each.why for each in found}),
-        *(f"{each.stream} lacks: {lack}" for each in found for lack in each.lacks),
+        *every_reason({status.stream: status.why for status in statuses}),
+        *(f"{status.stream} lacks: {lack}" for status in statuses for lack in status.lacks),
     ]
-    followed = [each for each in found if each.mode == "full_then_changes"]
-    _print(table, *said, *_of_tunnel(file, replication, followed))
+    followed = [status for status in statuses if status.mode == "full_then_changes"]
+    _print(table, *lines, *_of_tunnel(file, replication, followed))
     return 0
 
 
 def _of_tunnel(file: Path, replication: Replication, followed: Sequence[TableStatus]) -> list[str]:
     """What all followed tables share: the log that the source keeps for them, and the commands of their tunnel."""
-    if all(each.state in ("not copied", "not followed", "unknown") for each in followed):
+    if all(status.state in ("not copied", "not followed", "unknown") for status in followed):
         return []
-    kept = next((each.log_kept_bytes for each in followed if each.log_kept_bytes is not None), None)
-    oldest = max((each.lag_seconds or 0 for each in followed), default=0)
-    log = [] if kept is None else [f"the source keeps {short(kept)}B of its log for them"]
+    log_bytes = next(
+        (status.log_kept_bytes for status in followed if status.log_kept_bytes is not None), None
+    )
+    oldest = max((status.lag_seconds or 0 for status in followed), default=0)
+    log = [] if log_bytes is None else [f"the source keeps {short(log_bytes)}B of its log for them"]
     log += [f"the oldest change that is left is {oldest:.0f} s old"] if oldest else []
     ends = f"ends with: spark-channel replicate end {replication.typed}"
     return [*(["; ".join(log)] if log else []), ends, f"tunnel: {file}"]
@@ -185,70 +188,70 @@ def _last_write(status: TableStatus) -> str:
 
 
 def _lag(status: TableStatus) -> str:
-    said = [] if status.lag_rows is None else [many(status.lag_rows, "row")]
+    parts = [] if status.lag_rows is None else [many(status.lag_rows, "row")]
     if status.state == "reading rows":
-        said = [f"about {each}" for each in said] or ["existing rows, not counted"]
-    return ", ".join(said + ([f"{status.lag_seconds:.0f} s"] if status.lag_seconds else []))
+        parts = [f"about {part}" for part in parts] or ["existing rows, not counted"]
+    return ", ".join(parts + ([f"{status.lag_seconds:.0f} s"] if status.lag_seconds else []))
 
 
 def _plan(file: Path, options: ReplicateOptions) -> int:
     settings = RunSettings(select=options.select, full_refresh=options.full_refresh)
-    made = plan_replication(load_replication(file), settings, parallelism=cores())
-    code = PARKED if made.missing or any(each.fault for each in made.tables) else 0
+    plan = plan_replication(load_replication(file), settings, parallelism=cores())
+    code = PARKED if plan.missing or any(table.fault for table in plan.tables) else 0
     if options.json_output:
-        typer.echo(json_line({"version": 1, "exit_code": code, **asdict(made)}))
+        typer.echo(json_line({"version": 1, "exit_code": code, **asdict(plan)}))
         return code
-    for line in _decision(made):
+    for line in _decision(plan):
         say(line)
-    missing = [f"missing: {each}" for each in made.missing]
+    missing = [f"missing: {lack}" for lack in plan.missing]
     table = _table(
         ("table", "object", "mode", "rows", "bytes", "connections", "target"),
         {"rows", "bytes", "connections"},
     )
-    for each in made.tables:
+    for table_plan in plan.tables:
         table.add_row(
-            *map(cell, (each.stream, each.object, each.mode)),
-            _rows(each),
-            "?" if each.nbytes is None else f"{short(each.nbytes)}B",
-            str(each.connections or ""),
-            "[red]parked[/]" if each.fault else cell(each.does),
+            *map(cell, (table_plan.stream, table_plan.object, table_plan.mode)),
+            _rows(table_plan),
+            "?" if table_plan.nbytes is None else f"{short(table_plan.nbytes)}B",
+            str(table_plan.connections or ""),
+            "[red]parked[/]" if table_plan.fault else cell(table_plan.does),
         )
     if options.plans:
-        _print(table, *(line for each in made.tables for line in _plan_lines(each)))
+        _print(table, *(line for table in plan.tables for line in _plan_lines(table)))
     else:
         _print(table)
-    faults = {each.stream: each.fault for each in made.tables}
+    faults = {table.stream: table.fault for table in plan.tables}
     for line in [*every_reason(faults, "would be parked: "), *missing]:
         say(line)
     return code
 
 
-def _decision(made: RunPlan) -> list[str]:
+def _decision(plan: RunPlan) -> list[str]:
     """What decides whether a run may begin: rows, time, connections, and what the servers keep for it."""
-    unknown = sum(1 for each in made.tables if each.rows is None and not each.fault)
+    unknown = sum(1 for table in plan.tables if table.rows is None and not table.fault)
     without = f", without {many(unknown, 'table')} of unknown size" if unknown else ""
-    staging = f"at most about {short(made.staging)}B at a time" if made.staging else "none"
-    left = sum(1 for each in made.tables if each.fault)
-    without += f"; {many(left, 'table')} would be parked, and not counted" if left else ""
+    staging = f"at most about {short(plan.staging)}B at a time" if plan.staging else "none"
+    parked = sum(1 for table in plan.tables if table.fault)
+    without += f"; {many(parked, 'table')} would be parked, and not counted" if parked else ""
     return [
-        f"rows: about {short(made.rows)}, {short(made.nbytes)}B{without}; from {made.numbers}",
-        f"limit: {made.limit}",
-        f"duration: {_lasts(made)}",
-        f"connections: {_connections(made)}{_free(made)}",
-        f"log of the source: {made.log}",
+        f"rows: about {short(plan.rows)}, {short(plan.nbytes)}B{without}; from {plan.numbers}",
+        f"limit: {plan.limit}",
+        f"duration: {_lasts(plan)}",
+        f"connections: {_connections(plan)}{_free(plan)}",
+        f"log of the source: {plan.log}",
         f"staging in the target: {staging}",
-        *(f"note: {note}" for note in made.notes),
+        *(f"note: {note}" for note in plan.notes),
     ]
 
 
-def _connections(made: RunPlan) -> str:
-    return f"at most {made.connections} at a time at each end" if made.connections else "none"
+def _connections(plan: RunPlan) -> str:
+    return f"at most {plan.connections} at a time at each end" if plan.connections else "none"
 
 
-def _free(made: RunPlan) -> str:
-    named = zip(("source", "target"), made.servers, strict=True)
-    said = [f"{name}: {facts}" for name, facts in named if facts]
-    return f" ({'; '.join(said)})" if said else ""
+def _free(plan: RunPlan) -> str:
+    named = zip(("source", "target"), plan.servers, strict=True)
+    servers = [f"{name}: {facts}" for name, facts in named if facts]
+    return f" ({'; '.join(servers)})" if servers else ""
 
 
 def _rows(plan: TablePlan) -> str:
@@ -265,11 +268,11 @@ def _lasts(plan: RunPlan) -> str:
         least = "" if low is None else f", at least {_span(low)}"
         return f"more than four weeks at this limit{least}"
     if not high:
-        if plan.tables and all(each.fault for each in plan.tables):
+        if plan.tables and all(table.fault for table in plan.tables):
             return "no table would be copied"
         return "not known: no limit makes the run wait, and how fast both ends are is not measured"
     ends = plan.ends_at + timedelta(seconds=high - plan.seconds)
-    spans = dict.fromkeys(_span(each) for each in (low, high) if each is not None)
+    spans = dict.fromkeys(_span(seconds) for seconds in (low, high) if seconds is not None)
     late = (
         f", {_span(plan.waits)} of it to wait for rows that are committed late"
         if plan.waits
@@ -283,12 +286,12 @@ def _lasts(plan: RunPlan) -> str:
 
 def _span(seconds: float) -> str:
     """The two largest units: `3 d 4 h`, `6 h 10 min`, `27 s`."""
-    left, said = max(1, round(seconds)), []
+    remaining, parts = max(1, round(seconds)), []
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
+        count, remaining = divmod(remaining, size)
         if count:
-            said.append(f"{count} {unit}")
-    return " ".join(said[:2])
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
 
 
 def _plan_lines(plan: TablePlan) -> list[str]:
@@ -296,28 +299,28 @@ def _plan_lines(plan: TablePlan) -> list[str]:
     if plan.fault:
         return []
     steps = [f"    {line}" for line in plan.server_plan.splitlines()]
-    said = [("locks of the source", plan.source_lock), ("locks of the target", plan.target_lock)]
-    said += [("target", each) for each in plan.alters]
-    said += [("the target lacks", each) for each in plan.lacks]
-    said += [("the new table lacks", each) for each in plan.left_out]
-    said += [("another name than in the source", each) for each in plan.renamed]
+    notes = [("locks of the source", plan.source_lock), ("locks of the target", plan.target_lock)]
+    notes += [("target", statement) for statement in plan.alters]
+    notes += [("the target lacks", lack) for lack in plan.lacks]
+    notes += [("the new table lacks", column) for column in plan.left_out]
+    notes += [("another name than in the source", column) for column in plan.renamed]
     rows = "" if plan.rows is None else f" of {short(plan.rows)} rows"
-    said += [("after its rows, under no limit", f"{each}{rows}") for each in plan.builds]
+    notes += [("after its rows, under no limit", f"{build}{rows}") for build in plan.builds]
     if plan.staging:
-        said.append(("staging", f"about {short(plan.staging)}B until they are published"))
-    lines = [f"  {name}: {text}" for name, text in said if text]
+        notes.append(("staging", f"about {short(plan.staging)}B until they are published"))
+    lines = [f"  {name}: {text}" for name, text in notes if text]
     first = f"{plan.stream}: {plan.statement}" if plan.statement else f"{plan.stream}:"
     return [first, *steps, *lines] if lines or plan.statement else []
 
 
 def _run(file: Path, options: ReplicateOptions) -> int:
-    found = load_replication(file)
+    replication = load_replication(file)
     settings = parse_conf(options.conf)
     engine = chosen_engine(options.engine, (), master=options.master, conf=settings)
     if options.report is not None:
         check_place(options.report)
     progress = TablesProgress((lambda _: None) if options.json_output else _say)
-    given = RunSettings(
+    run_settings = RunSettings(
         select=options.select,
         full_refresh=options.full_refresh,
         once=options.once,
@@ -327,14 +330,14 @@ def _run(file: Path, options: ReplicateOptions) -> int:
         following=progress.following,
     )
     with progress, open_engine(engine, (), options.master, settings, progress) as (move, _, cancel):
-        made = replicate_on(found, move, cancel, given)
+        report = replicate_on(replication, move, cancel, run_settings)
     if options.report is not None:
-        publish_text(options.report, made.to_json() + "\n")
+        publish_text(options.report, report.to_json() + "\n")
     if options.json_output:
-        typer.echo(json_line(json.loads(made.to_json())))
+        typer.echo(json_line(json.loads(report.to_json())))
     else:
-        _show(made)
-    return made.exit_code
+        _show(report)
+    return report.exit_code
 
 
 def _say(line: str) -> None:
@@ -344,16 +347,16 @@ def _say(line: str) -> None:
 def _show(report: ReplicationReport) -> None:
     has_windows = any(window != NO_WINDOW for _, window, _ in report.windows)
     table = _table(("table", "object", "mode", "state", "rows", "seconds"), {"rows", "seconds"})
-    for each in report.tables:
+    for table_report in report.tables:
         table.add_row(
-            *map(cell, (each.stream, each.object, each.mode)),
-            f"[{_COLORS[each.state]}]{each.state}[/]",
-            str(each.rows),
-            f"{each.seconds:.1f}",
+            *map(cell, (table_report.stream, table_report.object, table_report.mode)),
+            f"[{_COLORS[table_report.state]}]{table_report.state}[/]",
+            str(table_report.rows),
+            f"{table_report.seconds:.1f}",
         )
     _print(
         table,
-        *every_reason({each.stream: each.why for each in report.tables}),
+        *every_reason({table.stream: table.why for table in report.tables}),
         *(
             f"limit from {at.astimezone():%H:%M:%S}: {limit} ({window})"
             for at, window, limit in report.windows
@@ -424,45 +427,47 @@ def convert_jobs(jobs: Sequence[tuple[str, TransferSpec]]) -> Converted:
 
     Passwords become references to environment variables.
     """
-    made, streams = Converted(""), {}
+    converted, streams = Converted(""), {}
     written: set[str] = set()
     places: tuple[dict[str, Any], dict[str, Any]] | None = None
     speeds: dict[str, int] = {}
     for name, spec in jobs:
-        why = _why_not(spec)
-        if not why:
-            own = (_place(spec.reader, "SOURCE"), _place(spec.writer, "TARGET"))
-            places = places or own
+        reason = _why_not(spec)
+        if not reason:
+            ends = (_place(spec.reader, "SOURCE"), _place(spec.writer, "TARGET"))
+            places = places or ends
             stream, object_ = _stream_name(spec.reader), _object(spec.writer)
-            if own != places:
-                why = "it has another source or target than the first job: convert such jobs apart"
+            if ends != places:
+                reason = (
+                    "it has another source or target than the first job: convert such jobs apart"
+                )
             elif stream in streams:
-                why = f"another job copies {stream}, too"
+                reason = f"another job copies {stream}, too"
             elif object_.casefold() in written:
-                why = f"another job replaces the rows of {object_}, too"
+                reason = f"another job replaces the rows of {object_}, too"
             else:
                 streams[stream] = _stream(spec, object_)
                 written.add(object_.casefold())
                 if spec.max_dirty_rows or spec.max_dirty_fraction:
-                    said = "errorLimit is left out: a row that the target refuses parks its table"
-                    made.notes.append((name, said))
+                    remark = "errorLimit is left out: a row that the target refuses parks its table"
+                    converted.notes.append((name, remark))
                 for unit, speed in (
                     ("rows_per_second", spec.rows_per_second),
                     ("bytes_per_second", spec.bytes_per_second),
                 ):
                     if speed:
                         speeds[unit] = max(speed, speeds.get(unit, 0))
-        if why:
-            made.refused.append((name, why))
+        if reason:
+            converted.refused.append((name, reason))
     if places is None or not streams:
-        return made
+        return converted
     data: dict[str, Any] = {"source": places[0], "target": places[1], "streams": streams}
     if speeds:
         data["limit"] = speeds
-    made.text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
-    if any(line != one_line(line) for line in made.text.split("\n")):
-        made.text = yaml.safe_dump(data, sort_keys=False, width=120)  # in escapes of YAML
-    return made
+    converted.text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    if any(line != one_line(line) for line in converted.text.split("\n")):
+        converted.text = yaml.safe_dump(data, sort_keys=False, width=120)  # in escapes of YAML
+    return converted
 
 
 def _why_not(spec: TransferSpec) -> str:
@@ -485,8 +490,8 @@ def _why_not(spec: TransferSpec) -> str:
         return f"its writer has {others[0]!r}, which a stream does not do"
     if not columns and spec.transformers:
         return "its columns are matched by position: name them in the reader"
-    emptied = [_EMPTIES.fullmatch(each) for each in _scripts(writer.get("startsql"))]
-    whole = [each is not None and _same(each[1], str(writer["dbtable"])) for each in emptied]
+    emptied = [_EMPTIES.fullmatch(script) for script in _scripts(writer.get("startsql"))]
+    whole = [match is not None and _same(match[1], str(writer["dbtable"])) for match in emptied]
     if not all(whole) or not (whole or spec.save_mode == "overwrite"):
         return (
             "it adds its rows to those that are there, or runs other SQL: a stream of mode full replaces all rows, and "
@@ -499,8 +504,8 @@ def _scripts(value: object) -> list[str]:
     if value is None:
         return []
     text = str(value)
-    found = json.loads(text) if text.lstrip().startswith("[") else [text]
-    return [str(each) for each in found]
+    scripts = json.loads(text) if text.lstrip().startswith("[") else [text]
+    return [str(script) for script in scripts]
 
 
 def _same(one: str, other: str) -> bool:
@@ -512,30 +517,34 @@ def _same(one: str, other: str) -> bool:
 
 def _columns(end: Endpoint) -> list[str]:
     text = end.options.get("columns")
-    found = json.loads(text) if isinstance(text, str) and text.startswith("[") else text or []
-    return [str(each) for each in found]
+    names = json.loads(text) if isinstance(text, str) and text.startswith("[") else text or []
+    return [str(name) for name in names]
 
 
 def _place(end: Endpoint, half: str) -> dict[str, Any]:
-    given = {key.lower(): value for key, value in end.options.items()}
-    url = str(given["url"])
-    kept = [
-        each
-        for each in url.partition("?")[2].split("&")
-        if each and not _is_login(each.partition("=")[0])
+    options = {key.lower(): value for key, value in end.options.items()}
+    url = str(options["url"])
+    parameters = [
+        parameter
+        for parameter in url.partition("?")[2].split("&")
+        if parameter and not _is_login(parameter.partition("=")[0])
     ]
-    made = {"url": "?".join([without_login(url), *(["&".join(kept)] if kept else [])])}
-    if "user" in given:
-        made["user"] = str(given["user"])
-    if "password" in given:
-        made["password"] = f"${{env:{half}_PASSWORD}}"
+    section = {
+        "url": "?".join([without_login(url), *(["&".join(parameters)] if parameters else [])])
+    }
+    if "user" in options:
+        section["user"] = str(options["user"])
+    if "password" in options:
+        section["password"] = f"${{env:{half}_PASSWORD}}"
     if half == "SOURCE":  # such as tinyInt1IsBit, without which values are others
-        (secrets,) = (each.secrets for each in all_connectors() if each.name == end.name)
+        (secrets,) = (
+            connector.secrets for connector in all_connectors() if connector.name == end.name
+        )
         hidden = {name.lower() for name in secrets}
         for key, value in end.options.items():
             if key.lower() not in _OF_A_TABLE:
-                made[key] = f"${{env:{half}_{key.upper()}}}" if key.lower() in hidden else value
-    return made
+                section[key] = f"${{env:{half}_{key.upper()}}}" if key.lower() in hidden else value
+    return section
 
 
 def _is_login(parameter: str) -> bool:
@@ -543,7 +552,9 @@ def _is_login(parameter: str) -> bool:
 
 
 def _parsed(end: Endpoint) -> "exp.Table | None":
-    dialects: Mapping[str, str] = {each.name: each.dialect for each in all_connectors()}
+    dialects: Mapping[str, str] = {
+        connector.name: connector.dialect for connector in all_connectors()
+    }
     return parsed_name(str(end.options["dbtable"]), dialects.get(end.name, ""))
 
 
@@ -565,20 +576,20 @@ def _object(end: Endpoint) -> str:
         return re.sub(r'[`"]', "", str(end.options["dbtable"]))
     folds = end.name == "postgresql"
     names = [
-        each.name.lower() if folds and not each.args.get("quoted") else each.name
-        for each in tree.parts
+        part.name.lower() if folds and not part.args.get("quoted") else part.name
+        for part in tree.parts
     ]
-    return "" if any({*".{}"} & {*each} for each in names) else ".".join(names)
+    return "" if any({*".{}"} & {*name} for name in names) else ".".join(names)
 
 
 def _stream(spec: TransferSpec, object_: str) -> dict[str, Any]:
-    given = {key.lower(): value for key, value in spec.reader.options.items()}
-    made: dict[str, Any] = {"object": object_}
-    if given.get("where"):
-        made["where"] = given["where"]
-    more: dict[str, Any] = {}
+    options = {key.lower(): value for key, value in spec.reader.options.items()}
+    stream: dict[str, Any] = {"object": object_}
+    if options.get("where"):
+        stream["where"] = options["where"]
+    source_options: dict[str, Any] = {}
     if columns := _columns(spec.reader):
-        more["columns"] = columns
-    if given.get("partitioncolumn"):
-        more["partitionColumn"] = given["partitioncolumn"]
-    return made | ({"source_options": more} if more else {})
+        source_options["columns"] = columns
+    if options.get("partitioncolumn"):
+        source_options["partitionColumn"] = options["partitioncolumn"]
+    return stream | ({"source_options": source_options} if source_options else {})

@@ -41,22 +41,26 @@ __all__ = [
 
 
 def chosen_engine(
-    asked: EngineName, specs: Sequence[TransferSpec], *, master: str | None, conf: Mapping[str, str]
+    engine_name: EngineName,
+    specs: Sequence[TransferSpec],
+    *,
+    master: str | None,
+    conf: Mapping[str, str],
 ) -> Literal["local", "spark"]:
     """`auto` is local, unless something asks for Spark: `--master`, `--conf`, spark-submit, or a format of Spark's.
 
     Raises:
         OptionError: `local`, and only Spark can do what is asked for.
     """
-    if asked == "spark":
+    if engine_name == "spark":
         return "spark"
-    why = _asks_for_spark(specs, master=master, conf=conf)
-    if not why:
+    reason = _asks_for_spark(specs, master=master, conf=conf)
+    if not reason:
         return "local"
-    if asked == "auto":
+    if engine_name == "auto":
         return "spark"
     raise OptionError(
-        f"option '--engine' got 'local', and {why}: omit --engine, or give --engine spark",
+        f"option '--engine' got 'local', and {reason}: omit --engine, or give --engine spark",
         option="--engine",
         got="local",
         takes="auto, local or spark",
@@ -82,7 +86,7 @@ def parse_conf(texts: Sequence[str]) -> dict[str, str]:
     Raises:
         OptionError: one that is not.
     """
-    found = {}
+    settings = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -93,8 +97,8 @@ def parse_conf(texts: Sequence[str]) -> dict[str, str]:
                 got=key,
                 takes=takes,
             )
-        found[key.strip()] = value
-    return found
+        settings[key.strip()] = value
+    return settings
 
 
 _log = log_of(__name__)
@@ -143,7 +147,7 @@ class JobRun:
     error: ChannelError | None = None
 
 
-def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
+def run_jobs(paths: Sequence[Path], options: RunOptions) -> int:
     """Run the jobs in these files and folders, and print the results. Returns the exit code.
 
     The other jobs run even if a file cannot be read or a job fails.
@@ -151,7 +155,7 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     Raises:
         ChannelError: the error of the only job. OptionError: an option is invalid; no job was started.
     """
-    jobs = _loaded(job_files(given), options)
+    jobs = _loaded(job_files(paths), options)
     for note in _notes(_specs(jobs), options):
         say(f"note: {note}", error=True)
     return carry_out_jobs(jobs, options).code
@@ -193,10 +197,10 @@ def _run_all(
     if not specs:
         return
     with (
-        _shared_limit(options) as more,
+        _shared_limit(options) as job_options,
         open_engine(engine, specs, options.master, settings) as (move, last, cancel),
     ):
-        run.carry_out(move, last, cancel, more)
+        run.carry_out(move, last, cancel, job_options)
 
 
 class _Run:
@@ -212,23 +216,23 @@ class _Run:
         self._cancelled = False
 
     def carry_out(
-        self, move: _Move, last: _Last, cancel: Callable[[], None], more: Mapping[str, Any]
+        self, move: _Move, last: _Last, cancel: Callable[[], None], job_options: Mapping[str, Any]
     ) -> None:
-        left: queue.SimpleQueue[int] = queue.SimpleQueue()
-        waiting = [place for place, job in enumerate(self._jobs) if job.loaded is not None]
-        for place in waiting:
-            left.put(place)
+        pending: queue.SimpleQueue[int] = queue.SimpleQueue()
+        waiting = [number for number, job in enumerate(self._jobs) if job.loaded is not None]
+        for number in waiting:
+            pending.put(number)
         most = min(self._options.parallel, len(waiting))
         if most <= 1:
-            for place in waiting:
-                self._run_one(place, move, last, more)
+            for number in waiting:
+                self._run_one(number, move, last, job_options)
             return
         ended: queue.SimpleQueue[int] = queue.SimpleQueue()
 
         def work() -> None:
             try:
                 while not self._cancelled:
-                    self._run_one(left.get_nowait(), move, last, more)
+                    self._run_one(pending.get_nowait(), move, last, job_options)
             except queue.Empty:
                 pass
             finally:
@@ -263,20 +267,22 @@ class _Run:
             outcome.error_type = type(job.error).__name__
         return outcome
 
-    def _run_one(self, place: int, move: _Move, last: _Last, more: Mapping[str, Any]) -> None:
-        job = self._jobs[place]
+    def _run_one(
+        self, number: int, move: _Move, last: _Last, job_options: Mapping[str, Any]
+    ) -> None:
+        job = self._jobs[number]
         assert job.loaded is not None
-        given = dict(more)
+        options = dict(job_options)
         label = self._options.job_id or (job.label if len(self._jobs) > 1 else None)
         if label is not None:
-            given["jobId"] = label
+            options["jobId"] = label
         if self._options.dirty_rows_path is not None:
-            given["dirtyRowsPath"] = self._options.dirty_rows_path
+            options["dirtyRowsPath"] = self._options.dirty_rows_path
         reports: list[TransferReport] = []
         outcome = JobOutcome(utc_now(), 0.0, str(job.file), job.label, warnings=job.loaded.warnings)
         began = time.monotonic()
         try:
-            reports.extend(move(spec, given) for spec in job.loaded.specs)
+            reports.extend(move(spec, options) for spec in job.loaded.specs)
         except BaseException as error:
             failed = last(f"{label}-" if label else "")
             if failed is not None and failed.phase == "failed":
@@ -294,7 +300,7 @@ class _Run:
         finally:
             outcome.seconds = time.monotonic() - began
             outcome.reports = tuple(reports)
-            self.outcome.jobs[place] = outcome
+            self.outcome.jobs[number] = outcome
 
 
 def _loaded(files: Sequence[Path], options: RunOptions) -> list[JobRun]:
@@ -338,16 +344,16 @@ def _notes(specs: Sequence[TransferSpec], options: RunOptions) -> list[str]:
         for spec in specs
     )
     limited = options.rows_per_second or options.bytes_per_second
-    own = any(spec.rows_per_second or spec.bytes_per_second for spec in specs)
+    has_own_limits = any(spec.rows_per_second or spec.bytes_per_second for spec in specs)
     both = "the limit of the command holds for all jobs together, and each job's own limit for that job"
-    return [*([_AT_LEAST_ONCE] if adds else []), *([both] if limited and own else [])]
+    return [*([_AT_LEAST_ONCE] if adds else []), *([both] if limited and has_own_limits else [])]
 
 
 @contextlib.contextmanager
 def _shared_limit(options: RunOptions) -> Iterator[dict[str, Any]]:
     """The options of each job that make one limit hold for all of them."""
-    wanted = options.rows_per_second, options.bytes_per_second
-    if options.shared_limit is not None and (any(wanted) or options.windows):
+    limit_speeds = options.rows_per_second, options.bytes_per_second
+    if options.shared_limit is not None and (any(limit_speeds) or options.windows):
         raise OptionError(
             "options '--shared-limit' and '--rows-per-second', '--bytes-per-second' or '--window' contradict each "
             "other: the first names a limit that is served elsewhere, the others serve one for this command. "
@@ -361,24 +367,24 @@ def _shared_limit(options: RunOptions) -> Iterator[dict[str, Any]]:
         from spark_channel.service.windows import parse_windows, speeds_of, windowed_limit
 
         windows, zone = parse_windows(options.windows, options.timezone, "--window")
-        otherwise = speeds_of(*wanted)
+        otherwise = speeds_of(*limit_speeds)
         with windowed_limit(f"run-{os.getpid()}", otherwise, windows, zone) as (shared, keeper):
             try:
                 yield {"sharedLimit": shared.name}
             finally:
                 for at, window, speeds in keeper.changes:
-                    said = (
+                    message = (
                         f"limit from {at.astimezone(zone):%Y-%m-%d %H:%M:%S}: {speeds} ({window})"
                     )
-                    say(said, error=True)
+                    say(message, error=True)
         return
-    if not any(wanted):
+    if not any(limit_speeds):
         yield {}
         return
 
     from spark_channel.service import SharedLimit
 
-    with SharedLimit(f"run-{os.getpid()}", *wanted) as limit:
+    with SharedLimit(f"run-{os.getpid()}", *limit_speeds) as limit:
         yield {"sharedLimit": limit.name}
 
 
@@ -395,8 +401,12 @@ def open_engine(
     `display` shows the jobs of the local engine. Without `specs` the transfers are not known yet.
     """
     local = engine == "local"
-    with _local_engine(specs, display) if local else _spark_engine(master, settings) as made:
-        yield made
+    with (
+        _local_engine(specs, display)
+        if local
+        else _spark_engine(master, settings) as engine_functions
+    ):
+        yield engine_functions
 
 
 @contextlib.contextmanager
@@ -422,9 +432,9 @@ def _spark_engine(
 
     with open_session(master, settings, "spark-channel") as spark:
 
-        def move(spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
+        def move(spec: TransferSpec, overrides: Mapping[str, Any]) -> TransferReport:
             try:
-                return carry_out(spark, spec, more)
+                return carry_out(spark, spec, overrides)
             except ChannelError as error:
                 raise_if_ended(error)
                 raise

@@ -153,7 +153,7 @@ def copy(
     from spark_channel.cli.places import copy as copy_places
     from spark_channel.cli.run import RunOptions
 
-    wanted = CopyOptions(
+    copy_options = CopyOptions(
         options=options or [],
         where=where,
         columns=columns,
@@ -185,7 +185,7 @@ def copy(
         report=report,
         json_output=output == "json",
     )
-    if code := copy_places(source, target, wanted, run_options):
+    if code := copy_places(source, target, copy_options, run_options):
         raise typer.Exit(code)
 
 
@@ -302,12 +302,12 @@ def verify(
     from spark_channel.cli.places import verify as verify_places
     from spark_channel.verification.report import RepairSettings, VerifySettings
 
-    for name, given in (("--delete", delete), ("--dry-run", dry_run)):
-        if given and not repair:
+    for name, is_set in (("--delete", delete), ("--dry-run", dry_run)):
+        if is_set and not repair:
             raise OptionError(
                 f"option {name!r} needs '--repair': without it nothing is written", option=name
             )
-    wanted = VerifyOptions(
+    verify_options = VerifyOptions(
         job=job,
         select=_selected(select),
         parameters=parameters or [],
@@ -337,7 +337,7 @@ def verify(
         report=report,
         json_output=output == "json",
     )
-    if code := verify_places(wanted):
+    if code := verify_places(verify_options):
         raise typer.Exit(code)
 
 
@@ -423,7 +423,7 @@ def _selected(text: str | None) -> list[str]:
     Raises:
         OptionError: it names none, as the empty value of a shell's variable.
     """
-    names = [each.strip() for each in (text or "").split(",") if each.strip()]
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
     if text is not None and not names:
         raise OptionError(
             "option '--select' names no table; it takes names and patterns: omit it for all tables",

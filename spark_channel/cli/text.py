@@ -53,8 +53,8 @@ def print_table(table: "Table") -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    table.columns = [each for each in table.columns if any(each.cells)] or table.columns
-    widths = [_width(each) for each in table.columns]
+    table.columns = [column for column in table.columns if any(column.cells)] or table.columns
+    widths = [_width(column) for column in table.columns]
     texts = widths.index(max(widths[1:], default=widths[0]))
     for number, column in enumerate(table.columns):
         column.no_wrap = number != texts or number == 0
@@ -63,8 +63,8 @@ def print_table(table: "Table") -> None:
     if console.measure(table, options=wide).minimum <= console.width:
         console.print(table)
         return
-    names = [str(each.header) for each in table.columns[1:]]
-    for first, *others in zip(*(each.cells for each in table.columns), strict=True):
+    names = [str(column.header) for column in table.columns[1:]]
+    for first, *others in zip(*(column.cells for column in table.columns), strict=True):
         typer.echo(_plain(first))
         for line in _block(names, [*map(_plain, others)]):
             _indent(line)
@@ -73,9 +73,9 @@ def print_table(table: "Table") -> None:
 def _block(names: Sequence[str], texts: Sequence[str]) -> list[str]:
     """What is known of a row: short texts side by side, and sentences below them."""
     pairs = zip(names, texts, strict=True)
-    said = [f"{name}: {text}" for name, text in pairs if text not in ("", "-")]
-    sentences = [each for each in said if len(each) > _TEXT and each.count(" ") > 2]
-    short = ", ".join(each.replace(" ", _BLANK) for each in said if each not in sentences)
+    fields = [f"{name}: {text}" for name, text in pairs if text not in ("", "-")]
+    sentences = [field for field in fields if len(field) > _TEXT and field.count(" ") > 2]
+    short = ", ".join(field.replace(" ", _BLANK) for field in fields if field not in sentences)
     return [*([short] if short else []), *sentences]
 
 
@@ -88,8 +88,8 @@ def _plain(text: object) -> str:
 def _width(column: "Column") -> int:
     from rich.cells import cell_len
 
-    texts = [_plain(each) for each in (column.header, *column.cells)]
-    return max(cell_len(line) for each in texts for line in each.split("\n"))
+    texts = [_plain(text) for text in (column.header, *column.cells)]
+    return max(cell_len(line) for text in texts for line in text.split("\n"))
 
 
 _WIDE = 10_000

@@ -33,15 +33,15 @@ def print_view(view: TunnelView) -> None:
     record = view.record
     say(f"{record.name}: {record.type} of {record.source}")
     print_table(_channels(view))
-    for each in view.channels:
-        for about, words in _remarks(each):
-            say(f"{each.channel.id} ({about}) {words}")
+    for channel_view in view.channels:
+        for about, words in _remarks(channel_view):
+            say(f"{channel_view.channel.id} ({about}) {words}")
     tables = _tables(view)
     if tables.row_count:
         print_table(tables)
-    for each in view.channels:
-        if each.channel.parked:
-            say(f"parked {each.channel.id}: {each.channel.parked}")
+    for channel_view in view.channels:
+        if channel_view.channel.parked:
+            say(f"parked {channel_view.channel.id}: {channel_view.channel.parked}")
     if view.clients:
         clients = Table("client", "tag", "host", "timeout", "last heartbeat")
         for client in view.clients:
@@ -58,31 +58,31 @@ def print_view(view: TunnelView) -> None:
 def plain_view(view: TunnelView) -> str:
     """The same as one JSON object; null for what is not known."""
     record = view.record
-    found = {
+    document = {
         "tunnel": record.name,
         "type": str(record.type),
         "source": record.source,
-        "channels": [_plain_channel(each) for each in view.channels],
+        "channels": [_plain_channel(channel_view) for channel_view in view.channels],
         "clients": [
             {
-                "client": each.id,
-                "tag": each.tag,
-                "host": each.host.partition("/")[0],
-                "timeout_seconds": each.timeout,
-                "heartbeat_seconds_ago": round(max(0.0, view.now - each.last_seen), 1),
-                "has_ended": has_ended(each.host, each.process),
+                "client": client.id,
+                "tag": client.tag,
+                "host": client.host.partition("/")[0],
+                "timeout_seconds": client.timeout,
+                "heartbeat_seconds_ago": round(max(0.0, view.now - client.last_seen), 1),
+                "has_ended": has_ended(client.host, client.process),
             }
-            for each in view.clients
+            for client in view.clients
         ],
     }
-    return json_line(found)
+    return json_line(document)
 
 
 # --- text ---
 
 
 def _channels(view: TunnelView) -> Table:
-    found = Table(
+    table = Table(
         "channel",
         "state",
         "version",
@@ -92,9 +92,9 @@ def _channels(view: TunnelView) -> Table:
         "bytes behind",
         "seconds",
     )
-    for each in view.channels:
-        channel, lag = each.channel, each.lag or FeedLag()
-        found.add_row(
+    for channel_view in view.channels:
+        channel, lag = channel_view.channel, channel_view.lag or FeedLag()
+        table.add_row(
             cell(channel.id),
             str(channel.state),
             str(channel.version),
@@ -104,36 +104,40 @@ def _channels(view: TunnelView) -> Table:
             grouped(lag.nbytes),
             _seconds(lag.seconds),
         )
-    return found
+    return table
 
 
-def _remarks(each: ChannelView) -> Iterator[tuple[str, str]]:
-    if each.stage == "stream":
-        until = "" if each.channel.until is None else f", and ends at {_shown(each.channel.until)}"
-        yield "stream", f"reads on from {_shown(each.channel.token)}{until}"
-    if each.no_lag:
-        yield "lag", f"is not known: {each.no_lag}"
-    paused = each.channel.paused and each.channel.has_base
-    lag = each.lag or FeedLag()
+def _remarks(channel_view: ChannelView) -> Iterator[tuple[str, str]]:
+    if channel_view.stage == "stream":
+        until = (
+            ""
+            if channel_view.channel.until is None
+            else f", and ends at {_shown(channel_view.channel.until)}"
+        )
+        yield "stream", f"reads on from {_shown(channel_view.channel.token)}{until}"
+    if channel_view.no_lag:
+        yield "lag", f"is not known: {channel_view.no_lag}"
+    paused = channel_view.channel.paused and channel_view.channel.has_base
+    lag = channel_view.lag or FeedLag()
     base = base_words(lag, paused=paused) or (
         "existing rows are paused by pause-base" if paused else ""
     )
     in_flight = (
         ""
-        if each.in_flight is None
-        else in_flight_words(each.in_flight.rows, each.in_flight.seconds)
+        if channel_view.in_flight is None
+        else in_flight_words(channel_view.in_flight.rows, channel_view.in_flight.seconds)
     )
-    said = {
+    remarks = {
         "slot": kept_words(lag),
         "base": base,
         "waits": lag.backfill_blocked_by,
         "in flight": in_flight,
     }
-    for about, words in said.items():
+    for about, words in remarks.items():
         if words:
             yield about, words
     for table in lag.tables:
-        if table.stage == "dropped" and each.channel.until is None:
+        if table.stage == "dropped" and channel_view.channel.until is None:
             yield (
                 "dropped",
                 f"`spark-channel tunnel remove-table` removes {table.name}, which does not exist, from the tunnel",
@@ -141,7 +145,7 @@ def _remarks(each: ChannelView) -> Iterator[tuple[str, str]]:
 
 
 def _tables(view: TunnelView) -> Table:
-    found = Table(
+    table = Table(
         "channel",
         "table",
         "existing rows",
@@ -151,10 +155,10 @@ def _tables(view: TunnelView) -> Table:
         "seconds",
         "in flight",
     )
-    for each in view.channels:
-        for lag, in_flight in _by_table(each):
-            found.add_row(
-                cell(each.channel.id),
+    for channel_view in view.channels:
+        for lag, in_flight in _by_table(channel_view):
+            table.add_row(
+                cell(channel_view.channel.id),
                 cell(lag.name),
                 _existing(lag),
                 _chunks(lag),
@@ -163,7 +167,7 @@ def _tables(view: TunnelView) -> Table:
                 _seconds(lag.seconds),
                 grouped(in_flight),
             )
-    return found
+    return table
 
 
 def _existing(lag: TableLag) -> str:
@@ -202,25 +206,25 @@ def _shown(token: Token) -> str:
 # --- JSON ---
 
 
-def _plain_channel(each: ChannelView) -> dict[str, Any]:
-    channel, flight = each.channel, each.in_flight
+def _plain_channel(channel_view: ChannelView) -> dict[str, Any]:
+    channel, flight = channel_view.channel, channel_view.in_flight
     return {
         "channel": channel.id,
-        "stage": each.stage,
+        "stage": channel_view.stage,
         "state": str(channel.state),
         "version": channel.version,
         "client": channel.client or None,
         "checkpoint": channel.sequence,
-        "position": _plain(channel.token) if each.stage == "stream" else None,
+        "position": _plain(channel.token) if channel_view.stage == "stream" else None,
         "until": _plain(channel.until),
         "parked": channel.parked or None,
         "is_base_paused": channel.paused and channel.has_base,
-        "lag": None if each.lag is None else _plain_lag(each.lag),
-        "no_lag": each.no_lag or None,
+        "lag": None if channel_view.lag is None else _plain_lag(channel_view.lag),
+        "no_lag": channel_view.no_lag or None,
         "in_flight": None
         if flight is None
         else {"rows": flight.rows, "seconds_ago": round(flight.seconds, 1)},
-        "tables": [_plain_table(*found) for found in _by_table(each)],
+        "tables": [_plain_table(*row) for row in _by_table(channel_view)],
     }
 
 
@@ -269,10 +273,12 @@ def _rounded(seconds: float | None) -> float | None:
 # --- both ---
 
 
-def _by_table(each: ChannelView) -> Iterator[tuple[TableLag, int | None]]:
+def _by_table(channel_view: ChannelView) -> Iterator[tuple[TableLag, int | None]]:
     """The tables of a channel of several, and their rows in flight. A lag without a stage is not known."""
-    flight: Mapping[str, int] | None = None if each.in_flight is None else each.in_flight.tables
-    lags = {table.name: table for table in (each.lag or FeedLag()).tables}
+    flight: Mapping[str, int] | None = (
+        None if channel_view.in_flight is None else channel_view.in_flight.tables
+    )
+    lags = {table.name: table for table in (channel_view.lag or FeedLag()).tables}
     for name in dict.fromkeys([*lags, *(flight or ())]):
         if name:  # rows in flight have no table name in a channel of one table
             yield (
@@ -337,11 +343,11 @@ def create(
     channels: _Channels = 8,
 ) -> None:
     """Create a tunnel: record the end of its source, and split the existing rows."""
-    made = Tunnel(name, _options(option, options_file), store=store)
-    record = made.create(channels=channels)
-    count = len(made.store.state(name).channels)
+    new_tunnel = Tunnel(name, _options(option, options_file), store=store)
+    record = new_tunnel.create(channels=channels)
+    count = len(new_tunnel.store.state(name).channels)
     say(
-        f"tunnel {name} of {record.source}: {record.type}, {count} channels, in {made.store.show()}"
+        f"tunnel {name} of {record.source}: {record.type}, {count} channels, in {new_tunnel.store.show()}"
     )
 
 
@@ -365,9 +371,9 @@ def list_(
         return
     table = Table("tunnel", "type", "source", "channels", "done", "clients")
     tunnels = []
-    place = Tunnel("", store=store).store
-    for record in place.all():
-        state = place.state(record.name)
+    tunnel_store = Tunnel("", store=store).store
+    for record in tunnel_store.all():
+        state = tunnel_store.state(record.name)
         counts = {
             "channels": len(state.channels),
             "done": sum(channel.state == "terminated" for channel in state.channels.values()),
@@ -410,8 +416,8 @@ def resume(
     """Release parked channels: clients receive the range that failed again."""
     resumed = _tunnel(name, store).resume(channel)
     if not resumed:
-        what = ", ".join(channel) + " is not" if channel else "no channel is"
-        say(f"tunnel {name}: {what} parked, so nothing is resumed")
+        subject = ", ".join(channel) + " is not" if channel else "no channel is"
+        say(f"tunnel {name}: {subject} parked, so nothing is resumed")
         return
     say(f"tunnel {name}: resumed {', '.join(resumed)}; a client has it after its next heartbeat")
 
@@ -419,8 +425,8 @@ def resume(
 @tunnel.command("pause-base")
 def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = None) -> None:
     """Pause the reading of existing rows, while changes are still read. The pause holds across restarts."""
-    found = _tunnel(name, store)
-    paused = found.pause_base(channel)
+    named_tunnel = _tunnel(name, store)
+    paused = named_tunnel.pause_base(channel)
     if not paused:
         say(
             f"tunnel {name}: each channel is paused already, or has read all existing rows: nothing changes"
@@ -428,7 +434,7 @@ def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = Non
         return
     say(
         f"tunnel {name}: existing rows of {', '.join(paused)} are paused from its client's next heartbeat on; "
-        f"`spark-channel tunnel resume-base {found.store.named(found.name)}` ends the pause"
+        f"`spark-channel tunnel resume-base {named_tunnel.store.named(named_tunnel.name)}` ends the pause"
     )
 
 
@@ -453,8 +459,10 @@ def split(
     store: _Store = None,
 ) -> None:
     """Split a stream channel of files or of a table while clients read. The new channels open when it is drained."""
-    made = _tunnel(name, store, option, options_file).split(channel)
-    say(f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow")
+    new_channels = _tunnel(name, store, option, options_file).split(channel)
+    say(
+        f"tunnel {name}: {channel} ends at its present range, and {' and '.join(new_channels)} follow"
+    )
 
 
 _Table = Annotated[str, typer.Option(help="The table, as schema.table.")]
@@ -515,11 +523,11 @@ def delete(
     ] = False,
 ) -> None:
     """Delete a tunnel and its checkpoints; with its source's options, also its own replication slot."""
-    found = _tunnel(name, store, option, options_file)
-    found.store.get(found.name)
+    named_tunnel = _tunnel(name, store, option, options_file)
+    named_tunnel.store.get(named_tunnel.name)
     if not yes:
         typer.confirm(f"Remove tunnel {name} and all its checkpoints?", abort=True)
-    found.delete(leave_slot=leave_slot)
+    named_tunnel.delete(leave_slot=leave_slot)
     say(f"tunnel {name} is deleted")
 
 
@@ -533,13 +541,13 @@ def reset(
     yes: _Yes = False,
 ) -> None:
     """Restart a tunnel from the beginning, with the present columns of its source."""
-    found = _tunnel(name, store, option, options_file)
-    found.store.get(found.name)
+    named_tunnel = _tunnel(name, store, option, options_file)
+    named_tunnel.store.get(named_tunnel.name)
     if not yes:
         typer.confirm(
             f"Drop all checkpoints of tunnel {name} and restart it from the beginning?", abort=True
         )
-    found.reset(channels=channels)
+    named_tunnel.reset(channels=channels)
     say(f"tunnel {name} restarts from the beginning")
 
 
@@ -550,17 +558,17 @@ def _tunnel(
     options_file: Path | None = None,
 ) -> Tunnel:
     """The tunnel `name`; of a file of `replicate`, the one that follows its tables, in the store that the file says."""
-    given = _options(option, options_file)
+    source_options = _options(option, options_file)
     if not name.endswith((".yml", ".yaml")):
-        return Tunnel(name, given, store=store)
+        return Tunnel(name, source_options, store=store)
     from spark_channel.replication.config import load_replication
     from spark_channel.replication.tunnels import tunnel_with_source
 
-    return tunnel_with_source(load_replication(name), given)
+    return tunnel_with_source(load_replication(name), source_options)
 
 
-def _options(given: Sequence[str] | None, path: Path | None) -> dict[str, str]:
-    lines = list(given or ())
+def _options(texts: Sequence[str] | None, path: Path | None) -> dict[str, str]:
+    lines = list(texts or ())
     if path is not None:
         try:
             text = path.read_text("utf-8")
@@ -573,40 +581,40 @@ def _options(given: Sequence[str] | None, path: Path | None) -> dict[str, str]:
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
             # The rest may be a secret.
-            shown = mask_text(name.split()[0]) if name.strip() else ""
-            raise typer.BadParameter(f"--option takes NAME=VALUE; {shown!r} has no '='")
+            option_name = mask_text(name.split()[0]) if name.strip() else ""
+            raise typer.BadParameter(f"--option takes NAME=VALUE; {option_name!r} has no '='")
         options[name.strip()] = value.strip()
     return options
 
 
 def _print_orphans(tunnel: Tunnel, output: str) -> None:
-    found = tunnel.orphans()
-    place = tunnel.store.show()
+    orphaned = tunnel.orphans()
+    location = tunnel.store.show()
     if output == "json":
         slots = [
             {
-                "slot": each.slot,
-                "active": each.is_active,
-                "bytes_kept": each.kept,
-                "named_by": each.named_by or None,
+                "slot": slot.slot,
+                "active": slot.is_active,
+                "bytes_kept": slot.kept,
+                "named_by": slot.named_by or None,
             }
-            for each in found
+            for slot in orphaned
         ]
         typer.echo(json_line(slots))
         return
-    if not found:
-        say(f"no slot of this database is without a tunnel in {place}")
+    if not orphaned:
+        say(f"no slot of this database is without a tunnel in {location}")
         return
     table = Table("slot", "active", "bytes of WAL kept")
-    for each in found:
-        table.add_row(cell(each.slot), "yes" if each.is_active else "no", grouped(each.kept))
+    for slot in orphaned:
+        table.add_row(cell(slot.slot), "yes" if slot.is_active else "no", grouped(slot.kept))
     print_table(table)
-    for each in found:
-        if each.named_by:
+    for slot in orphaned:
+        if slot.named_by:
             say(
-                f"{each.slot}: a slot of this name belongs to tunnel {each.named_by}: keep it if that is this server"
+                f"{slot.slot}: a slot of this name belongs to tunnel {slot.named_by}: keep it if that is this server"
             )
     say(
-        f"no tunnel in {place} names these slots. A stream without a tunnel, a tunnel of another store or another "
+        f"no tunnel in {location} names these slots. A stream without a tunnel, a tunnel of another store or another "
         "program may use them: ask first, then SELECT pg_drop_replication_slot('...')"
     )

@@ -179,7 +179,7 @@ def picked_columns(columns: object, context: PluginContext) -> Labelled | None:
     for number, column_given in enumerate(columns):
         here = f"{path}[{number}]"
         column = parse_section(PickedColumn, column_given, here)
-        context.left.extend(f"{here}.{key} (unknown)" for key in column.model_extra or {})
+        context.ineffective.extend(f"{here}.{key} (unknown)" for key in column.model_extra or {})
         if (column.index is None) == (column.value is None):
             got = "neither index nor value" if column.index is None else "both index and value"
             raise refused(here, got, "one of them")

@@ -360,9 +360,9 @@ def _expand(
         )
 
     def value(match: re.Match[str]) -> str:
-        found = variables.get(match.group(1) or match.group(2), match.group())
-        length.add(len(found), lambda: path_of(match))
-        return found
+        replacement = variables.get(match.group(1) or match.group(2), match.group())
+        length.add(len(replacement), lambda: path_of(match))
+        return replacement
 
     return _BRACED_OR_BARE.sub(value, text)
 

@@ -104,7 +104,7 @@ class ParsedPlugin:
 class PluginContext:
     """A plugin's parameter: its JSON path and the settings that it may need.
 
-    `warnings` are whole sentences; `left` collects keys without effect, which share one warning.
+    `warnings` are whole sentences; `ineffective` collects keys without effect, which share one warning.
     """
 
     path: str
@@ -113,7 +113,7 @@ class PluginContext:
     channels: int | None = None
     commit: CommitSetting = field(default_factory=CommitSetting)
     warnings: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    ineffective: list[str] = field(default_factory=list)
 
     def read(self, model: type[_S], parameter: dict[str, Any]) -> _S:
         """The parameter as `model`; keys without effect are noted.
@@ -122,7 +122,7 @@ class PluginContext:
             JobFileError: a bad value, or a key whose meaning cannot be kept.
         """
         parsed = parse_section(model, parameter, self.path)
-        self.left.extend(ineffective_keys(parsed, self.path))
+        self.ineffective.extend(ineffective_keys(parsed, self.path))
         return parsed
 
     def key(self, name: str) -> str:

@@ -18,11 +18,11 @@ __all__ = ["verify_with"]
 def verify_with(
     engine: "Engine",
     spec: "TransferSpec",
-    more: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     settings: "VerifySettings",
     repairs: "RepairSettings | None" = None,
 ) -> "VerifyReport":
-    """Verify that the ends of `spec` hold the same rows, and repair the target; `more` are options of the whole job.
+    """Verify that the ends of `spec` hold the same rows, and repair the target; `overrides`: options of the job.
 
     Raises:
         ChannelError: as `spark_channel.verify`.
@@ -42,7 +42,7 @@ def verify_with(
         raise UnsupportedError(
             "the job has several targets: verify each by its own, with two urls or two places"
         )
-    verification = Verification(engine, job_options(spec, more), settings)
+    verification = Verification(engine, job_options(spec, overrides), settings)
     if repairs is None:
         return verification.run()
     refuse_impossible(verification, delete=repairs.delete)

@@ -47,12 +47,12 @@ _PIECE = 8 << 20
 
 def mixed(words: Hashes) -> Hashes:
     """The finalizer of splitmix64: every bit of a word changes half of the bits of the result."""
-    made = words ^ (words >> np.uint64(30))
-    made *= _FIRST
-    made ^= made >> np.uint64(27)
-    made *= _SECOND
-    made ^= made >> np.uint64(31)
-    return made
+    hashes = words ^ (words >> np.uint64(30))
+    hashes *= _FIRST
+    hashes ^= hashes >> np.uint64(27)
+    hashes *= _SECOND
+    hashes ^= hashes >> np.uint64(31)
+    return hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ def common_form(
     one, other = plain_type(one), plain_type(other)
     types = pa.types
     if types.is_null(one) or types.is_null(other):
-        rest = other if types.is_null(one) else one
-        return Form("null") if types.is_null(rest) else common_form(rest, rest, column, text)
+        kind = other if types.is_null(one) else one
+        return Form("null") if types.is_null(kind) else common_form(kind, kind, column, text)
     both = (one, other)
     numbers = sum(map(is_number, both))
     if all(map(types.is_boolean, both)):
@@ -101,9 +101,9 @@ def common_form(
     for name, belongs in _ALIKE:
         if all(map(belongs, both)):
             return Form(f"{name}, NFC" if name == "text" and text == "nfc" else name)
-    if all(types.is_date(each) or types.is_timestamp(each) for each in both):
+    if all(types.is_date(kind) or types.is_timestamp(kind) for kind in both):
         return Form("timestamp")
-    if {is_text(each) for each in both} == {True, False} and any(map(_is_uuid, both)):
+    if {is_text(kind) for kind in both} == {True, False} and any(map(_is_uuid, both)):
         return Form("uuid")
     nested = _nested_form(one, other, column, text)
     if nested is not None:
@@ -151,9 +151,9 @@ def _number_form(one: pa.DataType, other: pa.DataType) -> Form:
         if any(map(pa.types.is_boolean, both)):
             return Form("integer (true is 1)")
         return Form("unsigned integer" if pa.types.is_uint64(one) else "integer")
-    digits = [_digits(each) for each in both]
+    digits = [_digits(kind) for kind in both]
     scale = max(0, *(scale for _, scale in digits))
-    whole = max(precision - own for precision, own in digits)
+    whole = max(precision - decimals for precision, decimals in digits)
     return Form("decimal" if whole + scale <= 38 else "wide decimal", scale)
 
 
@@ -209,10 +209,10 @@ def hash_values(values: pa.Array, form: Form) -> Hashes:
         return np.zeros(0, np.uint64)
     if values.null_count == len(values):
         return np.full(len(values), _NULL)
-    made = _HASHED[form.name.partition(" (")[0].partition(",")[0]](values, form)
+    hashes = _HASHED[form.name.partition(" (")[0].partition(",")[0]](values, form)
     if values.null_count:
-        made[_nulls(values)] = _NULL
-    return made
+        hashes[_nulls(values)] = _NULL
+    return hashes
 
 
 def _plain(values: pa.Array) -> pa.Array:
@@ -240,8 +240,8 @@ def _bits(buffer: pa.Buffer | None, start: int, count: int) -> npt.NDArray[np.bo
 
 
 def _nulls(values: pa.Array) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = ~_bits(values.buffers()[0], values.offset, len(values))
-    return found
+    nulls: npt.NDArray[np.bool_] = ~_bits(values.buffers()[0], values.offset, len(values))
+    return nulls
 
 
 def _numbers(values: pa.Array, kind: npt.DTypeLike, width: int = 1) -> npt.NDArray[Any]:
@@ -274,10 +274,10 @@ def _decimal(values: pa.Array, form: Form) -> Hashes:
         values = values.cast(pa.decimal128(20, 0))
     width = 4 if wide else 2
     words = _numbers(values.cast(kind), np.uint64, width).reshape(-1, width)
-    made = mixed(words[:, 0])
-    for place in range(1, width):
-        made += mixed(words[:, place] + _times(place))
-    return mixed(made)
+    hashes = mixed(words[:, 0])
+    for number in range(1, width):
+        hashes += mixed(words[:, number] + _times(number))
+    return mixed(hashes)
 
 
 def _double(values: pa.Array, _form: Form) -> Hashes:
@@ -320,9 +320,9 @@ def _units(numbers: npt.NDArray[np.int64], nanos: int, values: pa.Array) -> Hash
         if beyond.any():
             raise pa.ArrowInvalid(f"a {values.type} is out of the range of microseconds")
         return mixed((numbers * times).view(np.uint64))
-    micros, rest = np.divmod(numbers, 1000)
-    made = mixed(micros.view(np.uint64))
-    return np.where(rest == 0, made, mixed(made + rest.view(np.uint64) * _GOLDEN))
+    micros, remainder = np.divmod(numbers, 1000)
+    hashes = mixed(micros.view(np.uint64))
+    return np.where(remainder == 0, hashes, mixed(hashes + remainder.view(np.uint64) * _GOLDEN))
 
 
 def _date(values: pa.Array, form: Form) -> Hashes:
@@ -353,13 +353,13 @@ def _bytes(values: pa.Array, _form: Form) -> Hashes:
 
 
 def _ends(values: pa.Array, buffer: pa.Buffer, *, large: bool) -> npt.NDArray[np.int64]:
-    found = np.frombuffer(buffer, np.int64 if large else np.int32)
-    return found[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    offsets = np.frombuffer(buffer, np.int64 if large else np.int32)
+    return offsets[values.offset : values.offset + len(values) + 1].astype(np.int64)
 
 
 def _segments(buffer: pa.Buffer | None, ends: npt.NDArray[np.int64]) -> Hashes:
     """The hash of the bytes between each two neighbours of `ends`."""
-    made = np.empty(len(ends) - 1, np.uint64)
+    hashes = np.empty(len(ends) - 1, np.uint64)
     sizes = np.diff(ends)
     data = memoryview(b"") if buffer is None else memoryview(buffer)
     long = np.flatnonzero(sizes > _LONG)
@@ -368,12 +368,12 @@ def _segments(buffer: pa.Buffer | None, ends: npt.NDArray[np.int64]) -> Hashes:
     while first < len(sizes):
         behind = np.searchsorted(np.cumsum(sizes[first:]), _PIECE, "right")
         last = min(len(sizes), first + max(1, int(behind)))
-        made[first:last] = _piece(data, ends[first:last], sizes[first:last])
+        hashes[first:last] = _piece(data, ends[first:last], sizes[first:last])
         first = last
     for row in long:
         digest = hashlib.blake2b(data[ends[row] : ends[row + 1]], digest_size=8).digest()
-        made[row] = int.from_bytes(digest, "little")
-    return made
+        hashes[row] = int.from_bytes(digest, "little")
+    return hashes
 
 
 def _piece(data: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Hashes:
@@ -381,13 +381,13 @@ def _piece(data: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[n
     counts = (sizes + 7) // 8
     bounds = np.concatenate(([0], np.cumsum(counts)))
     first = int(starts.min())
-    held = np.frombuffer(bytes(data[first : int((starts + sizes).max())]) + bytes(8), np.uint8)
-    windows = np.ndarray((len(held) - 7,), "<u8", buffer=held.data, strides=(1,))
+    octets = np.frombuffer(bytes(data[first : int((starts + sizes).max())]) + bytes(8), np.uint8)
+    windows = np.ndarray((len(octets) - 7,), "<u8", buffer=octets.data, strides=(1,))
     places = np.arange(int(bounds[-1])) - np.repeat(bounds[:-1], counts)
     words = windows[np.repeat(starts - first, counts) + 8 * places].astype(np.uint64)
-    left = np.repeat(sizes, counts) - 8 * places
-    ends = np.flatnonzero(left < 8)
-    words[ends] &= (np.uint64(1) << (8 * left[ends]).astype(np.uint64)) - np.uint64(1)
+    remaining = np.repeat(sizes, counts) - 8 * places
+    ends = np.flatnonzero(remaining < 8)
+    words[ends] &= (np.uint64(1) << (8 * remaining[ends]).astype(np.uint64)) - np.uint64(1)
     words = mixed(mixed(words) + (places + 1).astype(np.uint64) * _GOLDEN)
     return mixed(_sums(words, bounds) + sizes.astype(np.uint64) * _LENGTH)
 
@@ -419,8 +419,10 @@ def _json(values: pa.Array, form: Form) -> Hashes:
         if text is None:
             return None
         try:
-            found = json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_refuse)
-            return _json_text(found).encode(errors="surrogatepass")
+            document = json.loads(
+                text, parse_float=_Number, parse_int=_Number, parse_constant=_refuse
+            )
+            return _json_text(document).encode(errors="surrogatepass")
         except (ValueError, ArithmeticError, RecursionError):
             return b"?" + text.encode()
 
@@ -439,8 +441,12 @@ def _json_text(value: object) -> str:
     if isinstance(value, _Number):
         negative, digits, exponent = Decimal(value).as_tuple()
         text = "".join(map(str, digits))
-        kept = text.rstrip("0")
-        return f"{'-' * negative}{kept}e{int(exponent) + len(text) - len(kept)}" if kept else "0"
+        significant = text.rstrip("0")
+        return (
+            f"{'-' * negative}{significant}e{int(exponent) + len(text) - len(significant)}"
+            if significant
+            else "0"
+        )
     if isinstance(value, list):
         return f"[{','.join(map(_json_text, value))}]"
     if isinstance(value, dict):

@@ -53,17 +53,17 @@ class Buckets:
     def count(self) -> int:
         return 1 << self.bits if self.edges is None else len(self.edges) + 2
 
-    def of(self, first_key: pa.Array | None, keys: Hashes) -> Places:
+    def numbers(self, first_key: pa.Array | None, keys: Hashes) -> Places:
         """The bucket of each row, by the first column of its key or by the hash of its key."""
         if self.edges is None or first_key is None:
             if not self.bits:
                 return np.zeros(len(keys), np.int64)
             return (keys >> np.uint64(64 - self.bits)).astype(np.int64)
         numbers, nulls = ordinals(first_key)
-        found = np.searchsorted(self.edges, numbers, "right")
+        buckets = np.searchsorted(self.edges, numbers, "right")
         if nulls is not None:
-            found[nulls] = self.count - 1
-        return found
+            buckets[nulls] = self.count - 1
+        return buckets
 
     def bounds(self, first: int, last: int) -> tuple[int | None, int | None] | None:
         """The range of the buckets from `first` to `last`; None = the rows whose key is NULL."""
@@ -95,21 +95,21 @@ class Checksums:
 
     def differ(self, other: "Checksums") -> Mask:
         """Which buckets are not equal."""
-        found: Mask = (self.rows != other.rows) | (self.sums != other.sums)
-        return found
+        mask: Mask = (self.rows != other.rows) | (self.sums != other.sums)
+        return mask
 
 
-def among(keys: Hashes, wanted: Hashes) -> Mask:
-    """Which of `keys` are in `wanted`, which is ascending."""
-    return _places_among(keys, wanted)[1]
+def among(keys: Hashes, members: Hashes) -> Mask:
+    """Which of `keys` are in `members`, which is ascending."""
+    return _places_among(keys, members)[1]
 
 
-def _places_among(keys: Hashes, wanted: Hashes) -> tuple[Places, Mask]:
-    """Where each of `keys` is in `wanted`, and whether it is there."""
-    if not len(wanted):
+def _places_among(keys: Hashes, members: Hashes) -> tuple[Places, Mask]:
+    """Where each of `keys` is in `members`, and whether it is there."""
+    if not len(members):
         return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
-    places: Places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
-    return places, wanted[places] == keys
+    places: Places = np.minimum(np.searchsorted(members, keys), len(members) - 1)
+    return places, members[places] == keys
 
 
 def runs_of(mask: Mask, most: int | None = None) -> list[tuple[int, int]]:
@@ -124,12 +124,12 @@ def runs_of(mask: Mask, most: int | None = None) -> list[tuple[int, int]]:
 
 def near(mask: Mask, most: int) -> Mask:
     """The mask without its smallest gaps, so that it has at most `most` runs."""
-    gaps = [each for each in runs_of(~mask) if each[0] > 0 and each[1] < len(mask) - 1]
-    made = mask.copy()
-    gaps.sort(key=lambda each: each[1] - each[0])
+    gaps = [gap for gap in runs_of(~mask) if gap[0] > 0 and gap[1] < len(mask) - 1]
+    coarse_mask = mask.copy()
+    gaps.sort(key=lambda gap: gap[1] - gap[0])
     for first, last in gaps[: max(0, len(gaps) + 1 - most)]:
-        made[first : last + 1] = True
-    return made
+        coarse_mask[first : last + 1] = True
+    return coarse_mask
 
 
 @dataclass
@@ -145,9 +145,9 @@ class Entries:
         if not parts:
             return cls(np.zeros(0, np.uint64), np.zeros(0, np.uint64), schema.empty_table())
         return cls(
-            np.concatenate([each.keys for each in parts]),
-            np.concatenate([each.rows for each in parts]),
-            pa.concat_tables([each.values for each in parts]),
+            np.concatenate([part.keys for part in parts]),
+            np.concatenate([part.rows for part in parts]),
+            pa.concat_tables([part.values for part in parts]),
         )
 
 
@@ -192,30 +192,30 @@ class Differences:
     def as_before(self, earlier: "Differences") -> Mask:
         """Which keys have the same rows on both sides as `earlier` saw."""
         places = np.searchsorted(earlier.keys, self.keys)
-        found = np.zeros(len(self), np.bool_)
+        unchanged = np.zeros(len(self), np.bool_)
         inside = places < len(earlier)
         at = places[inside]
-        found[inside] = (
+        unchanged[inside] = (
             (earlier.keys[at] == self.keys[inside])
             & (earlier.source_rows[at] == self.source_rows[inside])
             & (earlier.source_sums[at] == self.source_sums[inside])
             & (earlier.target_rows[at] == self.target_rows[inside])
             & (earlier.target_sums[at] == self.target_sums[inside])
         )
-        return found
+        return unchanged
 
     @classmethod
     def joined(cls, parts: Iterable["Differences"]) -> "Differences":
         every = list(parts) or [find_differences(_NONE, _NONE, _NONE, _NONE)]
-        made = cls(
-            np.concatenate([each.keys for each in every]),
-            np.concatenate([each.source_rows for each in every]),
-            np.concatenate([each.source_sums for each in every]),
-            np.concatenate([each.target_rows for each in every]),
-            np.concatenate([each.target_sums for each in every]),
-            sum(each.equal for each in every),
+        differences = cls(
+            np.concatenate([part.keys for part in every]),
+            np.concatenate([part.source_rows for part in every]),
+            np.concatenate([part.source_sums for part in every]),
+            np.concatenate([part.target_rows for part in every]),
+            np.concatenate([part.target_sums for part in every]),
+            sum(part.equal for part in every),
         )
-        return made.take(np.argsort(made.keys))
+        return differences.take(np.argsort(differences.keys))
 
 
 _NONE = np.zeros(0, np.uint64)
@@ -227,10 +227,10 @@ def find_differences(
     """The keys whose rows differ, of all rows of some keys. Equal rows of both sides go in pairs, once each."""
     pairs, alone = 0, _of_one_side(source_rows, target_rows)
     if alone is not None:
-        here, there = among(source_rows, alone), among(target_rows, alone)
-        pairs = len(source_rows) - int(np.count_nonzero(here))
-        source_keys, source_rows = source_keys[here], source_rows[here]
-        target_keys, target_rows = target_keys[there], target_rows[there]
+        in_source, in_target = among(source_rows, alone), among(target_rows, alone)
+        pairs = len(source_rows) - int(np.count_nonzero(in_source))
+        source_keys, source_rows = source_keys[in_source], source_rows[in_source]
+        target_keys, target_rows = target_keys[in_target], target_rows[in_target]
     keys = np.concatenate((source_keys, target_keys))
     rows = np.concatenate((source_rows, target_rows))
     sign = np.ones(len(keys), np.int64)
@@ -239,20 +239,20 @@ def find_differences(
     keys, rows, sign = keys[order], rows[order], sign[order]
     first = _firsts((keys, rows))
     net = np.add.reduceat(sign, first) if len(first) else sign
-    left = np.flatnonzero(net)
+    unpaired = np.flatnonzero(net)
     equal = pairs + (len(keys) - int(np.abs(net).sum())) // 2
-    keys, rows, net = keys[first][left], rows[first][left], net[left]
+    keys, rows, net = keys[first][unpaired], rows[first][unpaired], net[unpaired]
     first = _firsts((keys,))
     if not len(first):
         nothing = np.zeros(0, np.int64)
         return Differences(_NONE, nothing, _NONE, nothing, _NONE, equal)
-    here, there = np.maximum(net, 0), np.maximum(-net, 0)
+    source_counts, target_counts = np.maximum(net, 0), np.maximum(-net, 0)
     return Differences(
         keys[first],
-        np.add.reduceat(here, first),
-        np.add.reduceat(rows * here.astype(np.uint64), first),
-        np.add.reduceat(there, first),
-        np.add.reduceat(rows * there.astype(np.uint64), first),
+        np.add.reduceat(source_counts, first),
+        np.add.reduceat(rows * source_counts.astype(np.uint64), first),
+        np.add.reduceat(target_counts, first),
+        np.add.reduceat(rows * target_counts.astype(np.uint64), first),
         equal,
     )
 
@@ -263,14 +263,14 @@ def _of_one_side(source_rows: Hashes, target_rows: Hashes) -> Hashes | None:
     Sorting hashes alone takes a tenth of the time of sorting rows by key.
     """
     sides = np.sort(source_rows), np.sort(target_rows)
-    if any((each[1:] == each[:-1]).any() for each in sides):
+    if any((side[1:] == side[:-1]).any() for side in sides):
         return None
     every = np.concatenate(sides)
     every.sort(kind="stable")  # which merges parts that are in order
     changes = np.ones(len(every) + 1, np.bool_)
     changes[1:-1] = every[1:] != every[:-1]
-    found: Hashes = every[changes[:-1] & changes[1:]]
-    return found
+    unmatched: Hashes = every[changes[:-1] & changes[1:]]
+    return unmatched
 
 
 def _firsts(columns: Sequence[Hashes]) -> Places:
@@ -286,11 +286,11 @@ def _firsts(columns: Sequence[Hashes]) -> Places:
 
 def rows_of(keys: Hashes, sides: Iterable[Entries]) -> Places:
     """The number of rows of both sides with each of `keys`, which are ascending; equal rows count, too."""
-    found = np.zeros(len(keys), np.int64)
+    counts = np.zeros(len(keys), np.int64)
     for side in sides:
         places, are_there = _places_among(side.keys, keys)
-        found += np.bincount(places[are_there], minlength=len(keys))
-    return found
+        counts += np.bincount(places[are_there], minlength=len(keys))
+    return counts
 
 
 def parts_of(rows: Places, most: int) -> Iterator[tuple[int, int, int]]:
@@ -309,10 +309,10 @@ def parts_of(rows: Places, most: int) -> Iterator[tuple[int, int, int]]:
 def rounds(chosen: Mask, rows: Places, most: int) -> Iterator[tuple[Mask, int, int]]:
     """(buckets, share, shares): all chosen buckets, in parts of `most` rows."""
     places = np.flatnonzero(chosen)
-    for first, last, held in parts_of(rows[places], most):
+    for first, last, part_rows in parts_of(rows[places], most):
         part = np.zeros(len(chosen), np.bool_)
         part[places[first:last]] = True
-        shares = max(1, -(-held // most))
+        shares = max(1, -(-part_rows // most))
         for share in range(shares):
             yield part, share, shares
 
@@ -336,13 +336,13 @@ def without_equal(
 
 def _beyond(rows: Sequence[SampledRow], equal: Counter[int]) -> list[SampledRow]:
     """The rows without so many of each hash."""
-    seen: Counter[int] = Counter()
-    left = []
+    counts: Counter[int] = Counter()
+    unmatched = []
     for row in rows:
-        seen[row.whole] += 1
-        if seen[row.whole] > equal[row.whole]:
-            left.append(row)
-    return left
+        counts[row.whole] += 1
+        if counts[row.whole] > equal[row.whole]:
+            unmatched.append(row)
+    return unmatched
 
 
 class TextOf(str):
@@ -358,7 +358,7 @@ def python_values(values: pa.ChunkedArray) -> list[Any]:
             return list(values.to_pylist())
         except (OverflowError, ValueError):
             pass
-    return [_python_value(each) for each in values]
+    return [_python_value(scalar) for scalar in values]
 
 
 def _python_value(value: pa.Scalar) -> object:

@@ -35,18 +35,18 @@ class DifferingKeys:
     """
 
     def __init__(self, schemas: Sequence[pa.Schema]) -> None:
-        self._names = [each.names for each in schemas]
+        self._names = [schema.names for schema in schemas]
         self._has_columns = any(self._names)
-        self._tables = [_with_hash(each.empty_table(), _NONE) for each in schemas]
+        self._tables = [_with_hash(schema.empty_table(), _NONE) for schema in schemas]
 
     def add(self, sides: Sequence[Entries], differ: Differences) -> None:
         """Add those keys of both sides' rows that differ."""
         for number, side in enumerate(sides):
             places = np.flatnonzero(among(side.keys, differ.keys))
             _, first = np.unique(side.keys[places], return_index=True)
-            own = places[first]
-            found = _with_hash(side.values.take(pa.array(own)), side.keys[own])
-            self._tables[number] = pa.concat_tables([self._tables[number], found])
+            rows = places[first]
+            key_table = _with_hash(side.values.take(pa.array(rows)), side.keys[rows])
+            self._tables[number] = pa.concat_tables([self._tables[number], key_table])
 
     def table(self, side: int, keys: Hashes) -> pa.Table:
         """The values of these keys, as a side that has them spells them."""
@@ -56,37 +56,39 @@ class DifferingKeys:
 
     def with_null(self) -> Hashes:
         """The keys that hold NULL, ascending."""
-        found: list[Hashes] = []
+        hashes: list[Hashes] = []
         for table in self._tables:
             empty = np.zeros(len(table), np.bool_)
             for column in table.columns[:-1]:
                 empty |= column.is_null().to_numpy()
-            found.append(table[_HASH].to_numpy()[empty])
-        return np.unique(np.concatenate(found))
+            hashes.append(table[_HASH].to_numpy()[empty])
+        return np.unique(np.concatenate(hashes))
 
     def values(self, keys: Hashes) -> list[list[Any]]:
         """The values of these keys, each as one of the sides has it, in their order."""
         if not self._has_columns:
             return []
-        found: dict[int, list[Any]] = {}
+        values_by_hash: dict[int, list[Any]] = {}
         for table in self._tables:
-            *columns, hashes = (python_values(each) for each in _chosen(table, keys).columns)
+            *columns, hashes = (python_values(column) for column in _chosen(table, keys).columns)
             for row, name in zip(zip(*columns, strict=True), hashes, strict=True):
-                found.setdefault(name, list(row))
-        return [found[name] for name in self.in_order(keys).tolist() if name in found]
+                values_by_hash.setdefault(name, list(row))
+        return [
+            values_by_hash[name] for name in self.in_order(keys).tolist() if name in values_by_hash
+        ]
 
     def in_order(self, keys: Hashes) -> Hashes:
         """The keys' hashes in the order of the keys."""
         if not self._has_columns:
             return keys
-        seen: list[Hashes] = []
+        hashes: list[Hashes] = []
         for table in self._tables:
             try:
                 table = table.sort_by([(name, "ascending") for name in table.column_names[:-1]])
             except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # a type without an order
                 pass
-            seen.append(table[_HASH].to_numpy())
-        every = np.concatenate(seen)
+            hashes.append(table[_HASH].to_numpy())
+        every = np.concatenate(hashes)
         _, first = np.unique(every, return_index=True)
         # The rows of one side alone come behind the others'.
         ordered: Hashes = every[np.sort(first)]
@@ -98,8 +100,8 @@ class DifferingKeys:
             ordinals(_chosen(table, keys)[0].drop_null().combine_chunks())[0]
             for table in self._tables
         ]
-        found: Places = np.unique(np.concatenate(numbers))
-        return found
+        distinct: Places = np.unique(np.concatenate(numbers))
+        return distinct
 
 
 def _chosen(table: pa.Table, keys: Hashes) -> pa.Table:
@@ -114,17 +116,17 @@ def _with_hash(values: pa.Table, hashes: Hashes) -> pa.Table:
 def differing_rows(
     samples: Sequence[pa.Table],
     columns: Columns,
-    found: Differences,
+    differences: Differences,
     order: Hashes,
     left_out: Callable[[], None],
 ) -> Iterator[Difference]:
-    """The rows of `found` in `order`, which has their keys, from the `samples` of both sides.
+    """The rows of `differences` in `order`, which has their keys, from the `samples` of both sides.
 
     Calls `left_out` for a key whose rows are not all in the samples.
     """
     rows = [_by_key(table, columns, number) for number, table in enumerate(samples)]
-    sizes = zip(found.source_rows.tolist(), found.target_rows.tolist(), strict=True)
-    counts = dict(zip(found.keys.tolist(), sizes, strict=True))
+    sizes = zip(differences.source_rows.tolist(), differences.target_rows.tolist(), strict=True)
+    counts = dict(zip(differences.keys.tolist(), sizes, strict=True))
     for key in order.tolist():
         source, target = without_equal(rows[0].get(key, []), rows[1].get(key, []))
         if (len(source), len(target)) != counts[key]:
@@ -138,29 +140,31 @@ def _by_key(table: pa.Table, columns: Columns, side: int) -> dict[int, list[Samp
     names = [pair[side] for pair in columns.names]
     arrays = [table[name].combine_chunks() for name in names]
     arrays = [
-        each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in arrays
+        array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for array in arrays
     ]
-    hashed = [hash_values(each, form) for each, form in zip(arrays, columns.forms, strict=True)]
+    hashed = [hash_values(array, form) for array, form in zip(arrays, columns.forms, strict=True)]
     keys, whole = hash_rows(arrays, columns)
-    found: dict[int, list[SampledRow]] = {}
+    rows_by_key: dict[int, list[SampledRow]] = {}
     values = [python_values(table[name]) for name in names]
-    for place, key in enumerate(keys.tolist()):
-        shown = {name: own[place] for name, own in zip(names, values, strict=True)}
-        own = tuple(int(each[place]) for each in hashed)
-        found.setdefault(key, []).append(SampledRow(shown, int(whole[place]), own))
-    return found
+    for position, key in enumerate(keys.tolist()):
+        row_values = {name: column[position] for name, column in zip(names, values, strict=True)}
+        value_hashes = tuple(int(column[position]) for column in hashed)
+        rows_by_key.setdefault(key, []).append(
+            SampledRow(row_values, int(whole[position]), value_hashes)
+        )
+    return rows_by_key
 
 
 def _difference(columns: Columns, one: SampledRow | None, other: SampledRow | None) -> Difference:
     names = columns.names
-    shown = one or other
-    assert shown is not None
+    row = one or other
+    assert row is not None
     side = 0 if one else 1
-    key = {pair[0]: shown.values[pair[side]] for pair in (names[n] for n in columns.key)}
+    key = {pair[0]: row.values[pair[side]] for pair in (names[n] for n in columns.key)}
     if one is None or other is None:
         return Difference(
             "missing" if one else "extra",
-            key or shown.values,
+            key or row.values,
             (),
             one.values if one else None,
             other.values if other else None,

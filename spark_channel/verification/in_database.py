@@ -57,10 +57,10 @@ class DatabaseSums:
     keys: tuple[str, str]
     by_bucket: bool = True
 
-    def of(self, what: Summed) -> "DatabaseSums":
+    def summing(self, unit: Summed) -> "DatabaseSums":
         """The sums of buckets or of runs; or the number of rows of runs, whose sums are 0."""
-        hashes = ("0", "0") if what == "counts" else self.hashes
-        return DatabaseSums(hashes, self.keys, what == "buckets")
+        hashes = ("0", "0") if unit == "counts" else self.hashes
+        return DatabaseSums(hashes, self.keys, unit == "buckets")
 
     def listing(
         self, reader: SqlReader, side: int, key: Sequence[str]
@@ -70,9 +70,9 @@ class DatabaseSums:
             source = reader.known(session)
         declared, kind = reader.dialect.hash_type
         name = " ".join((*key, "hash"))  # longer than each other name
-        columns = [each for each in map(source.read_as, key) if each is not None]
+        columns = [column for column in map(source.read_as, key) if column is not None]
         columns.append(ReadColumn(name, declared, kind, self.hashes[side]))
-        schema = pa.schema([pa.field(each.name, each.kind) for each in columns])
+        schema = pa.schema([pa.field(column.name, column.kind) for column in columns])
         return reader.selecting(columns), schema
 
     def run(
@@ -105,8 +105,8 @@ class DatabaseSums:
                     part = min(last, first + count - 1)
                     sql = self._sql(source, side, buckets, first, part)
                     began = time.perf_counter()
-                    found = _rows(reader, line, sql)
-                    rows = _add(sums, found, first if self.by_bucket else begin)
+                    groups = _rows(reader, line, sql)
+                    rows = _add(sums, groups, first if self.by_bucket else begin)
                     seconds = fixed.took(part - first + 1, time.perf_counter() - began)
                     _pay(pace, counters, rows)
                     count = _next_count(count, part - first + 1, rows, most, seconds)
@@ -124,7 +124,7 @@ class DatabaseSums:
         if bounds is None:
             conditions = conditions_of(source, {"kind": "null", "key": [name]})
         else:
-            lower, upper = ([each] if each is not None else None for each in bounds)
+            lower, upper = ([bound] if bound is not None else None for bound in bounds)
             params = {"kind": "range", "key": [name], "lower": lower, "upper": upper}
             conditions = conditions_of(source, params)
         sums = ["COUNT(*) AS c", f"SUM({self.hashes[side]}) AS s"]
@@ -149,14 +149,16 @@ def _rows(reader: SqlReader, line: SessionHolder, sql: str) -> list[tuple[int, i
     return retry.call(once, reader.dialect.is_passing)
 
 
-def _add(sums: Checksums, found: Sequence[tuple[int, int, int]], first: int) -> int:
-    kept = [each for each in found if each[1]]
-    if not kept:
+def _add(sums: Checksums, groups: Sequence[tuple[int, int, int]], first: int) -> int:
+    nonempty = [group for group in groups if group[1]]
+    if not nonempty:
         return 0
-    places = [first + int(number) for number, _, _ in kept]
-    np.add.at(sums.rows, places, [int(count) for _, count, _ in kept])
-    np.add.at(sums.sums, places, np.array([int(each) & _WORD for _, _, each in kept], np.uint64))
-    return sum(int(count) for _, count, _ in kept)
+    places = [first + int(number) for number, _, _ in nonempty]
+    np.add.at(sums.rows, places, [int(count) for _, count, _ in nonempty])
+    np.add.at(
+        sums.sums, places, np.array([int(total) & _WORD for _, _, total in nonempty], np.uint64)
+    )
+    return sum(int(count) for _, count, _ in nonempty)
 
 
 def _pay(pace: BatchRateLimiter | None, counters: Counters, rows: int) -> None:
@@ -169,14 +171,14 @@ def _pay(pace: BatchRateLimiter | None, counters: Counters, rows: int) -> None:
         pass
 
 
-def _next_count(count: int, asked: int, rows: int, most: int, seconds: float) -> int:
-    """How many buckets the next statement may have, of which the last one had `asked`.
+def _next_count(count: int, last_count: int, rows: int, most: int, seconds: float) -> int:
+    """How many buckets the next statement may have, of which the last one had `last_count`.
 
     `seconds` are those of its buckets: a statement that scans its table takes as long for one of them.
     """
     if seconds > _STATEMENT_SECONDS or rows > most:
-        return max(1, asked // 2)
-    if asked == count and rows < most // 2 and seconds < _STATEMENT_SECONDS / 4:
+        return max(1, last_count // 2)
+    if last_count == count and rows < most // 2 and seconds < _STATEMENT_SECONDS / 4:
         return count * 2
     return count
 
@@ -190,20 +192,20 @@ def sums_of_runs(
 
     If most buckets differ, the first bucket of a run may have all its rows, and no bucket of it is equal.
     """
-    each = max(1, buckets.count * _ROWS_OF_A_RUN // max(1, rows))
+    run_length = max(1, buckets.count * _ROWS_OF_A_RUN // max(1, rows))
     nulls = buckets.count - 1  # found by another statement
-    runs = [(first, min(first + each, nulls) - 1) for first in range(0, nulls, each)]
-    sampled, rest = [*runs[::_SAMPLED], (nulls, nulls)], _without(runs, runs[::_SAMPLED])
+    runs = [(first, min(first + run_length, nulls) - 1) for first in range(0, nulls, run_length)]
+    sampled, remaining = [*runs[::_SAMPLED], (nulls, nulls)], _without(runs, runs[::_SAMPLED])
     sums = summed(sampled, "buckets")
-    if not rest:
+    if not remaining:
         return sums
-    held = int(np.count_nonzero(sums[0].rows + sums[1].rows))
-    if int(np.count_nonzero(sums[0].differ(sums[1]))) * 4 > held:
-        return _merged(sums, _unequal(summed(rest, "counts"), rest))
+    nonempty = int(np.count_nonzero(sums[0].rows + sums[1].rows))
+    if int(np.count_nonzero(sums[0].differ(sums[1]))) * 4 > nonempty:
+        return _merged(sums, _unequal(summed(remaining, "counts"), remaining))
     if len(_that_differ(sums, sampled)) * 4 > len(sampled):
-        return _merged(sums, summed(rest, "buckets"))
-    whole = summed(rest, "runs")
-    again = _that_differ(whole, rest)
+        return _merged(sums, summed(remaining, "buckets"))
+    whole = summed(remaining, "runs")
+    again = _that_differ(whole, remaining)
     if again:
         for side in whole:
             places = [first for first, _ in again]
@@ -235,15 +237,15 @@ def _without(runs: Sequence[Run], others: Sequence[Run]) -> list[Run]:
 def _merged(
     sums: tuple[Checksums, Checksums], others: tuple[Checksums, Checksums]
 ) -> tuple[Checksums, Checksums]:
-    for own, other in zip(sums, others, strict=True):
-        own.merge(other)
+    for checksums, other in zip(sums, others, strict=True):
+        checksums.merge(other)
     return sums
 
 
 def run_splits(runs: Sequence[Run], count: int) -> list[Split]:
     """The runs in splits of about equal numbers."""
-    each = max(1, -(-len(runs) // max(1, count)))
-    return [Split({"runs": runs[first : first + each]}) for first in range(0, len(runs), each)]
+    share = max(1, -(-len(runs) // max(1, count)))
+    return [Split({"runs": runs[first : first + share]}) for first in range(0, len(runs), share)]
 
 
 def same_hashes(sides: Sequence[Side], columns: Columns, buckets: Buckets) -> DatabaseSums | None:
@@ -261,17 +263,17 @@ def same_hashes(sides: Sequence[Side], columns: Columns, buckets: Buckets) -> Da
             return None
         with reader.connect("plan") as session:
             source = reader.known(session)
-            own = [
+            expressions = [
                 (source.about(pair[number]), source.bare(pair[number])) for pair in columns.names
             ]
-            plain = [(about, text) for about, text in own if about is not None]
-            found = reader.dialect.row_hash(plain) if len(plain) == len(own) else None
-            if found is None:
+            plain = [(about, text) for about, text in expressions if about is not None]
+            row_hash = reader.dialect.row_hash(plain) if len(plain) == len(expressions) else None
+            if row_hash is None:
                 return None
             fact = reader.dialect.hash_facts(session)
         if fact is None:
             return None
-        hashes.append(found)
+        hashes.append(row_hash)
         facts.append((type(reader), fact))
         declared.append([about.declared for about, _ in plain])
     if facts[0] != facts[1] or declared[0] != declared[1]:

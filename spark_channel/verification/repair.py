@@ -58,10 +58,10 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
         ChannelError: writing failed; nothing was written.
     """
     report, delete = verification.report, settings.delete
-    found, left_out = _without_nulls(verification, verification.found)
-    if not len(found):
+    differences, left_out = _without_nulls(verification, verification.differences)
+    if not len(differences):
         return
-    rows = _wanted(found, delete=delete) + verification.beyond
+    rows = _wanted(differences, delete=delete) + verification.beyond
     if not rows:
         verification.note(
             "nothing was repaired: all differing rows are extra ones, which option 'delete' removes"
@@ -74,16 +74,16 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
         )
         return
     # A row may have come meanwhile that a delete would remove.
-    found, has_twins = verification.look_again(found)
+    differences, has_twins = verification.look_again(differences)
     if has_twins:
         verification.note(
             f"nothing was repaired: several rows of the source have one key ({', '.join(report.key)}), and an upsert "
             "keeps one of them. Name columns that identify each row with 'key'"
         )
         return
-    found, outside = _without_outside(verification, found, delete=delete)
+    differences, outside = _without_outside(verification, differences, delete=delete)
     left_out += outside
-    if alike := verification.alike(found.keys[found.source_rows > 0]):
+    if alike := verification.alike(differences.keys[differences.source_rows > 0]):
         verification.note(
             f"nothing was repaired: the target finds {alike} other rows by the keys to write, and an upsert would "
             f"change them: its key ({', '.join(verification.columns.key_names(1))}) takes values for equal that are "
@@ -92,14 +92,18 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
         )
         return
     if settings.dry_run:
-        rows = _wanted(found, delete=delete)
-        report.repairs = tuple(_planned(verification, found, delete=delete))
+        rows = _wanted(differences, delete=delete)
+        report.repairs = tuple(_planned(verification, differences, delete=delete))
         verification.note(f"dry run: {rows} rows would be repaired")
-        _note_kept(verification, found, delete=delete)
+        _note_kept(verification, differences, delete=delete)
         return
-    written = _write(verification, found, delete=delete) if _wanted(found, delete=delete) else 0
-    after, _ = verification.look_again(found)
-    deleted = int(np.count_nonzero(found.source_rows == 0)) if delete else 0
+    written = (
+        _write(verification, differences, delete=delete)
+        if _wanted(differences, delete=delete)
+        else 0
+    )
+    after, _ = verification.look_again(differences)
+    deleted = int(np.count_nonzero(differences.source_rows == 0)) if delete else 0
     report.repaired = {
         "upserted": written - deleted,
         "deleted": deleted,
@@ -119,60 +123,63 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
     _note_kept(verification, after, delete=delete)
 
 
-def _note_kept(verification: Verification, found: Differences, *, delete: bool) -> None:
-    extra = int(np.count_nonzero(found.source_rows == 0))
+def _note_kept(verification: Verification, differences: Differences, *, delete: bool) -> None:
+    extra = int(np.count_nonzero(differences.source_rows == 0))
     if extra and not delete:
         verification.note(
             f"extra rows of the target stay there: {extra}. To remove them, add option 'delete'"
         )
 
 
-def _wanted(found: Differences, *, delete: bool) -> int:
+def _wanted(differences: Differences, *, delete: bool) -> int:
     """The number of keys to write."""
-    return len(found) if delete else int(np.count_nonzero(found.source_rows))
+    return len(differences) if delete else int(np.count_nonzero(differences.source_rows))
 
 
-def _without_nulls(verification: Verification, found: Differences) -> tuple[Differences, int]:
+def _without_nulls(verification: Verification, differences: Differences) -> tuple[Differences, int]:
     """What differs, without the rows whose key holds NULL, and the number of those keys."""
-    if not len(found):
-        return found, 0
-    kept = ~among(found.keys, verification.keys.with_null())
-    left_out = len(found) - int(np.count_nonzero(kept))
+    if not len(differences):
+        return differences, 0
+    mask = ~among(differences.keys, verification.keys.with_null())
+    left_out = len(differences) - int(np.count_nonzero(mask))
     if left_out:
         verification.note(
             f"{left_out} differing rows are not repaired: their key ({', '.join(verification.report.key)}) holds NULL, "
             "by which a target finds no row, so each repair would add them. Repair them yourself, or name another key "
             "with 'key'"
         )
-    return found.take(kept), left_out
+    return differences.take(mask), left_out
 
 
 def _without_outside(
-    verification: Verification, found: Differences, *, delete: bool
+    verification: Verification, differences: Differences, *, delete: bool
 ) -> tuple[Differences, int]:
     """What differs, without the rows that a delete would remove though the source has them, and their number."""
-    extra = found.source_rows == 0
+    extra = differences.source_rows == 0
     if not (delete and verification.report.where and extra.any()):
-        return found, 0
-    kept = np.zeros(len(found), np.bool_)
-    kept[extra] = verification.has_outside(found.keys[extra])
-    outside = int(np.count_nonzero(kept))
+        return differences, 0
+    mask = np.zeros(len(differences), np.bool_)
+    mask[extra] = verification.has_outside(differences.keys[extra])
+    outside = int(np.count_nonzero(mask))
     if outside:
         verification.note(
             f"{outside} extra rows are not deleted: the source has their keys among the rows that 'where' leaves out. "
             "To repair them, verify without 'where'"
         )
-    return found.take(~kept), outside
+    return differences.take(~mask), outside
 
 
 def _planned(
-    verification: Verification, found: Differences, *, delete: bool
+    verification: Verification, differences: Differences, *, delete: bool
 ) -> Iterator[dict[str, Any]]:
     names = verification.columns.key_names(0)
-    for what, chosen in (("upsert", found.source_rows > 0), ("delete", found.source_rows == 0)):
-        if what == "upsert" or delete:
-            for values in verification.keys.values(found.keys[chosen]):
-                yield {"repair": what, **dict(zip(names, values, strict=True))}
+    for action, chosen in (
+        ("upsert", differences.source_rows > 0),
+        ("delete", differences.source_rows == 0),
+    ):
+        if action == "upsert" or delete:
+            for values in verification.keys.values(differences.keys[chosen]):
+                yield {"repair": action, **dict(zip(names, values, strict=True))}
 
 
 def refuse_impossible(verification: Verification, *, delete: bool) -> None:
@@ -182,19 +189,19 @@ def refuse_impossible(verification: Verification, *, delete: bool) -> None:
         UnsupportedError: it cannot.
     """
     target = verification.sides[1]
-    shown = plain_end(target.label)
+    label = plain_end(target.label)
     if not verification.columns.key:
         raise UnsupportedError(
-            f"{shown} cannot be repaired: no key says which row is which. Name columns that identify each row with "
+            f"{label} cannot be repaired: no key says which row is which. Name columns that identify each row with "
             "'key' (for a table of a replication file: with primary_key in its stream); the target needs a unique "
             "index on them"
         )
-    for place in verification.columns.key:
-        form = verification.columns.forms[place]
+    for position in verification.columns.key:
+        form = verification.columns.forms[position]
         if form.name in _SEVERAL_SPELLINGS:
-            name = verification.columns.names[place][0]
+            name = verification.columns.names[position][0]
             raise UnsupportedError(
-                f"{shown} cannot be repaired: its key column {name!r} is compared as {form}, so that equal keys "
+                f"{label} cannot be repaired: its key column {name!r} is compared as {form}, so that equal keys "
                 "may be other values for the database, which would get a second row. Name another key with 'key'"
             )
     end = verification.job_options.spec.writer
@@ -202,17 +209,17 @@ def refuse_impossible(verification: Verification, *, delete: bool) -> None:
     model = connector.options_class("writer")
     if not {"writemode", "keycolumns"} <= set(model.names()):
         raise UnsupportedError(
-            f"{shown} cannot be repaired: the {connector.name} writer does not update rows by a key. Copy the "
+            f"{label} cannot be repaired: the {connector.name} writer does not update rows by a key. Copy the "
             "table again, or the part of it that differs, with 'where'"
         )
     if verification.columns.excluded and target.database is None:
         raise UnsupportedError(
-            f"{shown} cannot be repaired without columns {', '.join(verification.columns.excluded)}, since its "
+            f"{label} cannot be repaired without columns {', '.join(verification.columns.excluded)}, since its "
             "rows are replaced as wholes. Verify all columns"
         )
     if delete and target.database is None:
         raise UnsupportedError(
-            f"option 'delete' removes rows of databases only, and {shown} is not one. Repair it without the "
+            f"option 'delete' removes rows of databases only, and {label} is not one. Repair it without the "
             "option, and remove the extra rows yourself"
         )
     _rehearse(verification, delete=delete)
@@ -229,8 +236,8 @@ def _rehearse(verification: Verification, *, delete: bool) -> None:
     try:
         writer.rehearse(WriteContext("rehearsal"), written)
     except ChannelError as error:
-        shown = plain_end(verification.sides[1].label)
-        refused = type(error)(f"{shown} cannot be repaired: {error}")
+        label = plain_end(verification.sides[1].label)
+        refused = type(error)(f"{label} cannot be repaired: {error}")
         raise of_input(refused, is_of_input=error.is_of_input) from error
 
 
@@ -239,7 +246,9 @@ def _columns_of(verification: Verification, *, delete: bool) -> pa.Schema:
     source, target = verification.sides
     every = source.steps.output_schema
     pairs = verification.columns.names
-    compared = pa.schema([every.field(own) for own, name in pairs if name not in target.generated])
+    compared = pa.schema(
+        [every.field(source_name) for source_name, name in pairs if name not in target.generated]
+    )
     if not delete:
         return compared
     fields = [field.with_nullable(True) for field in compared]
@@ -250,28 +259,32 @@ def _named(half: str, end: Endpoint) -> dict[str, Any]:
     return {**({half: end.name} if end.name else {}), **end.options}
 
 
-def _write(verification: Verification, found: Differences, *, delete: bool) -> int:
+def _write(verification: Verification, differences: Differences, *, delete: bool) -> int:
     """Write the rows, and return how many there were."""
     source, job = verification.sides[0], _writing_job(verification, delete=delete)
     columns = verification.columns
-    whole = verification.splits_of_keys(found.keys[found.source_rows > 0])[0]
-    with ExitStack() as held:
-        opened = open_transfer(job, verification.parallelism, held)
+    whole = verification.splits_of_keys(differences.keys[differences.source_rows > 0])[0]
+    with ExitStack() as stack:
+        transfer = open_transfer(job, verification.parallelism, stack)
         picked = PickedReader(
-            opened.sources[0].reader,
+            transfer.sources[0].reader,
             source.steps,
             [pair[0] for pair in columns.names if pair[1] not in verification.sides[1].generated],
             columns.key_names(0),
-            [columns.forms[place] for place in columns.key],
-            found.keys[found.source_rows > 0],
-            gone=_gone(verification, found) if delete else None,
+            [columns.forms[position] for position in columns.key],
+            differences.keys[differences.source_rows > 0],
+            gone=_gone(verification, differences) if delete else None,
         )
         splits = [*whole, *([Split({"kind": _DELETES})] if delete else [])]
-        own = TransferSource(picked, prepare((), picked.written))
+        picked_source = TransferSource(picked, prepare((), picked.written))
         tasks = merge_tasks([TransferSource.wrap(0, split) for split in splits])
         channels = verification.parallelism
         plan = deal(job.spec, tasks, parallelism=channels, most=channels)
-        return Transfer(verification.engine, replace(opened, sources=(own,), plan=plan)).run().rows
+        return (
+            Transfer(verification.engine, replace(transfer, sources=(picked_source,), plan=plan))
+            .run()
+            .rows
+        )
 
 
 def _writing_job(verification: Verification, *, delete: bool) -> JobOptions:
@@ -282,13 +295,15 @@ def _writing_job(verification: Verification, *, delete: bool) -> JobOptions:
         verification.job_options.spec.writer,
     )
     model = find_connector(_named("writer", target), "writer").options_class("writer")
-    known = {*model.names(), *(name.lower() for name in model.aliases)} - _NOT_REPEATED
+    option_names = {*model.names(), *(name.lower() for name in model.aliases)} - _NOT_REPEATED
     options = {
-        **{name: value for name, value in target.options.items() if name.lower() in known},
+        **{name: value for name, value in target.options.items() if name.lower() in option_names},
         "writeMode": "apply" if delete else "upsert",
         "keyColumns": list(verification.columns.key_names(0)),
     }
-    kept = {name: value for name, value in job.job.items() if name.lower() not in _NOT_REPEATED}
+    job_settings = {
+        name: value for name, value in job.job.items() if name.lower() not in _NOT_REPEATED
+    }
     reading = {
         name: value for name, value in source.end.options.items() if name.lower() != "snapshot"
     }
@@ -300,13 +315,13 @@ def _writing_job(verification: Verification, *, delete: bool) -> JobOptions:
         save_mode="append",
         targets=(),
     )
-    return JobOptions(spec, kept)
+    return JobOptions(spec, job_settings)
 
 
-def _gone(verification: Verification, found: Differences) -> pa.Table:
+def _gone(verification: Verification, differences: Differences) -> pa.Table:
     """The keys that the target alone has, as the source's columns."""
     columns = verification.columns
-    rows = verification.keys.table(1, found.keys[found.source_rows == 0])
+    rows = verification.keys.table(1, differences.keys[differences.source_rows == 0])
     generated = verification.sides[1].generated
     fields = [
         verification.sides[0].schema.field(pair[0])
@@ -314,11 +329,11 @@ def _gone(verification: Verification, found: Differences) -> pa.Table:
         if pair[1] not in generated
     ]
     schema = pa.schema(fields)
-    own = dict(zip(columns.key_names(0), columns.key_names(1), strict=True))
+    target_names = dict(zip(columns.key_names(0), columns.key_names(1), strict=True))
     return pa.table(
         [
-            _key_values(rows[own[field.name]], field)
-            if field.name in own
+            _key_values(rows[target_names[field.name]], field)
+            if field.name in target_names
             else pa.nulls(len(rows), field.type)
             for field in schema
         ],
@@ -394,7 +409,7 @@ class PickedReader(Reader):
             for batch in self._gone.to_batches():
                 yield self._marked(batch, "delete")
             return
-        for batch in self._own.of(read, split):
+        for batch in self._own.rows(read, split):
             fitting = self._steps.run(conform(batch, self._steps.schema)).batch
             hashes = hash_columns([fitting.column(name) for name in self._key], self._forms)
             chosen = fitting.select(self._names).filter(pa.array(among(hashes, self._keys)))

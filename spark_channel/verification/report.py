@@ -61,12 +61,12 @@ class VerifySettings:
 
     def __post_init__(self) -> None:
         for name in ("key", "exclude", "json"):
-            if isinstance(given := getattr(self, name), str):
-                takes = f"a list of columns, such as {[given]}"
+            if isinstance(columns := getattr(self, name), str):
+                takes = f"a list of columns, such as {[columns]}"
                 raise OptionError(
-                    f"option {name!r} got {given!r}; it takes {takes}",
+                    f"option {name!r} got {columns!r}; it takes {takes}",
                     option=name,
-                    got=given,
+                    got=columns,
                     takes=takes,
                 )
         if self.key is not None and not self.key:
@@ -195,8 +195,8 @@ class VerifyReport:
         Raises:
             OptionError: another one.
         """
-        place = Path(path)
-        if place.suffix not in (".json", ".parquet"):
+        file = Path(path)
+        if file.suffix not in (".json", ".parquet"):
             takes = "a file that ends with .json or .parquet"
             raise OptionError(
                 f"option 'report' got {str(path)!r}; it takes {takes}",
@@ -204,7 +204,7 @@ class VerifyReport:
                 got=str(path),
                 takes=takes,
             )
-        return place
+        return file
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON; or, to a name that ends with .parquet, its `differences` as a table.
@@ -219,18 +219,20 @@ class VerifyReport:
 
         def texts(values: Sequence[object]) -> pa.Array:
             return pa.array(
-                [None if each is None else _json(each) for each in values],
+                [None if row is None else _json(row) for row in values],
                 pa.string(),
             )
 
-        found = self.differences
+        differences = self.differences
         return pa.table(
             {
-                "kind": pa.array([each.kind for each in found], pa.string()),
-                "key": texts([dict(each.key) for each in found]),
-                "columns": pa.array([list(each.columns) for each in found], pa.list_(pa.string())),
-                "source": texts([each.source for each in found]),
-                "target": texts([each.target for each in found]),
+                "kind": pa.array([difference.kind for difference in differences], pa.string()),
+                "key": texts([dict(difference.key) for difference in differences]),
+                "columns": pa.array(
+                    [list(difference.columns) for difference in differences], pa.list_(pa.string())
+                ),
+                "source": texts([difference.source for difference in differences]),
+                "target": texts([difference.target for difference in differences]),
             }
         )
 
@@ -259,22 +261,22 @@ class VerifyReport:
         if self.excluded:
             lines.append(f"not compared: {', '.join(self.excluded)}")
         if self.columns:
-            listed = ", ".join(f"{name} {count}" for name, count in self.columns.items())
-            lines.append(f"differing values by column: {listed}")
+            by_column = ", ".join(f"{name} {count}" for name, count in self.columns.items())
+            lines.append(f"differing values by column: {by_column}")
         if self.histogram and any(self.histogram) and self.key_range is not None:
             most = max(self.histogram)
-            bars = "".join(_BARS[-(-each * 8 // most)] for each in self.histogram)
+            bars = "".join(_BARS[-(-count * 8 // most)] for count in self.histogram)
             least, largest = self.key_range
             lines.append(f"differences by key: {least} [{bars}] {largest}")
-        lines += [_line(each) for each in self.differences[:_SHOWN]]
-        if (more := self.missing + self.extra + self.different - _SHOWN) > 0:
-            lines.append(f"... and {more} more")
+        lines += [_line(difference) for difference in self.differences[:_SHOWN]]
+        if (unshown := self.missing + self.extra + self.different - _SHOWN) > 0:
+            lines.append(f"... and {unshown} more")
         if self.repaired:
-            done = ", ".join(f"{count} {what}" for what, count in self.repaired.items())
-            lines.append(f"repair: {done}")
-        for each in self.repairs:
-            key = {name: value for name, value in each.items() if name != "repair"}
-            lines.append(f"  would {each['repair']} {_key(key)}")
+            actions = ", ".join(f"{count} {action}" for action, count in self.repaired.items())
+            lines.append(f"repair: {actions}")
+        for repair in self.repairs:
+            key = {name: value for name, value in repair.items() if name != "repair"}
+            lines.append(f"  would {repair['repair']} {_key(key)}")
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
 
@@ -284,7 +286,7 @@ class VerifiedTable:
 
     name: str
     report: VerifyReport | None
-    why: str = ""
+    reason: str = ""
 
     @property
     def outcome(self) -> Outcome:
@@ -300,18 +302,18 @@ class TablesReport:
     @property
     def exit_code(self) -> int:
         """3 if a table differs, else 1 if one is not known, else 0."""
-        return max((_CODES[each.outcome] for each in self.tables), default=0)
+        return max((_CODES[table.outcome] for table in self.tables), default=0)
 
     def to_json(self) -> str:
         """The reports as JSON in ASCII."""
         tables = [
             {
-                "name": each.name,
-                "outcome": each.outcome,
-                "why": each.why,
-                "report": None if each.report is None else each.report.to_plain(),
+                "name": table.name,
+                "outcome": table.outcome,
+                "why": table.reason,
+                "report": None if table.report is None else table.report.to_plain(),
             }
-            for each in self.tables
+            for table in self.tables
         ]
         plain = {"version": 1, "exit_code": self.exit_code, "tables": tables}
         return json.dumps(_finite(plain), allow_nan=False, default=_plain)
@@ -321,14 +323,14 @@ class TablesReport:
         _save(path, self.to_json, self._table)
 
     def _table(self) -> pa.Table:
-        known = [each for each in self.tables if each.report is not None] or [
+        compared = [table for table in self.tables if table.report is not None] or [
             VerifiedTable("", VerifyReport("", ""))
         ]
         parts = []
-        for each in known:
-            assert each.report is not None
-            rows = each.report.table()
-            names = pa.array([each.name] * len(rows), pa.string())
+        for table in compared:
+            assert table.report is not None
+            rows = table.report.table()
+            names = pa.array([table.name] * len(rows), pa.string())
             parts.append(rows.add_column(0, "table", names))
         return pa.concat_tables(parts)
 
@@ -338,21 +340,21 @@ class TablesReport:
     def text(self, *, verbose: bool = True) -> str:
         """All tables; without `verbose` one line for each that is equal."""
         parts = []
-        for each in self.tables:
-            if each.outcome == "equal" and each.report is not None and not verbose:
-                parts.append(_equal_line(each.name, each.report))
+        for table in self.tables:
+            if table.outcome == "equal" and table.report is not None and not verbose:
+                parts.append(_equal_line(table.name, table.report))
                 continue
-            said = (
-                f"  not compared: {one_line(each.why)}"
-                if each.report is None
-                else _indented(each.report)
+            details = (
+                f"  not compared: {one_line(table.reason)}"
+                if table.report is None
+                else _indented(table.report)
             )
-            parts.append(f"{one_line(each.name)}\n{said}")
-        counts = Counter(each.outcome for each in self.tables)
-        totals = [f"{counts[name]} {what}" for name, what in _OUTCOMES if counts[name]]
+            parts.append(f"{one_line(table.name)}\n{details}")
+        counts = Counter(table.outcome for table in self.tables)
+        totals = [f"{counts[name]} {label}" for name, label in _OUTCOMES if counts[name]]
         repaired = sum(
-            each.outcome == "equal" and each.report is not None and _is_repaired(each.report)
-            for each in self.tables
+            table.outcome == "equal" and table.report is not None and _is_repaired(table.report)
+            for table in self.tables
         )
         if repaired:  # the first count is of the equal ones
             totals[0] += f", {repaired} of them after a repair"
@@ -363,7 +365,7 @@ _WRITTEN = ("upserted", "deleted")
 
 
 def _is_repaired(report: VerifyReport) -> bool:
-    return any(report.repaired.get(what) for what in _WRITTEN)
+    return any(report.repaired.get(action) for action in _WRITTEN)
 
 
 def _equal_line(name: str, report: VerifyReport) -> str:
@@ -373,8 +375,8 @@ def _equal_line(name: str, report: VerifyReport) -> str:
     rows = f"{grouped(report.equal)} rows are equal{by}"
     if _is_repaired(report):
         whole = report.equal + report.missing + report.different
-        done = ", ".join(f"{report.repaired[what]} {what}" for what in _WRITTEN)
-        rows = f"{grouped(whole)} rows are equal after the repair{by}: {done}"
+        actions = ", ".join(f"{report.repaired[action]} {action}" for action in _WRITTEN)
+        rows = f"{grouped(whole)} rows are equal after the repair{by}: {actions}"
     return one_line("; ".join([f"{name}: {rows}", *left_out, *report.notes]))
 
 
@@ -384,17 +386,17 @@ def _indented(report: VerifyReport) -> str:
 
 def _save(path: str | Path, text: Callable[[], str], table: Callable[[], pa.Table]) -> None:
     """Put a report in the place of the file at `path`; its ending says which form it has."""
-    place = VerifyReport.check_name(path)
+    file = VerifyReport.check_name(path)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        made = place.with_name(f".{place.name}.part")
-        if place.suffix == ".json":
-            made.write_text(text() + "\n", encoding="utf-8")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f".{file.name}.part")
+        if file.suffix == ".json":
+            part.write_text(text() + "\n", encoding="utf-8")
         else:
             from pyarrow import parquet
 
-            parquet.write_table(table(), made)
-        made.replace(place)
+            parquet.write_table(table(), part)
+        part.replace(file)
     except OSError as error:
         raise OptionError(
             f"option 'report' got {str(path)!r}, which cannot be written: {error.strerror or error}",
@@ -451,8 +453,8 @@ def _finite(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _finite(member) for key, member in value.items()}
+    return [_finite(member) for member in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: object) -> object:

@@ -86,7 +86,7 @@ _FIRST_WAIT, _LONGER, _LONGEST_WAIT = 1.0, 4.0, 64.0
 
 
 class Verification:
-    """One run, without repair. `run` is called once; then `wanted` has the keys that differ."""
+    """One run, without repair. `run` is called once; then `differences` has the keys that differ."""
 
     def __init__(self, engine: Engine, job: JobOptions, settings: VerifySettings) -> None:
         self.engine, self._settings = engine, settings
@@ -114,22 +114,22 @@ class Verification:
         self._limits = JobLimits.from_options(self._options).watching(
             *(side.reader for side in self.sides)
         )
-        wanted = wanted_channels(job.spec, engine.parallelism())
+        channels = wanted_channels(job.spec, engine.parallelism())
         bound = channel_bound(
             [side.reader for side in self.sides],
-            channels_wanted=wanted,
+            channels_wanted=channels,
             cores=engine.parallelism(),
             most=job.spec.max_channels,
         )
-        if remark := bound.remark(wanted):
+        if remark := bound.remark(channels):
             _log.warning(remark)
-        self._channels = min(wanted, bound.channels)
+        self._channels = min(channels, bound.channels)
         fetch = self._limits.fetch_size(2 * self._channels)
         for side in self.sides:
             side.reader.fetch_size = fetch
         self.job = job_name(self._options.job_id or "verify")
         self._whole: list[list[Split] | None] = [None, None]
-        self.found = Differences.joined([])
+        self.differences = Differences.joined([])
         self.beyond = 0
         """How many more keys differ than are in memory: they were looked at once, and are not in `found`."""
         self.keys = DifferingKeys(())
@@ -174,13 +174,13 @@ class Verification:
             compared = True
             afterwards()
         except BaseException as error:
-            own = self.engine.own_error(error) or error
-            failed = reason_of(own)
-            if not (compared and isinstance(own, ChannelError)):
+            cause = self.engine.own_error(error) or error
+            failed = reason_of(cause)
+            if not (compared and isinstance(cause, ChannelError)):
                 self._reporter.enter(Phase.FAILED, error=failed)
-                if own is error:
+                if cause is error:
                     raise
-                raise own from error
+                raise cause from error
             _log.error("the repair failed: %s", failed)
             self.note(f"the repair failed: {failed}")
         rows = self.report.source_rows + self.report.target_rows
@@ -188,12 +188,15 @@ class Verification:
         self.report.seconds = round(self._clock.now() - self._began, 3)
         return self.report
 
-    def look_again(self, wanted: Differences) -> tuple[Differences, bool]:
+    def look_again(self, differences: Differences) -> tuple[Differences, bool]:
         """Those of the keys that differ now, and whether the source has several rows with one of them."""
         with self._opened_again():
-            selection, splits = Selection(keys=wanted.keys), self.splits_of_keys(wanted.keys)
+            selection, splits = (
+                Selection(keys=differences.keys),
+                self.splits_of_keys(differences.keys),
+            )
             differ, (source, _) = self._entries(selection, splits)
-            return wanted.seen_again(differ), len(np.unique(source.keys)) < len(source.keys)
+            return differences.seen_again(differ), len(np.unique(source.keys)) < len(source.keys)
 
     def has_outside(self, keys: Hashes) -> Mask:
         """Which of the keys the source has now, whatever option `where` says."""
@@ -206,11 +209,11 @@ class Verification:
 
         There are some where the collation of the key ignores case, accents or trailing blanks.
         """
-        if not any(self.columns.forms[place].name == "text" for place in self.columns.key):
+        if not any(self.columns.forms[position].name == "text" for position in self.columns.key):
             return 0
         with self._opened_again("where"):
-            names, listed = self.columns.key_names(1), self.keys.values(keys)
-            splits = self.sides[1].of_keys(names, listed)
+            names, key_values = self.columns.key_names(1), self.keys.values(keys)
+            splits = self.sides[1].of_keys(names, key_values)
             if splits is None:
                 return 0
             every = Selection(np.ones(self._used.count, np.bool_))
@@ -239,10 +242,10 @@ class Verification:
     # The passes
 
     def _run(self) -> None:
-        with ExitStack() as held:
-            held.enter_context(self.engine.named(self.sides[0].label, self.sides[1].label))
+        with ExitStack() as stack:
+            stack.enter_context(self.engine.named(self.sides[0].label, self.sides[1].label))
             for side in self.sides:
-                held.enter_context(side.reader.hold())
+                stack.enter_context(side.reader.hold())
             rows = [self._rows(self._splits(number)) for number in (0, 1)]
             self._job_spec = replace(
                 self._job_spec,
@@ -250,7 +253,7 @@ class Verification:
             )
             self._reporter.open(self._job_spec)
             self._note_positions()
-            most = max((each for each in rows if each is not None), default=None)
+            most = max((row_count for row_count in rows if row_count is not None), default=None)
             source, target = self._checksums(self._buckets(most), most)
             self._chosen = source.differ(target)
             self.report.source_rows = int(source.rows.sum())
@@ -262,26 +265,26 @@ class Verification:
             self.report.equal = self.report.source_rows - int(source.rows[chosen].sum())
             if not self._chosen.any():
                 return
-            found = self._candidates(finer, chosen, source, target)
-            if not len(found):
+            differences = self._candidates(finer, chosen, source, target)
+            if not len(differences):
                 return
             live = any(side.reader.has_other_writers for side in self.sides)
             if not live or len(self.report.positions) == 2:  # neither side can change
-                self._settle(found, self._last_look(found))
+                self._settle(differences, self._last_look(differences))
                 return
         with self._opened_again():
-            self._confirm(found)
+            self._confirm(differences)
 
     def _splits(self, number: int) -> list[Split]:
         """The splits of all rows of a side."""
-        found = self._whole[number]
-        if found is None:
+        splits = self._whole[number]
+        if splits is None:
             side = self.sides[number]
-            found = side.split(max(1, advise(self._spec, self._channels)))
-            for remark in side.reader.remarks(found):
+            splits = side.split(max(1, advise(self._spec, self._channels)))
+            for remark in side.reader.remarks(splits):
                 _log.warning(remark)
-            self._whole[number] = found
-        return found
+            self._whole[number] = splits
+        return splits
 
     @contextmanager
     def _opened_again(self, *left_out: str) -> Iterator[None]:
@@ -299,9 +302,9 @@ class Verification:
         )
         for old, new in zip(before, self.sides, strict=True):
             if old.schema != new.schema:
-                shown = f"{new.role} {plain_end(new.label)}"
+                label = f"{new.role} {plain_end(new.label)}"
                 raise SourceError(
-                    f"the columns of the {shown} changed during the comparison: verify it again"
+                    f"the columns of the {label} changed during the comparison: verify it again"
                 )
             new.reader.fetch_size = old.reader.fetch_size
             new.shared = {name: value for name, value in old.shared.items() if name != "snapshot"}
@@ -314,8 +317,8 @@ class Verification:
                 self.sides, self._whole = before, whole
 
     def _rows(self, splits: Sequence[Split]) -> int | None:
-        known = [split.rows for split in splits]
-        return None if None in known else sum(filter(None, known))
+        counts = [split.rows for split in splits]
+        return None if None in counts else sum(filter(None, counts))
 
     def _note_positions(self) -> None:
         for number, side in enumerate(self.sides):
@@ -326,17 +329,17 @@ class Verification:
                 self.report.positions[side.role] = "one snapshot"
 
     def _buckets(self, rows: int | None) -> Buckets:
-        wanted = max(1, (rows or 1_000_000) // _ROWS_PER_BUCKET)
+        bucket_count = max(1, (rows or 1_000_000) // _ROWS_PER_BUCKET)
         splits = [self._splits(number) for number in (0, 1)]
-        found = bucket_edges(self.sides, self.columns, splits, min(_MOST_RANGES, wanted))
-        if found is not None:
-            edges, self.report.key_range = found
+        ranges = bucket_edges(self.sides, self.columns, splits, min(_MOST_RANGES, bucket_count))
+        if ranges is not None:
+            edges, self.report.key_range = ranges
             self.report.method = f"checksums of {len(edges) + 1} ranges of the key"
             self._used = Buckets(edges)
             return self._used
-        bits = min(_MOST_BITS, max(4, (wanted * 8).bit_length()))
-        what = "keys" if self.columns.key else "rows"
-        self.report.method = f"checksums of {1 << bits} groups of {what} by their hash"
+        bits = min(_MOST_BITS, max(4, (bucket_count * 8).bit_length()))
+        unit = "keys" if self.columns.key else "rows"
+        self.report.method = f"checksums of {1 << bits} groups of {unit} by their hash"
         self._used = Buckets(bits=bits)
         return self._used
 
@@ -348,8 +351,8 @@ class Verification:
         self.report.method += ", computed in the databases"
         count = advise(self._spec, self._channels)
 
-        def summed(runs: Sequence[Run], what: Summed) -> tuple[Checksums, Checksums]:
-            how = replace(work, by_database=by_database.of(what))
+        def summed(runs: Sequence[Run], unit: Summed) -> tuple[Checksums, Checksums]:
+            how = replace(work, by_database=by_database.summing(unit))
             return self._sums(how, [run_splits(runs, count)] * 2)
 
         self._by_database = by_database
@@ -359,8 +362,8 @@ class Verification:
         self, work: ReadWork, splits: Sequence[Sequence[Split]]
     ) -> tuple[Checksums, Checksums]:
         sums = Checksums.none(work.buckets.count), Checksums.none(work.buckets.count)
-        for number, _, made in self._pass(work, splits):
-            sums[number].merge(cast(Checksums, made))
+        for number, _, checksums in self._pass(work, splits):
+            sums[number].merge(cast(Checksums, checksums))
         return sums
 
     def _is_read_often(self, rows: Places) -> bool:
@@ -391,51 +394,51 @@ class Verification:
         self, finer: Buckets, chosen: Mask, source: Checksums, target: Checksums
     ) -> Differences:
         """The keys that differ in the chosen buckets, a bounded number of rows at a time."""
-        found: list[Differences] = []
+        parts: list[Differences] = []
         self.keys = DifferingKeys([self._key_schema(number) for number in (0, 1)])
-        kept = 0
-        held: Places = _NONE.astype(np.int64)
-        seen = [0, 0]
+        key_count = 0
+        row_counts: Places = _NONE.astype(np.int64)
+        rows_read = [0, 0]
         for part, share, shares in rounds(chosen, source.rows + target.rows, _MOST_ROWS):
             selection = Selection(part, share, shares)
-            listed = None
+            listing = None
             if finer is self._used and shares == 1:
-                listed = self._listed(selection, int(source.rows[part].sum()))
-            if listed is None:
+                listing = self._listed(selection, int(source.rows[part].sum()))
+            if listing is None:
                 splits = self._splits_of(part if finer is self._used else self._chosen)
                 differ, sides = self._entries(selection, splits, finer)
                 rows = [len(side.keys) for side in sides]
             else:
-                differ, sides, rows = listed
+                differ, sides, rows = listing
             self.report.equal += differ.equal
-            more = rows_of(differ.keys, sides)
-            fit = int(np.searchsorted(np.cumsum(more), _MOST_ROWS - held.sum(), "right"))
-            room = min(_MOST_CANDIDATES - kept, fit if kept else max(1, fit))
+            counts = rows_of(differ.keys, sides)
+            fit = int(np.searchsorted(np.cumsum(counts), _MOST_ROWS - row_counts.sum(), "right"))
+            room = min(_MOST_CANDIDATES - key_count, fit if key_count else max(1, fit))
             if len(differ) > room:
                 self._count(differ.take(np.arange(room, len(differ))))
                 self.beyond += len(differ) - room
                 differ = differ.take(np.arange(room))
-            kept += len(differ)
-            held = np.concatenate((held, more[:room]))
-            found.append(differ)
+            key_count += len(differ)
+            row_counts = np.concatenate((row_counts, counts[:room]))
+            parts.append(differ)
             self.keys.add(sides, differ)
-            seen = [each + here for each, here in zip(seen, rows, strict=True)]
+            rows_read = [total + here for total, here in zip(rows_read, rows, strict=True)]
         if self.beyond:
             self.note(
-                f"{kept + self.beyond} keys differ: the {kept} whose rows fit in memory are looked at again and "
-                "counted by column, and the others were looked at once"
+                f"{key_count + self.beyond} keys differ: the {key_count} whose rows fit in memory are looked at again "
+                "and counted by column, and the others were looked at once"
             )
-        before = [int(each.rows[chosen].sum()) for each in (source, target)]
-        if not kept and (seen[0] < before[0] or seen[1] < before[1]):
+        before = [int(checksums.rows[chosen].sum()) for checksums in (source, target)]
+        if not key_count and (rows_read[0] < before[0] or rows_read[1] < before[1]):
             self.report.outcome = "unknown"
             self.note(
                 f"the checksums differed for {before[0]} rows of the source and {before[1]} of the target, of which "
-                f"{seen[0]} and {seen[1]} were there when they were read again, and equal: verify again"
+                f"{rows_read[0]} and {rows_read[1]} were there when they were read again, and equal: verify again"
             )
-        keys = np.concatenate([_NONE, *(each.keys for each in found)])
+        keys = np.concatenate([_NONE, *(part.keys for part in parts)])
         order = np.argsort(keys)
-        self._held = keys[order], held[order]
-        return Differences.joined(found)
+        self._held = keys[order], row_counts[order]
+        return Differences.joined(parts)
 
     def _listed(
         self, selection: Selection, rows: int
@@ -474,10 +477,12 @@ class Verification:
     def _found(
         self, work: ReadWork, splits: Sequence[Sequence[Split]]
     ) -> tuple[Differences, list[Entries]]:
-        found: list[list[Entries]] = [[], []]
-        for number, _, made in self._pass(work, splits):
-            found[number].append(cast(Entries, made))
-        sides = [Entries.joined(own, self._key_schema(n)) for n, own in enumerate(found)]
+        parts: list[list[Entries]] = [[], []]
+        for number, _, entries in self._pass(work, splits):
+            parts[number].append(cast(Entries, entries))
+        sides = [
+            Entries.joined(side_parts, self._key_schema(n)) for n, side_parts in enumerate(parts)
+        ]
         one, other = sides
         return find_differences(one.keys, one.rows, other.keys, other.rows), sides
 
@@ -493,19 +498,19 @@ class Verification:
         return pa.schema([self.sides[side].schema.field(name) for name in names])
 
     def _sides(self) -> tuple[SideWork, SideWork]:
-        made = [
+        works = [
             SideWork(side.reader, side.steps, tuple(pair[number] for pair in self.columns.names))
             for number, side in enumerate(self.sides)
         ]
-        return made[0], made[1]
+        return works[0], works[1]
 
     def _pass(
         self, work: ReadWork, splits: Sequence[Sequence[Split]]
     ) -> list[tuple[int, int, object]]:
         """Read splits of both sides at the same time."""
         groups: list[TaskGroup] = []
-        for number, own in enumerate(splits):
-            tasks = [Task(next(self._numbers), split, number) for split in own]
+        for number, side_splits in enumerate(splits):
+            tasks = [Task(next(self._numbers), split, number) for split in side_splits]
             for group in assign_fairly(tasks, self._channels, self._spec.channels_per_task):
                 groups.append(replace(group, id=len(groups)))
         if not groups:
@@ -517,20 +522,20 @@ class Verification:
 
     # Looking again
 
-    def _confirm(self, found: Differences) -> None:
+    def _confirm(self, differences: Differences) -> None:
         """Look at differing keys again, after growing waits: a replica or a stream may lag."""
-        before, wait = found, _FIRST_WAIT
+        before, wait = differences, _FIRST_WAIT
         for _ in range(self._settings.confirm - 1):
             self._pause(wait, before)
             wait = min(_LONGEST_WAIT, wait * _LONGER)
             before = before.seen_again(self._look(before))
             if not len(before):
-                self.report.settled = len(found)
+                self.report.settled = len(differences)
                 return
         if self._settings.confirm:
             self._pause(wait, before)
         now = self._last_look(before)
-        self.report.settled = len(found) - len(before)
+        self.report.settled = len(differences) - len(before)
         self._settle(before, now, live=self._settings.confirm > 0)
 
     def _pause(self, seconds: float, before: Differences) -> None:
@@ -540,27 +545,29 @@ class Verification:
             len(before),
             seconds,
         )
-        said = f"pause of {seconds:g} s before another look at {many(len(before), 'differing key')}"
-        self._reporter.enter(Phase.RUNNING, building=said)
+        message = (
+            f"pause of {seconds:g} s before another look at {many(len(before), 'differing key')}"
+        )
+        self._reporter.enter(Phase.RUNNING, building=message)
         self._clock.sleep(seconds)
         self._reporter.enter(Phase.RUNNING)
         self.report.pauses += seconds
 
     def _settle(self, before: Differences, now: Differences, *, live: bool = False) -> None:
         """Count what still differs; a row that `live` tables changed since the look before is not known."""
-        rest = before.seen_again(now)
-        self.report.settled += len(before) - len(rest)
-        self.found = rest.take(rest.as_before(before)) if live else rest
-        self.report.changing = len(rest) - len(self.found)
-        self._count(self.found)
+        remaining = before.seen_again(now)
+        self.report.settled += len(before) - len(remaining)
+        self.differences = remaining.take(remaining.as_before(before)) if live else remaining
+        self.report.changing = len(remaining) - len(self.differences)
+        self._count(self.differences)
         self._describe()
 
-    def _count(self, found: Differences) -> None:
-        report, different = self.report, int(found.different.sum())
+    def _count(self, differences: Differences) -> None:
+        report, different = self.report, int(differences.different.sum())
         report.different += different
-        report.missing += int(found.source_rows.sum()) - different
-        report.extra += int(found.target_rows.sum()) - different
-        if len(found):
+        report.missing += int(differences.source_rows.sum()) - different
+        report.extra += int(differences.target_rows.sum()) - different
+        if len(differences):
             report.outcome = "different"
         elif report.changing and report.outcome == "equal":
             report.outcome = "unknown"
@@ -569,68 +576,68 @@ class Verification:
         if text not in self.report.notes:
             self.report.notes = (*self.report.notes, text)
 
-    def _look(self, wanted: Differences) -> Differences:
+    def _look(self, differences: Differences) -> Differences:
         """What differs now of these keys."""
         self.report.looks += 1
         differ, (one, _) = self._entries(
-            Selection(keys=wanted.keys), self.splits_of_keys(wanted.keys)
+            Selection(keys=differences.keys), self.splits_of_keys(differences.keys)
         )
         self.report.equal += _settled(one.keys, differ)
         return differ
 
-    def _last_look(self, wanted: Differences) -> Differences:
+    def _last_look(self, differences: Differences) -> Differences:
         """As `_look`; counts the columns that differ, and keeps the first rows."""
         self.report.looks += 1
-        self._sample_keys = samples = np.sort(self.keys.in_order(wanted.keys)[:_SAMPLES])
-        found, changed = [], np.zeros(len(self.columns.forms), np.int64)
+        self._sample_keys = samples = np.sort(self.keys.in_order(differences.keys)[:_SAMPLES])
+        parts, changed = [], np.zeros(len(self.columns.forms), np.int64)
         values: list[list[pa.Table]] = [[], []]
-        held = self._held[1][np.searchsorted(self._held[0], wanted.keys)]
-        for first, last, _ in parts_of(held, _MOST_DETAILED):
-            keys = wanted.keys[first:last]
+        row_counts = self._held[1][np.searchsorted(self._held[0], differences.keys)]
+        for first, last, _ in parts_of(row_counts, _MOST_DETAILED):
+            keys = differences.keys[first:last]
             selection = Selection(keys=keys, values_of=samples)
             work = ReadWork(self._sides(), self.columns, self._used, selection, detailed=True)
             details: list[list[Details]] = [[], []]
-            for number, _, made in self._pass(work, self.splits_of_keys(keys)):
-                details[number].append(cast(Details, made))
+            for number, _, part in self._pass(work, self.splits_of_keys(keys)):
+                details[number].append(cast(Details, part))
             width = len(self.columns.forms)
-            one, other = (Details.joined(own, width) for own in details)
+            one, other = (Details.joined(side_parts, width) for side_parts in details)
             differ = find_differences(one.keys, one.rows, other.keys, other.rows)
             changed += changed_columns(differ, one, other)
             self.report.equal += _settled(one.keys, differ)
-            found.append(differ)
-            for number, own in enumerate((one, other)):
-                values[number] += own.values
-        differ = Differences.joined(found)
+            parts.append(differ)
+            for number, side in enumerate((one, other)):
+                values[number] += side.values
+        differ = Differences.joined(parts)
         self.report.columns = {
-            self._pair(pair): int(each)
-            for pair, each in zip(self.columns.names, changed, strict=True)
-            if each
+            self._pair(pair): int(changes)
+            for pair, changes in zip(self.columns.names, changed, strict=True)
+            if changes
         }
         self._samples = [
-            pa.concat_tables(own) if own else self.sides[n].schema.empty_table()
-            for n, own in enumerate(values)
+            pa.concat_tables(tables) if tables else self.sides[n].schema.empty_table()
+            for n, tables in enumerate(values)
         ]
         return differ
 
     def splits_of_keys(
-        self, keys: Hashes, known: DifferingKeys | None = None, chosen: Mask | None = None
+        self, keys: Hashes, differing_keys: DifferingKeys | None = None, chosen: Mask | None = None
     ) -> list[list[Split]]:
         """Splits that have all rows with these keys: by the keys' values, or else the buckets that differed.
 
-        `known`: what has the keys' values. `chosen`: the buckets that have them.
+        `differing_keys`: what has the keys' values. `chosen`: the buckets that have them.
         """
         most = max(MOST_KEYS, self.report.source_rows // ROWS_PER_KEY)
         is_short = self.columns.has_one_spelling and len(keys) <= most
-        listed = (known or self.keys).values(keys) if is_short else []
+        key_values = (differing_keys or self.keys).values(keys) if is_short else []
         by_range = None
-        found = []
+        splits = []
         for number, side in enumerate(self.sides):
-            own = side.of_keys(self.columns.key_names(number), listed)
-            if own is None:
+            side_splits = side.of_keys(self.columns.key_names(number), key_values)
+            if side_splits is None:
                 by_range = by_range or self._splits_of(self._chosen if chosen is None else chosen)
-                own = by_range[number]
-            found.append(own)
-        return found
+                side_splits = by_range[number]
+            splits.append(side_splits)
+        return splits
 
     @property
     def parallelism(self) -> int:
@@ -640,19 +647,19 @@ class Verification:
     def _describe(self) -> None:
         """Put the first rows and the histogram into the report."""
         report = self.report
-        if self.columns.has_ranges and len(self.found):
-            every = self.keys.numbers(self.found.keys).tolist()
+        if self.columns.has_ranges and len(self.differences):
+            every = self.keys.numbers(self.differences.keys).tolist()
             ends = [*(report.key_range or ()), *every[:1], *every[-1:]]
             if every:  # else all keys are NULL
                 report.key_range = least, most = min(ends), max(ends)
                 places = [(number - least) * _BINS // (most - least + 1) for number in every]
                 report.histogram = tuple(map(int, np.bincount(places, minlength=_BINS)))
-        kept = self.found.take(among(self.found.keys, self._sample_keys))
+        sampled = self.differences.take(among(self.differences.keys, self._sample_keys))
         left_out = partial(
             self.note, "differing rows whose values take much memory are counted, and not shown"
         )
         rows = differing_rows(
-            self._samples, self.columns, kept, self.keys.in_order(kept.keys), left_out
+            self._samples, self.columns, sampled, self.keys.in_order(sampled.keys), left_out
         )
         report.differences = tuple(islice(rows, _SAMPLES))
 

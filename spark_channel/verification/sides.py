@@ -71,23 +71,23 @@ class Side:
     """Its primary key, or another key that holds no NULL; () = none that is known."""
     table: Table | None = None
     """What its database declares of it; None = a query, a view, a file."""
-    known: frozenset[str] = frozenset()
+    all_columns: frozenset[str] = frozenset()
     """All its columns, in lower case, those that are left out included."""
     shared: dict[str, Any] = field(default_factory=dict)
     """Values that all splits of one read share: a row's bytes, and the snapshot that they are read by."""
 
     def split(self, advice: int) -> list[Split]:
         """Splits of all rows."""
-        found = self.reader.split(advice)
-        params = found[0].params if found else {"row_bytes": _ROW_BYTES}
+        splits = self.reader.split(advice)
+        params = splits[0].params if splits else {"row_bytes": _ROW_BYTES}
         self.shared = {name: params[name] for name in ("row_bytes", "snapshot") if name in params}
-        return found
+        return splits
 
     @property
     def generated(self) -> frozenset[str]:
         """Columns that its database computes, so that they are not written."""
         columns = () if self.table is None else self.table.columns
-        return frozenset(each.name for each in columns if each.generated)
+        return frozenset(column.name for column in columns if column.generated)
 
     def finds(self, *names: str) -> bool:
         """Whether an index of its database finds rows by one of these columns."""
@@ -134,10 +134,10 @@ class Side:
         for run in runs:
             bounds = buckets.bounds(*run)
             assert bounds is not None
-            ranges.append([None if each is None else [each] for each in bounds])
+            ranges.append([None if bound is None else [bound] for bound in bounds])
         params = {"kind": "ranges", "key": [key], **self.shared}
         splits = [
-            Split({**params, "ranges": list(each)}) for each in _shares(ranges, runs, buckets.count)
+            Split({**params, "ranges": list(part)}) for part in _shares(ranges, runs, buckets.count)
         ]
         if chosen[nulls]:
             splits.append(Split({"kind": "null", "key": [key], **self.shared}))
@@ -152,7 +152,7 @@ class Side:
             return None
         if len(values) > _KEYS_PER_STATEMENT and not self.finds(*key):
             return None
-        if not all(_can_be_looked_up(each) for row in values for each in row):
+        if not all(_can_be_looked_up(cell) for row in values for cell in row):
             return None
         params = {"kind": "keys", "key": list(key), **self.shared}
         splits = [
@@ -160,7 +160,7 @@ class Side:
             for first in range(0, len(values), _KEYS_PER_STATEMENT)
         ]
         is_plain = all(
-            str(each).isascii() and "\0" not in str(each) for row in values for each in row
+            str(cell).isascii() and "\0" not in str(cell) for row in values for cell in row
         )
         return splits if is_plain or self._takes(self.database, splits) else None
 
@@ -186,13 +186,13 @@ def _shares(
 ) -> Iterator[list[list[Any]]]:
     """The ranges in parts, each of which one statement reads."""
     part: list[list[Any]] = []
-    held = 0
-    for each, (first, last) in zip(ranges, runs, strict=True):
-        part.append(each)
-        held += last - first + 1
-        if len(part) == _RANGES_PER_STATEMENT or held * _MOST_PIECES >= buckets:
+    bucket_count = 0
+    for bounds, (first, last) in zip(ranges, runs, strict=True):
+        part.append(bounds)
+        bucket_count += last - first + 1
+        if len(part) == _RANGES_PER_STATEMENT or bucket_count * _MOST_PIECES >= buckets:
             yield part
-            part, held = [], 0
+            part, bucket_count = [], 0
     if part:
         yield part
 
@@ -219,8 +219,8 @@ def open_sides(
         _open("source", source, limits, exclude, steps),
         _open("target", reading_end(target), limits, exclude, ()),
     )
-    known = sides[0].known | sides[1].known
-    if unknown := next((name for name in exclude if name.lower() not in known), None):
+    columns = sides[0].all_columns | sides[1].all_columns
+    if unknown := next((name for name in exclude if name.lower() not in columns), None):
         raise OptionError(
             f"option 'exclude' names column {unknown!r}, which neither side has: correct the name",
             option="exclude",
@@ -241,25 +241,25 @@ def _open(
             f"the {role} is Spark's format {end.name!r}: verify reads by spark-channel's connectors. Name one with "
             "'name' instead of 'format'"
         )
-    found = end.resolve(first_reachable)
-    if len(found) > 1:
+    ends = end.resolve(first_reachable)
+    if len(ends) > 1:
         raise UnsupportedError(
-            f"the {role} has {len(found)} tables: verify compares one table with one. Verify them one by one"
+            f"the {role} has {len(ends)} tables: verify compares one table with one. Verify them one by one"
         )
-    (end,) = found
+    (end,) = ends
     reader, schema = _read(end, limits, warn=True)
     left_out = {name.lower() for name in exclude}
-    known = {name.lower() for name in schema.names}
-    kept = [name for name in schema.names if name.lower() not in left_out]
-    if left_out and kept and len(kept) < len(schema.names) and not steps:
+    all_columns = {name.lower() for name in schema.names}
+    compared = [name for name in schema.names if name.lower() not in left_out]
+    if left_out and compared and len(compared) < len(schema.names) and not steps:
         options = {name: value for name, value in end.options.items() if name.lower() != "columns"}
-        end = replace(end, options={**options, "columns": ",".join(map(_quoted, kept))})
+        end = replace(end, options={**options, "columns": ",".join(map(_quoted, compared))})
         reader, schema = _read(end, limits, warn=False)
     name = end.name or find_connector(dict(end.options), "reader").name
     side = Side(
         role, end, reader, prepare(steps, schema), f"{name} {describe(reader.options)}".strip()
     )
-    side.known = frozenset(known | {name.lower() for name in side.schema.names})
+    side.all_columns = frozenset(all_columns | {name.lower() for name in side.schema.names})
     if side.database is not None:
         _look(side, side.database)
     return side
@@ -281,17 +281,17 @@ def _look(side: Side, reader: SqlReader) -> None:
     with reader.connect("plan") as session:
         source = reader.known(session)
         side.json = frozenset(
-            each.name for each in source.columns if each.declared.lower() in _JSON
+            column.name for column in source.columns if column.declared.lower() in _JSON
         )
         table = source.table
         if table is None or table.is_view:
             return
         side.table = table
-        read = {each.name for each in source.columns}
+        read = {column.name for column in source.columns}
         never_null = reader.dialect.is_never_null
-        not_null = {each.name for each in table.columns if never_null(table, each)}
+        not_null = {column.name for column in table.columns if never_null(table, column)}
         if not not_null.issuperset(table.primary):  # a key of SQLite's may hold NULL
-            nulls = " OR ".join(source.is_null(each) for each in table.primary)
+            nulls = " OR ".join(source.is_null(column) for column in table.primary)
             if not session.rows(reader.dialect.limited(source.sql(["1"], [nulls]), 1)):
                 not_null |= set(table.primary)
     keys = (key for key in (table.primary, *table.unique) if not_null.issuperset(key))
@@ -336,12 +336,12 @@ class Columns:
     notes: tuple[str, ...] = field(default=())
 
     def key_names(self, side: int) -> tuple[str, ...]:
-        return tuple(self.names[place][side] for place in self.key)
+        return tuple(self.names[position][side] for position in self.key)
 
     @property
     def has_one_spelling(self) -> bool:
         """Whether equal keys are one literal on both sides, by which a database finds them."""
-        return all(self.forms[place].name in _ONE_SPELLING for place in self.key)
+        return all(self.forms[position].name in _ONE_SPELLING for position in self.key)
 
     @property
     def has_ranges(self) -> bool:
@@ -384,16 +384,16 @@ def match_columns(
             )
     if not pairs:
         raise SchemaError("no column is left to compare: option 'exclude' leaves all out")
-    asked = _places(pairs, json, "json")
+    json_positions = _places(pairs, json, "json")
     forms = []
-    for place, (one, other) in enumerate(pairs):
+    for position, (one, other) in enumerate(pairs):
         form = common_form(
             source.schema.field(one).type, target.schema.field(other).type, one, text
         )
-        is_json = place in asked or (one in source.json and other in target.json)
+        is_json = position in json_positions or (one in source.json and other in target.json)
         if is_json and form.name.startswith("text"):
             form = Form("json")
-        elif place in asked:
+        elif position in json_positions:
             raise OptionError(
                 f"option 'json' names column {one!r}, which is compared as {form}; it takes columns of text",
                 option="json",
@@ -410,14 +410,14 @@ def match_columns(
 
 
 def _pairs(source: Sequence[str], target: Sequence[str]) -> list[tuple[str, str]]:
-    found = []
+    pairs = []
     for name in source:
-        alike = [each for each in target if each.lower() == name.lower()]
+        alike = [candidate for candidate in target if candidate.lower() == name.lower()]
         if name in alike:
-            found.append((name, name))
+            pairs.append((name, name))
         elif len(alike) == 1 and alike[0] not in source:
-            found.append((name, alike[0]))
-    return found
+            pairs.append((name, alike[0]))
+    return pairs
 
 
 def _places(pairs: Sequence[tuple[str, str]], names: Sequence[str], option: str) -> list[int]:
@@ -426,14 +426,14 @@ def _places(pairs: Sequence[tuple[str, str]], names: Sequence[str], option: str)
     Raises:
         OptionError: one is not there.
     """
-    found = []
+    positions = []
     for name in names:
-        place = next((n for n, pair in enumerate(pairs) if name in pair), None)
-        if place is None:
-            place = next(
+        position = next((n for n, pair in enumerate(pairs) if name in pair), None)
+        if position is None:
+            position = next(
                 (n for n, pair in enumerate(pairs) if name.lower() == pair[0].lower()), None
             )
-        if place is None:
+        if position is None:
             takes = ", ".join(one for one, _ in pairs)
             raise OptionError(
                 f"option {option!r} names column {name!r}; the tables have {takes}",
@@ -441,15 +441,15 @@ def _places(pairs: Sequence[tuple[str, str]], names: Sequence[str], option: str)
                 got=name,
                 takes=takes,
             )
-        found.append(place)
-    return found
+        positions.append(position)
+    return positions
 
 
 def _key(
-    source: Side, target: Side, pairs: Sequence[tuple[str, str]], given: Sequence[str] | None
+    source: Side, target: Side, pairs: Sequence[tuple[str, str]], named_key: Sequence[str] | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    if given is not None:
-        return tuple(dict.fromkeys(_places(pairs, given, "key"))), ()
+    if named_key is not None:
+        return tuple(dict.fromkeys(_places(pairs, named_key, "key"))), ()
     for number, side in ((1, target), (0, source)):
         places = [
             next((n for n, pair in enumerate(pairs) if pair[number] == name), -1)
@@ -474,14 +474,14 @@ def bucket_edges(
     if not columns.has_ranges:
         return None
     names = [columns.names[columns.key[0]][number] for number in (0, 1)]
-    found = [side.limits_of(name) for side, name in zip(sides, names, strict=True)]
-    limits = [each for each in found if each is not None]
+    limits_of_sides = [side.limits_of(name) for side, name in zip(sides, names, strict=True)]
+    limits = [limit for limit in limits_of_sides if limit is not None]
     if not limits:
         return None
-    least, largest = min(each[0] for each in limits), max(each[1] for each in limits)
+    least, largest = min(limit[0] for limit in limits), max(limit[1] for limit in limits)
     bounds = [
-        {bound for split in own if (bound := _bound(split, name)) is not None}
-        for name, own in zip(names, splits, strict=True)
+        {bound for split in side_splits if (bound := _bound(split, name)) is not None}
+        for name, side_splits in zip(names, splits, strict=True)
     ]
     # The bounds of one side only: small ranges between those of two equal tables would take half of the buckets.
     inner = {bound for bound in max(bounds, key=len) if least < bound <= largest}
@@ -491,8 +491,8 @@ def bucket_edges(
     for lower, upper in pairwise(points):
         count = min(share, upper - lower)
         edges.update(lower + (upper - lower) * number // count for number in range(count))
-    kept = sorted(each for each in edges if -(1 << 63) <= each < 1 << 63)
-    return np.array(kept, np.int64), (least, largest)
+    ordered = sorted(edge for edge in edges if -(1 << 63) <= edge < 1 << 63)
+    return np.array(ordered, np.int64), (least, largest)
 
 
 def _bound(split: Split, name: str) -> int | None:

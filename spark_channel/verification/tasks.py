@@ -79,14 +79,14 @@ class Selection:
     values_of: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
     """Keys whose rows are returned with all their values."""
 
-    def of(self, buckets: Buckets, first_key: pa.Array | None, keys: Hashes) -> Mask:
+    def mask(self, buckets: Buckets, first_key: pa.Array | None, keys: Hashes) -> Mask:
         if self.keys is not None:
             return among(keys, self.keys)
         assert self.chosen is not None
-        found: Mask = self.chosen[buckets.of(first_key, keys)]
+        mask: Mask = self.chosen[buckets.numbers(first_key, keys)]
         if self.shares > 1:
-            found &= keys % np.uint64(self.shares) == np.uint64(self.share)
-        return found
+            mask &= keys % np.uint64(self.shares) == np.uint64(self.share)
+        return mask
 
 
 @dataclass
@@ -104,10 +104,10 @@ class Details:
             none = np.zeros(0, np.uint64)
             return cls(none, none, none.reshape(0, width), [])
         return cls(
-            np.concatenate([each.keys for each in parts]),
-            np.concatenate([each.rows for each in parts]),
-            np.concatenate([each.columns for each in parts]),
-            [table for each in parts for table in each.values],
+            np.concatenate([part.keys for part in parts]),
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate([part.columns for part in parts]),
+            [table for part in parts for table in part.values],
         )
 
 
@@ -123,8 +123,8 @@ def changed_columns(differ: Differences, one: Details, other: Details) -> Places
         details.columns[first[np.searchsorted(keys, pairs)]]
         for details, (keys, first, _) in zip((one, other), sides, strict=True)
     ]
-    found: Places = (columns[0] != columns[1]).sum(axis=0)
-    return found
+    row_counts: Places = (columns[0] != columns[1]).sum(axis=0)
+    return row_counts
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,10 @@ class ReadWork:
         places, kind = self.columns.key, schema[-1].type
         columns = Columns(
             tuple(zip(sides[0].names, sides[1].names, strict=True)),
-            (*(self.columns.forms[place] for place in places), common_form(kind, kind, "hash")),
+            (
+                *(self.columns.forms[position] for position in places),
+                common_form(kind, kind, "hash"),
+            ),
             tuple(range(len(places))),
         )
         return replace(self, sides=(sides[0], sides[1]), columns=columns)
@@ -161,7 +164,7 @@ class ReadWork:
             return batch
         ranges, chosen = self.within
         first_key = batch.column(self.columns.key_names(number)[0])
-        return batch.filter(pa.array(chosen[ranges.of(first_key, _NONE)]))
+        return batch.filter(pa.array(chosen[ranges.numbers(first_key, _NONE)]))
 
 
 def hash_rows(values: Sequence[pa.Array], columns: Columns) -> tuple[Hashes, Hashes]:
@@ -169,8 +172,8 @@ def hash_rows(values: Sequence[pa.Array], columns: Columns) -> tuple[Hashes, Has
     rows = hash_columns(values, columns.forms)
     if not columns.key:
         return rows, rows
-    forms = [columns.forms[place] for place in columns.key]
-    return hash_columns([values[place] for place in columns.key], forms), rows
+    forms = [columns.forms[position] for position in columns.key]
+    return hash_columns([values[position] for position in columns.key], forms), rows
 
 
 class OwnKeys(SplitReader):
@@ -184,30 +187,30 @@ class OwnKeys(SplitReader):
         self._inner, self._names, self._forms = inner, names, forms
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        yield from self.of(self._inner.read, split)
+        yield from self.rows(self._inner.read, split)
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
         with self._inner.reading() as read:
-            yield partial(self.of, read)
+            yield partial(self.rows, read)
 
-    def of(self, read: Read, split: Split) -> Iterator[pa.RecordBatch]:
+    def rows(self, read: Read, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
         if split.params.get("kind") != "keys":
             yield from read(split)
             return
         values = zip(self._forms, zip(*split.params["values"], strict=True), strict=True)
-        own = [
-            pa.array(each, pa.uint64() if form.name == "unsigned integer" else None)
-            for form, each in values
+        arrays = [
+            pa.array(column, pa.uint64() if form.name == "unsigned integer" else None)
+            for form, column in values
         ]
-        wanted = np.unique(hash_columns(own, self._forms))
+        hashes = np.unique(hash_columns(arrays, self._forms))
         with closing(cast("Generator[pa.RecordBatch]", read(split))) as batches:
             for batch in batches:
                 keys = [batch.column(name) for name in self._names]
-                found = batch.filter(pa.array(among(hash_columns(keys, self._forms), wanted)))
-                if found.num_rows:
-                    yield found
+                rows = batch.filter(pa.array(among(hash_columns(keys, self._forms), hashes)))
+                if rows.num_rows:
+                    yield rows
 
 
 class _Collector(Protocol):
@@ -225,7 +228,7 @@ class _Base:
 
     def _chosen(self, values: Sequence[pa.Array], keys: Hashes) -> Places:
         assert self._selection is not None
-        return np.flatnonzero(self._selection.of(self._buckets, self._first_key(values), keys))
+        return np.flatnonzero(self._selection.mask(self._buckets, self._first_key(values), keys))
 
 
 class _SumCollector(_Base):
@@ -235,7 +238,7 @@ class _SumCollector(_Base):
 
     def add(self, values: Sequence[pa.Array], batch: pa.RecordBatch) -> None:
         keys, rows = hash_rows(values, self._columns)
-        self._sums.add(self._buckets.of(self._first_key(values), keys), rows)
+        self._sums.add(self._buckets.numbers(self._first_key(values), keys), rows)
 
     def result(self) -> Checksums:
         return self._sums
@@ -248,14 +251,14 @@ class _EntryCollector(_Base):
 
     def add(self, values: Sequence[pa.Array], batch: pa.RecordBatch) -> None:
         keys, rows = hash_rows(values, self._columns)
-        found = self._chosen(values, keys)
-        if len(found):
-            names = [self._side.names[place] for place in self._columns.key]
-            kept = pa.Table.from_batches([batch.select(names)]).take(pa.array(found))
-            self._parts.append(Entries(keys[found], rows[found], kept))
+        chosen = self._chosen(values, keys)
+        if len(chosen):
+            names = [self._side.names[position] for position in self._columns.key]
+            key_values = pa.Table.from_batches([batch.select(names)]).take(pa.array(chosen))
+            self._parts.append(Entries(keys[chosen], rows[chosen], key_values))
 
     def result(self) -> Entries:
-        names = [self._side.names[place] for place in self._columns.key]
+        names = [self._side.names[position] for position in self._columns.key]
         return Entries.joined(self._parts, self._side.picked(names))
 
 
@@ -267,24 +270,24 @@ class _DetailCollector(_Base):
 
     def add(self, values: Sequence[pa.Array], batch: pa.RecordBatch) -> None:
         keys, rows = hash_rows(values, self._columns)
-        found = self._chosen(values, keys)
-        if not len(found):
+        chosen = self._chosen(values, keys)
+        if not len(chosen):
             return
         assert self._selection is not None
-        index = pa.array(found)
+        index = pa.array(chosen)
         columns = np.column_stack(
             [
-                hash_values(each.take(index), form)
-                for each, form in zip(values, self._columns.forms, strict=True)
+                hash_values(array.take(index), form)
+                for array, form in zip(values, self._columns.forms, strict=True)
             ]
         )
-        own = np.flatnonzero(among(keys[found], self._selection.values_of))
+        detailed = np.flatnonzero(among(keys[chosen], self._selection.values_of))
         values = []
-        if len(own) and self._bytes < _MOST_VALUES:
+        if len(detailed) and self._bytes < _MOST_VALUES:
             table = pa.Table.from_batches([batch.select(self._side.names)])
-            values = [table.take(pa.array(found[own]))]
+            values = [table.take(pa.array(chosen[detailed]))]
             self._bytes += values[0].nbytes
-        self._parts.append(Details(keys[found], rows[found], columns, values))
+        self._parts.append(Details(keys[chosen], rows[chosen], columns, values))
 
     def result(self) -> Details:
         return Details.joined(self._parts, len(self._side.names))
@@ -326,15 +329,15 @@ class PassRunner:
                     },
                 )
             )
-            known = [task.split.rows for task in group.tasks]
+            counts = [task.split.rows for task in group.tasks]
             counters = link.counters(
                 group.tasks[0].id,
                 attempt.number,
-                rows_expected=None if None in known else sum(filter(None, known)),
+                rows_expected=None if None in counts else sum(filter(None, counts)),
             )
             if self._work.by_database is not None:
                 splits = [task.split for task in group.tasks]
-                made = self._work.by_database.run(
+                checksums = self._work.by_database.run(
                     cast(SqlReader, side.reader),
                     number,
                     splits,
@@ -343,7 +346,7 @@ class PassRunner:
                     link,
                     counters,
                 )
-                return number, int(made.rows.sum()), made
+                return number, int(checksums.rows.sum()), checksums
             read = GroupRead(
                 self._reader(number),
                 group,
@@ -369,7 +372,7 @@ class PassRunner:
 
     def _reader(self, number: int) -> SplitReader:
         work, reader = self._work, self._work.sides[number].reader
-        forms = [work.columns.forms[place] for place in work.columns.key]
+        forms = [work.columns.forms[position] for position in work.columns.key]
         if work.selection is None or work.selection.keys is None:
             return reader
         if not any(form.name == "text" for form in forms):

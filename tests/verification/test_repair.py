@@ -269,7 +269,7 @@ def test_a_split_has_the_rows_of_its_own_keys() -> None:
         {"n": pa.array([1, 1, 2**64 - 1, 2**64 - 1], pa.uint64()), "k": ["a", "A", "A", "a "]}
     )
     own = OwnKeys(MemoryReader(), ["n", "k"], [Form("unsigned integer"), Form("text")])
-    read = own.of(lambda _: (each for each in [batch]), Split({"kind": "keys", "values": keys}))
+    read = own.rows(lambda _: (each for each in [batch]), Split({"kind": "keys", "values": keys}))
     assert [each for one in read for each in one.to_pylist()] == [
         {"n": number, "k": text} for number, text in keys
     ]

@@ -124,11 +124,11 @@ def _writer(
 
 @dataclass
 class _Key:
-    """One option: its key in the file, and its value for the connector. `listed`: it came as a list."""
+    """One option: its key in the file, and its value for the connector. `list_texts`: those of a list."""
 
     typed: str
     value: str
-    listed: list[str] | None = None
+    list_texts: list[str] | None = None
 
 
 class _Given:
@@ -137,7 +137,7 @@ class _Given:
     def __init__(
         self, connector: Connector, half: str, parameter: Mapping[str, Any], context: PluginContext
     ) -> None:
-        self._connector, self._half, self._place = connector, half, context
+        self._connector, self._half, self._context = connector, half, context
         self._parsed: Options | None = None
         self._keys: dict[str, _Key] = {}
         try:
@@ -174,7 +174,7 @@ class _Given:
             return ""
         commit_key = self._keys.get("commit")
         by_job = (
-            "job" in (self._place.commit.mode, commit_key and commit_key.value)
+            "job" in (self._context.commit.mode, commit_key and commit_key.value)
             and model.dirty_commit == "task"
         )
         return model.refused.get("maxDirtyRows", _TOGETHER if by_job else "")
@@ -182,16 +182,16 @@ class _Given:
     def _add(self, key: str, value: object) -> None:
         if key.lower() == self._half:
             raise refusal(
-                self._place.key(key), value, f"nothing: {self._half}.name names the connector"
+                self._context.key(key), value, f"nothing: {self._half}.name names the connector"
             )
         model = self._model
         name = _spelled(model, key) if model is not None else key
         if model is not None and isinstance(value, (list, dict)) and _is_plain_text(model, name):
-            raise refusal(self._place.key(key), value, "a text")
+            raise refusal(self._context.key(key), value, "a text")
         earlier = self._keys.get(name)
         if earlier is not None and earlier.value != _text(value):
             raise refused(
-                self._place.key(key),
+                self._context.key(key),
                 "another value",
                 f"that of {earlier.typed}, which is the same option",
             )
@@ -201,7 +201,7 @@ class _Given:
             else None
         )
         if reason is not None:
-            self._place.left.append(f"{self._place.key(key)} ({reason})")
+            self._context.ineffective.append(f"{self._context.key(key)} ({reason})")
             return
         texts = list(map(_text, value)) if isinstance(value, list) else None
         self._keys[name] = _Key(key, _text(value), texts)
@@ -211,7 +211,7 @@ class _Given:
         Raises:
             JobFileError: what the connector does not take; names the key.
         """
-        commit_options = self._place.commit.options() if self._half == "writer" else {}
+        commit_options = self._context.commit.options() if self._half == "writer" else {}
         self._refuse_twice(commit_options)
         later: set[str] = set()
         if self._half == "reader" and "schema" not in model.names():
@@ -244,14 +244,14 @@ class _Given:
             name = next((key for spelling in spellings if (key := self._named(spelling))), None)
             if name is not None and self._keys[name].value != commit[option]:
                 raise refused(
-                    self._place.key(self._keys[name].typed),
+                    self._context.key(self._keys[name].typed),
                     repr(self._keys[name].value),
                     f"nothing beside the job's own {option}: job.setting.{option}, or the command line, sets it",
                 )
 
     def _as_commas(self, key: _Key) -> bool:
         """A list that was refused as JSON becomes a text with commas, once."""
-        texts, key.listed = key.listed, None
+        texts, key.list_texts = key.list_texts, None
         if not texts or any("," in text for text in texts):
             return False
         key.value = ",".join(texts)
@@ -267,9 +267,9 @@ class _Given:
     def _fault(
         self, error: ChannelError, name: str | None, commit_options: Mapping[str, Any]
     ) -> JobFileError:
-        path = self._place.path
+        path = self._context.path
         if name is not None:
-            path = self._place.key(self._keys[name].typed)
+            path = self._context.key(self._keys[name].typed)
         elif isinstance(error, OptionError) and error.option in commit_options:
             by_mode = error.option == "commit"
             path = "job.setting.commit, or --commit" if by_mode else "job.setting.txn, or --txn"
@@ -453,7 +453,7 @@ def _output(column: MadeUpColumn, number: int, context: PluginContext) -> Output
                 patterns = (strptime_pattern(column.date_format),)
     if column.value is not None:
         if column.random is not None:
-            context.left.append(f"{path}.random (value is set, and wins)")
+            context.ineffective.append(f"{path}.random (value is set, and wins)")
         with at(path):
             output = Output(None, f"c{number}", kind, patterns, column.value, exact=True)
             Select((output,))

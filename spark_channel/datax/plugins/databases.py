@@ -271,7 +271,7 @@ def database_reader(
     if plugin.jdbc_config and database.connector is None:
         options = {**plugin.jdbc_config, **options}
     elif plugin.jdbc_config:
-        context.left.append(f"{context.key('jdbcConfig')} (no JDBC driver takes part)")
+        context.ineffective.append(f"{context.key('jdbcConfig')} (no JDBC driver takes part)")
     if plugin.fetch_size is not None:
         options["fetchsize"] = str(plugin.fetch_size)
     by_query = [bool(connection.query_sql) for connection in plugin.connection]
@@ -311,7 +311,7 @@ def _queries(
         "splitPk": plugin.split_pk.strip(),
         "splitFactor": plugin.split_factor,
     }
-    context.left.extend(
+    context.ineffective.extend(
         f"{context.key(key)} (querySql says all)" for key, value in unused.items() if value
     )
     parts = [
@@ -382,7 +382,9 @@ def _split_key(plugin: DatabaseReader, database: Database, context: PluginContex
         absent = next(name for name in bounds if name not in bounds_given)
         raise context.missing(absent, "both bounds or none")
     if not plugin.split_pk.strip():
-        context.left.extend(f"{context.key(name)} (no splitPk is given)" for name in bounds_given)
+        context.ineffective.extend(
+            f"{context.key(name)} (no splitPk is given)" for name in bounds_given
+        )
         return None
     names = plain_columns((plugin.split_pk.strip(),), database.dialect, context.key("splitPk"))
     if names is None:
@@ -578,7 +580,7 @@ def _spark_jdbc(
     if plugin.batch_size is not None:
         options["batchsize"] = str(plugin.batch_size)
     if plugin.session:
-        context.left.append(
+        context.ineffective.append(
             f"{context.key('session')} (Spark's JDBC writer opens its sessions itself)"
         )
     save_mode: SaveMode = "append"

@@ -440,7 +440,7 @@ def hdfs_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlug
                 f"files whose names begin with {plugin.file_name!r}; here the whole folder {target} is replaced",
             )
         mode = "overwrite"
-    context.left.append(f"{context.key('fileName')} (files get unique names)")
+    context.ineffective.append(f"{context.key('fileName')} (files get unique names)")
     if connector != "csv":
         return typed_writer_end(connector, target, plugin.column, plugin.compress, mode, context)
     steps = [*_named_columns(plugin.column, context), JavaTexts(whole_seconds=True)]

@@ -556,7 +556,9 @@ def stream_load_writer(parameter: dict[str, Any], context: PluginContext) -> Par
         name: text for name, text in plugin.load_props.items() if name.lower() not in _SHAPES
     }
     dropped = [name for name in plugin.load_props if name not in properties]
-    context.left.extend(f"{context.key('loadProps')}.{name} ({_OUR_SHAPE})" for name in dropped)
+    context.ineffective.extend(
+        f"{context.key('loadProps')}.{name} ({_OUR_SHAPE})" for name in dropped
+    )
     if properties:
         options["headers"] = json.dumps(properties)
     context.warnings.append(

@@ -236,7 +236,7 @@ def _place_of(
         "ssl.ca.location",
         "group.id",
     )
-    context.left.extend(
+    context.ineffective.extend(
         f"{context.key('kafkaConfig')}.{name} (the connector's own)"
         for name in settings
         if name not in used
@@ -258,7 +258,7 @@ def kafka_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlu
                 context.key(key), kind, "string: numbers in Java's binary form are not read"
             )
     if plugin.missing_key_value is not None:
-        context.left.append(
+        context.ineffective.append(
             f"{context.key('missingKeyValue')} (a field that a message lacks is NULL)"
         )
     names, form = _fields(plugin, context)
@@ -351,7 +351,7 @@ def _range(plugin: KafkaReader, context: PluginContext) -> dict[str, str]:
         ("endOffset", plugin.end_offset, "endOffsets"),
     ):
         if text and option.replace("Offsets", "Timestamp") in options:
-            context.left.append(f"{context.key(key)} (the time is taken)")
+            context.ineffective.append(f"{context.key(key)} (the time is taken)")
         elif text:
             word = {"seektobeginning": "earliest", "seektoend": "latest"}.get(
                 text.lower(), text.lower()
@@ -433,7 +433,7 @@ def kafka_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlu
         options["compression"] = plugin.compression_type.lower()
     for key, word in (("ack", plugin.ack), ("acks", plugin.acks)):
         if word and word.lower() not in ("all", "-1"):
-            context.left.append(
+            context.ineffective.append(
                 f"{context.key(key)} (a record counts when all replicas in sync have it)"
             )
     if plugin.no_topic_create or plugin.notopic_create:
