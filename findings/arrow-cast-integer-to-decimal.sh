@@ -2,7 +2,7 @@
 # Guess: pyarrow casts whole numbers to a decimal if the numbers that are there have room in it.
 # Happens: it refuses any decimal that has no room for the largest number of the type: int64 needs 19 digits, for 1 too.
 # Version: pyarrow 26.0.1
-# Copes: spark_channel/arrow_schema.py
+# Copes: spark_channel/arrow_schema/casts.py
 . "$(dirname "$0")/common.bash"
 pip_install pyarrow==26.0.1
 observe python3 - <<'EOF'

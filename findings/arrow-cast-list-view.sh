@@ -2,7 +2,7 @@
 # Guess: pyarrow's cast from a list view to a list keeps each row, or raises an error.
 # Happens: it raises nothing, and writes one offset too few: the last row has no end, and loses its values.
 # Version: pyarrow 26.0.1
-# Copes: spark_channel/arrow_schema.py
+# Copes: spark_channel/arrow_schema/casts.py
 . "$(dirname "$0")/common.bash"
 pip_install pyarrow==26.0.1
 observe python3 - <<'EOF'

@@ -27,9 +27,6 @@ _CHECK_MILLISECONDS = 1000
 _MOST_ANCESTORS = 64
 
 
-# --- on this machine ---
-
-
 def started(pid: int) -> str | None:
     """Return a mark that, with the pid, names one process for good; None when the process has ended (or is a zombie).
 
@@ -109,9 +106,6 @@ def _stat(pid: int) -> tuple[str, list[str]] | None:
         return None
     named, _, fields = text.rpartition(")")
     return named.partition("(")[2], fields.split()
-
-
-# --- on this machine or another ---
 
 
 def pid_namespace() -> str:

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import spark_channel
-from spark_channel import local
 from spark_channel.errors import (
     ChannelError,
     DirtyRowsError,
@@ -21,6 +20,7 @@ from spark_channel.errors import (
     OptionError,
     SourceError,
 )
+from spark_channel.local import run as local
 from tests.cli.typed import into_sqlite, made_up, write_job
 from tests.test_install import ROOT, WITHOUT_PYSPARK, without_pyspark
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import FollowsTables, LogFacts
+from spark_channel.connectors.base.session_pool import keeping_sessions, sessions
 from spark_channel.connectors.base.stored import server_facts
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.rights import lacking_to_read
-from spark_channel.connectors.sql.session_pool import keeping_sessions, sessions
 from spark_channel.connectors.sql.write.rights import lacking_to_write
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import ChannelError, JobFileError, MissingPackageError, OptionError

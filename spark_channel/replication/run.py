@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
-from spark_channel.connectors.sql.session_pool import keeping_sessions, sessions
+from spark_channel.connectors.base.session_pool import keeping_sessions, sessions
 from spark_channel.errors import (
     ChannelError,
     JobCancelledError,

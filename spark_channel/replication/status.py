@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from spark_channel.connectors.base.claims import StreamProgress
 from spark_channel.connectors.base.feed import TableLag
-from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.replication.config import Replication
 from spark_channel.replication.foreign_keys import ForeignKeys

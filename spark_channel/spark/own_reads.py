@@ -241,12 +241,9 @@ def _sweep(directory: int) -> None:
                 os.unlink(name, dir_fd=directory)
 
 
-# A note is a small file of one user.
-
-
 @contextlib.contextmanager
 def _folder(parent: Path, name: str, *, make: bool = False) -> Iterator[int]:
-    """The directory `name` in `parent`, opened. No link is followed on the way."""
+    """The directory `name` in `parent`, opened; a note is a small file of one user in it. No link is followed."""
     outer = os.open(parent, _DIRECTORY)
     try:
         if make:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from spark_channel import signals
+from spark_channel.signals import ending
 
 
 @pytest.fixture(autouse=True)
 def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr(signals, "_heard", [])
+    monkeypatch.setattr(ending, "_heard", [])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     for each, handler in before.items():

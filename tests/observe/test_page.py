@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import pytest
 
 import spark_channel
-from spark_channel import local
 from spark_channel.errors import ServiceUnavailableError
 from spark_channel.local import LocalEngine
+from spark_channel.local import run as local
 from spark_channel.observe import page as page_module
 from spark_channel.observe import view as view_module
 from spark_channel.observe.page import PageServer, RemoteView

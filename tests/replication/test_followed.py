@@ -18,7 +18,7 @@ from pyiceberg.catalog import load_catalog
 import spark_channel
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.errors import TargetError
 from spark_channel.replication import ReplicationReport, publish, status
 from spark_channel.replication.changes import Follower

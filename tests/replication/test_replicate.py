@@ -306,7 +306,7 @@ def test_of_two_runs_at_a_time_one_adds_the_rows(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The inner run publishes between the outer one's look at the source and its publication."""
-    from spark_channel import local
+    from spark_channel.local import run as local
 
     events(shop, 1, 3)
     shop.replicate(EVENTS)
@@ -331,7 +331,7 @@ def test_an_increment_that_was_planned_too_early_is_refused(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """The inner run ends below the outer one's position: the rows between are in both."""
-    from spark_channel import local
+    from spark_channel.local import run as local
 
     target = target_of(shop, where)
 
@@ -861,7 +861,7 @@ def test_rows_that_get_the_highest_update_key_later_arrive(
 def test_the_last_update_key_is_not_written_again_by_a_run_that_was_overtaken(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_channel import local
+    from spark_channel.local import run as local
 
     shop.run("CREATE TABLE e (id INTEGER PRIMARY KEY, day INTEGER NOT NULL)")
     shop.run("INSERT INTO e VALUES (1, 5), (2, 5)")

@@ -4,7 +4,7 @@ import adbc_driver_manager
 import adbc_driver_postgresql
 import pytest
 
-from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.tunnel.postgres_connection import transaction
 from spark_channel.tunnel.store import PostgresStore
 from tests.servers.postgres import PostgresServer

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.network import is_of_this_machine
+from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.base.stored import FreeConnections
 from spark_channel.connectors.mysql.options import (
     ALL_ROWS,
@@ -27,7 +28,6 @@ from spark_channel.connectors.mysql.options import (
     settings_to_change,
 )
 from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession, session_script
-from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.errors import ChannelError
 from spark_channel.final_errors import final, of_input
 from spark_channel.masking import without_frames

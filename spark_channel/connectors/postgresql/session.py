@@ -17,6 +17,7 @@ import pyarrow as pa
 from psycopg.pq import TransactionStatus
 
 from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors.base.session_pool import AnswerCache, sessions
 from spark_channel.connectors.base.stored import FreeConnections
 from spark_channel.connectors.postgresql.copy_format import (
     HEADER,
@@ -44,7 +45,6 @@ from spark_channel.connectors.sql.postgresql_family import (
     refused_by_pooler,
 )
 from spark_channel.connectors.sql.session import BatchSize, BoundSession, DriverSession, committed
-from spark_channel.connectors.sql.session_pool import AnswerCache, sessions
 from spark_channel.connectors.sql.statements import quoted_name
 from spark_channel.connectors.sql.write.publish import check_stored
 from spark_channel.errors import ChannelError

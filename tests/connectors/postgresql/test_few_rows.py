@@ -10,6 +10,7 @@ from adbc_driver_manager.dbapi import Cursor
 import spark_channel
 from spark_channel.connectors import WriteContext, WritePlan, Writer, load_writer
 from spark_channel.connectors.base.contract import Receipt
+from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.postgresql.catalog import find_table
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
@@ -17,7 +18,6 @@ from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSe
 from spark_channel.connectors.postgresql.write import load
 from spark_channel.connectors.postgresql.write.publish import CHUNKS, HELD
 from spark_channel.connectors.postgresql.write.writer import PostgresWriter
-from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import CommitError, SourceError, SupersededError
 from tests.servers.postgres import PostgresServer
 

@@ -11,11 +11,11 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.postgresql.log import feed as postgresql_feed
 from spark_channel.connectors.postgresql.log import slot as replication
 from spark_channel.connectors.postgresql.log.feed import ReplicationFeed
 from spark_channel.connectors.postgresql.session import PgReadSession
-from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
 from spark_channel.testing import VirtualClock
 from tests.servers.postgres import PostgresServer, programs

@@ -10,9 +10,9 @@ import pytest
 
 import spark_channel
 from spark_channel.connectors import WriteContext, find_connector
+from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
-from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import SourceError
 from spark_channel.limits import LimitStatus, StatusRequest
 from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork

@@ -26,6 +26,7 @@ from spark_channel.connectors.base.contract import (
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts, RetainedLog
 from spark_channel.connectors.base.health import Health
+from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.postgresql.catalog import (
     Part,
     PgColumn,
@@ -54,7 +55,6 @@ from spark_channel.connectors.sql.read.splits import (
     split_conditions,
 )
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.plain_text import log_of

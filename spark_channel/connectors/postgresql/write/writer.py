@@ -10,6 +10,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
+from spark_channel.connectors.base.session_pool import ThreadSession
 from spark_channel.connectors.postgresql.catalog import (
     PgTable,
     find_table,
@@ -59,7 +60,6 @@ from spark_channel.connectors.postgresql.write.publish import (
 )
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
-from spark_channel.connectors.sql.session_pool import ThreadSession
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect

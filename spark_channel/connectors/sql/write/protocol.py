@@ -23,11 +23,11 @@ from spark_channel.connectors.base.contract import (
 )
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.kept_claims import ClaimName, KeptClaim
+from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
 from spark_channel.connectors.sql.session import S, transaction
-from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.connectors.sql.stored import stored_in, stored_table
 from spark_channel.connectors.sql.write.claim_tables import (

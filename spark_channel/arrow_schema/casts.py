@@ -1,25 +1,20 @@
-"""Arrow batches cast to a schema, text lengths in its metadata, and its columns by name."""
+"""Casts Arrow values to the types of a schema, each equal to what it was, or refused."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pyarrow as pa
 
-from spark_channel.errors import OptionError, SchemaError
+from spark_channel.arrow_schema.column_names import match_names
+from spark_channel.errors import SchemaError
 from spark_channel.lazy import compute as pc
 from spark_channel.plain_text import shortened
 
 __all__ = [
-    "TEXT_LENGTH",
-    "UNLIMITED",
     "InexactError",
-    "TextLengths",
     "cast_exactly",
-    "check_columns",
     "conform",
     "entries_of",
-    "find_column",
     "first_failure",
     "has_promises",
     "is_binary",
@@ -27,91 +22,15 @@ __all__ = [
     "is_list",
     "is_number",
     "is_text",
-    "length_in",
-    "match_names",
-    "noted",
     "null_inside",
     "numpy_name",
     "plain_type",
     "rebuild",
-    "text_lengths",
-    "widest",
     "without_hidden_nulls",
-    "without_notes",
 ]
 
-
-# How long the texts of a source's column may be: a note in the metadata of Arrow's and Spark's fields.
-
-
-TEXT_LENGTH = "spark_channel.arrow_schema"
-"""The key. Its value is the number of characters that the source's column holds, or `UNLIMITED`."""
-UNLIMITED = "unlimited"
 _SHOWN = 100
 """Characters of a value in a message."""
-
-TextLengths = Mapping[str, str]
-"""Column -> what the note says. A column without a note is not in it."""
-
-
-def length_in(metadata: Mapping[Any, Any] | None, key: str | bytes = TEXT_LENGTH) -> str | None:
-    """What a field's metadata says; None = nothing, or nothing that is understood."""
-    note = (metadata or {}).get(key)
-    text = note.decode(errors="replace") if isinstance(note, bytes) else note
-    if text == UNLIMITED:
-        return UNLIMITED
-    if not isinstance(text, str) or not (text.isascii() and text.isdecimal()):
-        return None
-    return str(int(text)) if int(text) else None
-
-
-def text_lengths(schema: pa.Schema) -> dict[str, str]:
-    """What the notes of an Arrow schema say."""
-    lengths_found = {
-        field.name: length_in(field.metadata, TEXT_LENGTH.encode()) for field in schema
-    }
-    return {name: length for name, length in lengths_found.items() if length is not None}
-
-
-def noted(schema: pa.Schema, lengths: TextLengths) -> pa.Schema:
-    """`schema` with these notes."""
-    if not lengths:
-        return schema
-    fields = [
-        field.with_metadata({**(field.metadata or {}), TEXT_LENGTH: lengths[field.name]})
-        if field.name in lengths
-        else field
-        for field in schema
-    ]
-    return pa.schema(fields, schema.metadata)
-
-
-def without_notes(schema: pa.Schema) -> pa.Schema:
-    """`schema` without its notes."""
-    key = TEXT_LENGTH.encode()
-    if not any(key in (field.metadata or {}) for field in schema):
-        return schema
-    fields = [
-        field.with_metadata(
-            {name: value for name, value in (field.metadata or {}).items() if name != key}
-        )
-        for field in schema
-    ]
-    return pa.schema(fields, schema.metadata)
-
-
-def widest(schemas: Sequence[TextLengths]) -> dict[str, str]:
-    """The longest of several sources, for the columns of which all say something."""
-    names = [
-        name
-        for name in (schemas[0] if schemas else {})
-        if all(name in lengths for lengths in schemas)
-    ]
-    merged = {}
-    for name in names:
-        lengths = [lengths[name] for lengths in schemas]
-        merged[name] = UNLIMITED if UNLIMITED in lengths else str(max(map(int, lengths)))
-    return merged
 
 
 class InexactError(pa.ArrowInvalid):  # type: ignore[misc] # pyarrow is untyped
@@ -587,79 +506,3 @@ def _fitting(column: pa.Array, field: pa.Field) -> pa.Array:
         raise SchemaError(
             f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}"
         ) from error
-
-
-# Columns by name, as `where`, `columns` and Spark find them: spelled exactly so, else ignoring case.
-
-
-def check_columns(schema: pa.Schema) -> None:
-    """Refuse two columns that `where`, `columns` and Spark could not tell apart.
-
-    Raises:
-        SchemaError: names the column.
-    """
-    lowered: set[str] = set()
-    for name in schema.names:
-        if name in lowered:
-            raise SchemaError(
-                f"column {name!r} occurs more than once in the source; rename one of them"
-            )
-        lowered.add(name)
-
-
-def find_column(schema: pa.Schema, name: str, option: str) -> pa.Field:
-    """The column called `name`: spelled exactly so, else the only one that differs in case alone.
-
-    Raises:
-        OptionError: there is none, or several that differ in case.
-    """
-    exactly = [field for field in schema if field.name == name]
-    matches = exactly or [field for field in schema if field.name.lower() == name.lower()]
-    if len(matches) == 1:
-        return matches[0]
-    columns = ", ".join(schema.names)
-    how_many = "more than one column" if matches else "no column"
-    raise OptionError(
-        f"option {option!r} names {name!r}; the source has {how_many} of that name. It has: {columns}",
-        option=option,
-        got=name,
-        takes=columns,
-    )
-
-
-def match_names(names: Iterable[str], others: Iterable[str], side: str = "") -> dict[str, str]:
-    """Return how `others` spell those of `names` that they have: exactly so, else in another case, one to one.
-
-    `side`: where the others are, for the error.
-
-    Raises:
-        SchemaError: in another case, a name may be several of the others, or several names may be one of them.
-    """
-    names, others = list(names), list(others)
-    exact = set(names).intersection(others)
-    near: dict[str, list[str]] = {}
-    for other in others:
-        if other not in exact:
-            near.setdefault(other.lower(), []).append(other)
-    matched: dict[str, str] = {}
-    matched_by: dict[str, str] = {}
-    for name in dict.fromkeys(names):
-        if name in exact:
-            matched[name] = name
-            continue
-        candidates = near.get(name.lower(), [])
-        if len(candidates) > 1 or (candidates and candidates[0] in matched_by):
-            first = matched_by.get(candidates[0])
-            several = (
-                f"may be {' or '.join(map(repr, candidates))}"
-                if first is None
-                else f"and column {first!r} may both be {candidates[0]!r}"
-            )
-            raise SchemaError(
-                f"{side or 'the source or target'} has no column {name!r} that is spelled so: it {several}, which "
-                "differ from it in case alone. Spell the column as it is there, or rename one of them"
-            )
-        if candidates:
-            matched_by[candidates[0]] = name
-            matched[name] = candidates[0]
-    return matched

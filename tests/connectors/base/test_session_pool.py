@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from spark_channel.connectors.sql.session_pool import SessionPool
+from spark_channel.connectors.base.session_pool import SessionPool
 from spark_channel.errors import TargetError
 from spark_channel.testing.clock import VirtualClock
 
