@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,7 +51,9 @@ __all__ = [
     "offsets_at",
     "partitions",
     "planned",
+    "portions",
     "producer",
+    "ranges_of",
     "settled_edges",
     "splits_of",
     "topics_of",
@@ -378,9 +381,9 @@ class Range:
         """The most records that it can have."""
         return max(0, self.end - self.begin)
 
-    @classmethod
-    def of(cls, split: Split) -> "Range":
-        return cls(**split.params)
+    @property
+    def part(self) -> Part:
+        return self.topic, self.partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -597,14 +600,31 @@ def _given(name: str, offsets: Offsets, edges: Mapping[Part, Edges]) -> dict[Par
 
 
 def splits_of(ranges: Sequence[Range], advice: int) -> list[Split]:
-    """About `advice` splits of about equal numbers of offsets."""
+    """At most `advice` splits of equal numbers of offsets, but for the last; one may have several partitions."""
     total = sum(each.size for each in ranges)
-    size = max(1, -(-total // max(1, advice)))
-    made = []
+    return [_split_of(each) for each in portions(ranges, repeat(-(-total // max(1, advice))))]
+
+
+def portions(ranges: Iterable[Range], sizes: Iterator[int]) -> Iterator[list[Range]]:
+    """The ranges in order, some together: of as many offsets as `sizes` says, the last of what is left."""
+    some, room = list[Range](), next(sizes)
     for each in ranges:
-        pieces = -(-each.size // size)
-        for piece in range(pieces):
-            begin = each.begin + each.size * piece // pieces
-            end = each.begin + each.size * (piece + 1) // pieces
-            made.append(Split(asdict(replace(each, begin=begin, end=end)), end - begin))
-    return made
+        begin = each.begin
+        while begin < each.end:
+            end = min(each.end, begin + room)
+            some.append(replace(each, begin=begin, end=end))
+            begin, room = end, room - (end - begin)
+            if not room:
+                yield some
+                some, room = [], next(sizes)
+    if some:
+        yield some
+
+
+def _split_of(ranges: Sequence[Range]) -> Split:
+    return Split({"ranges": [asdict(each) for each in ranges]}, sum(each.size for each in ranges))
+
+
+def ranges_of(split: Split) -> list[Range]:
+    """The ranges of a split. A tunnel or stream of an earlier version has splits of one range."""
+    return [Range(**each) for each in split.params.get("ranges", [split.params])]

@@ -1,16 +1,17 @@
-"""The records of a range of offsets, all of them or an error; and the change feed of a topic, which hands out ranges.
+"""The records of ranges of offsets, all of them or an error; and the change feed of a topic, which hands out ranges.
 
 A range may have fewer records than offsets: compaction removes some, and each transaction ends with a marker that no
 consumer sees. So the range ends when a record behind it comes, or when the client says that it reached the end of the
 partition; and a record that is expected and does not come within `timeout` is an error.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
-from itertools import islice
+from functools import cached_property, partial
+from heapq import nsmallest
+from itertools import count
 from typing import Any, ClassVar, Self, TypeVar
 
 import pyarrow as pa
@@ -35,6 +36,8 @@ from spark_channel.connectors.kafka.client import (
     offsets_at,
     partitions,
     planned,
+    portions,
+    ranges_of,
     settled_edges,
     splits_of,
     topics_of,
@@ -58,6 +61,8 @@ _ROWS = 10_000
 _BYTES = 8 << 20
 _RECORD = 1 << 10
 """Bytes that a record is taken for before the first ones have come: offsets say nothing of sizes."""
+_AT_ONCE = 100
+"""Partitions whose records a client fetches together."""
 _LINGER = 0.05
 _STEP = 1.0
 _GONE = "_AUTO_OFFSET_RESET"
@@ -69,32 +74,41 @@ _AGAIN = "Begin a new stream, or reset the tunnel"
 
 
 def pages(
-    options: KafkaReadOptions, part: Range, fetch: FetchSize, topics: "TopicChecks"
+    options: KafkaReadOptions,
+    ranges: Sequence[Range],
+    fetch: FetchSize,
+    topics: "TopicChecks",
 ) -> Generator[list[Message], None, None]:
-    """The range's records in order, some at a time.
+    """The records of `ranges`, of different partitions: those of each in order, some at a time.
 
     Raises:
         SourceError: records were deleted, or do not come.
     """
-    if not part.size:
+    wanted = [each for each in ranges if each.size]
+    if not wanted:
         return
     link = BrokerStatus(options, SourceError)
-    topics.before(part)
-    advance = _Advance(part)
-    with consumer(options, link, advance.note, **_prefetch(fetch)) as client:
-        try:
-            client.assign([TopicPartition(part.topic, part.partition, part.begin)])
-            yield from _Pages(options, part, fetch, link, client, advance).all()
-        except KafkaException as error:
-            raise link.failed(error_of(error), f"reading partition {part.partition}") from error
-    topics.after(part)
+    topics.before(wanted)
+    advance = _Advance()
+    at_once = min(len(wanted), _AT_ONCE)
+    with consumer(options, link, advance.note, **_prefetch(fetch, at_once)) as client:
+        for begin in range(0, len(wanted), _AT_ONCE):
+            some = wanted[begin : begin + _AT_ONCE]
+            advance.begin(some)
+            try:
+                client.assign([TopicPartition(*each.part, each.begin) for each in some])
+                yield from _Pages(options, some, fetch, link, client, advance).all()
+            except KafkaException as error:
+                shown = ", ".join(str(each.partition) for each in some[:10])
+                raise link.failed(error_of(error), f"reading partition {shown}") from error
+    topics.after(wanted)
 
 
 class TopicChecks:
     """Checks that ranges which are read one after another are of the topics that they were planned for.
 
-    Each check asks for all partitions of a topic, so there is one for a range, and one before the first: a topic's id
-    never comes back, so the one behind a range says what its records were.
+    Each check asks for all partitions of a topic, so there is one behind the ranges that are read together, and one
+    before the first: a topic's id never comes back, so the one behind says what their records were.
     """
 
     def __init__(self, options: KafkaReadOptions) -> None:
@@ -106,71 +120,97 @@ class TopicChecks:
         link = BrokerStatus(self._options, SourceError)
         return link, administrator(link)
 
-    def before(self, part: Range) -> None:
+    def before(self, ranges: Sequence[Range]) -> None:
         """
         Raises:
-            SourceError: the range's topic was deleted, whatever has its name now.
+            SourceError: the topic of a range was deleted, whatever has its name now.
         """
-        if (part.topic, part.id) not in self._met:
-            self.after(part)
+        self.after([each for each in ranges if (each.topic, each.id) not in self._met])
 
-    def after(self, part: Range) -> None:
-        """As `before`, for a range whose records were read."""
-        if not part.id:
+    def after(self, ranges: Sequence[Range]) -> None:
+        """As `before`, for ranges whose records were read."""
+        named = {each.topic: each for each in ranges if each.id}
+        if not named:
             return
         link, admin = self._asking
-        if topics_of(link, admin, [part.topic])[part.topic].id != part.id:
-            raise SourceError(
-                f"{self._options.address}: topic {part.topic!r} was deleted and created again after the read was "
-                f"planned: its offsets {part.begin} to {part.end - 1} of partition {part.partition} are other records "
-                "now. Read again"
-            )
-        self._met.add((part.topic, part.id))
+        topics = topics_of(link, admin, list(named))
+        for each in ranges:
+            if each.id and topics[each.topic].id != each.id:
+                raise SourceError(
+                    f"{self._options.address}: topic {each.topic!r} was deleted and created again after the read was "
+                    f"planned: its offsets {each.begin} to {each.end - 1} of partition {each.partition} are other "
+                    "records now. Read again"
+                )
+        self._met.update((each.topic, each.id) for each in named.values())
 
 
-def _prefetch(fetch: FetchSize) -> dict[str, int]:
-    """How far the client reads ahead: with a limit about a second of it."""
+def _prefetch(fetch: FetchSize, partitions: int) -> dict[str, int]:
+    """How far the client reads ahead in `partitions` together: with a limit about a second of it."""
     wanted = min(fetch.nbytes or _BYTES, _BYTES if fetch.rows is None else fetch.rows * _RECORD)
     return {
         "queued.max.messages.kbytes": max(1, 2 * wanted >> 10),
-        "queued.min.messages": max(1, min(fetch.rows or 100_000, 10_000_000)),
-        "max.partition.fetch.bytes": max(_RECORD, min(wanted, 1 << 20)),
+        "queued.min.messages": max(1, min(fetch.rows or 100_000, 10_000_000) // partitions),
+        "max.partition.fetch.bytes": max(_RECORD, min(wanted // partitions, 1 << 20)),
     }
 
 
 class _Advance:
     """How far the client's fetching has come, also over records that it does not give."""
 
-    def __init__(self, part: Range) -> None:
-        self._part, self.offset = part, part.begin
+    def __init__(self) -> None:
+        self._offsets: dict[Part, int] = {}
+
+    def begin(self, ranges: Sequence[Range]) -> None:
+        self._offsets = {each.part: each.begin for each in ranges}
+
+    @property
+    def offsets(self) -> int:
+        """Grows with each of them."""
+        return sum(self._offsets.values())
 
     def note(self, statistics: dict[str, Any]) -> None:
-        known = statistics.get("topics", {}).get(self._part.topic, {}).get("partitions", {})
-        self.offset = max(
-            self.offset, known.get(str(self._part.partition), {}).get("next_offset", -1)
-        )
+        topics = statistics.get("topics", {})
+        for (topic, number), known in self._offsets.items():
+            said = topics.get(topic, {}).get("partitions", {}).get(str(number), {})
+            self._offsets[topic, number] = max(known, said.get("next_offset", -1))
+
+
+@dataclass(slots=True)
+class _Left:
+    """What is left of a range."""
+
+    range: Range
+    next: int
+    short: int | None = None
+    """Where the partition ended when the client looked last, if that is before the range's end."""
+
+    @property
+    def shown(self) -> str:
+        return f"partition {self.range.partition} of topic {self.range.topic!r}"
 
 
 class _Pages:
     def __init__(
         self,
         options: KafkaReadOptions,
-        part: Range,
+        ranges: Sequence[Range],
         fetch: FetchSize,
         link: BrokerStatus,
         client: Consumer,
         advance: _Advance,
     ) -> None:
-        self._options, self._part, self._fetch = options, part, fetch
+        self._options, self._fetch = options, fetch
         self._link, self._client, self._advance = link, client, advance
-        self._next, self._ended = part.begin, False
-        self._short: int | None = None
-        """Where the partition ended when the client looked last, if that is before the range's end."""
+        self._left = {each.part: _Left(each, each.begin) for each in ranges}
         self._average = float(_RECORD)
 
     def all(self) -> Iterator[list[Message]]:
-        while not self._ended:
+        while self._left:
+            before = list(self._left)
             page = [each for each in self._some() if self._is_wanted(each)]
+            ended = [part for part in before if part not in self._left]
+            if ended and self._left:  # what follows in them would fill the client's memory
+                self._client.pause([TopicPartition(*part) for part in ended])
             if page:
                 nbytes = sum(len(each) for each in page)
                 self._average = max(1.0, nbytes / len(page))
@@ -180,31 +220,33 @@ class _Pages:
         """Return the messages that have arrived, at least one."""
         most = min(self._fetch.nbytes or _BYTES, _BYTES)
         rows = max(1, min(self._fetch.rows or _ROWS, _ROWS, int(most / self._average)))
-        rows = min(rows, self._part.end - self._next)
+        rows = min(rows, sum(each.range.end - each.next for each in self._left.values()))
         first = self._awaited()
         return [first] if rows == 1 else [first, *self._client.consume(rows - 1, _LINGER)]
 
     def _awaited(self) -> Message:
-        seen, end = self._advance.offset, SYSTEM_CLOCK.now() + self._options.timeout
+        seen, end = self._advance.offsets, SYSTEM_CLOCK.now() + self._options.timeout
         while True:
             message = self._client.poll(_STEP)
             self._link.check()
             if message is not None and (message.error() is None or not self._waits(message)):
                 return message
-            if self._advance.offset > seen:
-                seen, end = self._advance.offset, SYSTEM_CLOCK.now() + self._options.timeout
+            if self._advance.offsets > seen:
+                seen, end = self._advance.offsets, SYSTEM_CLOCK.now() + self._options.timeout
             if SYSTEM_CLOCK.now() >= end:
                 raise self._late()
 
     def _late(self) -> ChannelError:
-        if self._short is not None:
+        some = list(self._left.values())
+        left = next((each for each in some if each.short is not None), some[0])
+        if left.short is not None:
             return SourceError(
-                f"{self._options.address}: {self._shown} had committed records up to offset "
-                f"{self._part.end - 1} when the read was planned, and has them up to {self._short - 1} now: "
+                f"{self._options.address}: {left.shown} had committed records up to offset "
+                f"{left.range.end - 1} when the read was planned, and has them up to {left.short - 1} now: "
                 "the topic was created again, or lost records with its leader. Read again"
             )
         return self._link.silent(
-            f"{self._shown} has offsets up to {self._part.end}, and nothing after {self._next - 1} came",
+            f"{left.shown} has offsets up to {left.range.end}, and nothing after {left.next - 1} came",
             f"{self._options.timeout:g} s ('timeout')",
         )
 
@@ -214,40 +256,49 @@ class _Pages:
         if error is None:
             return False
         if error.name() == "_PARTITION_EOF":
+            left = self._of(message)
+            if left is None:
+                return True
             # An end before the range's, of a new leader that has not caught up, is not the end.
             found = message.offset() or 0
-            self._short = found if found < self._part.end else None
-            return self._short is not None
+            left.short = found if found < left.range.end else None
+            return left.short is not None
         return error.name() in _PASSING
+
+    def _of(self, message: Message) -> _Left | None:
+        """What is left of the range of its partition; None: nothing."""
+        topic, number = message.topic(), message.partition()
+        return None if topic is None or number is None else self._left.get((topic, number))
 
     def _is_wanted(self, message: Message) -> bool:
         error, offset = message.error(), message.offset()
+        left = self._of(message)
         if error is None:
-            assert offset is not None
-            self._short = None
-            if offset >= self._part.end:
-                self._ended = True
+            if left is None:
                 return False
-            self._next = offset + 1
-            self._ended = self._ended or self._next >= self._part.end
-            return True
+            assert offset is not None
+            left.short = None
+            left.next = offset + 1
+            if left.next >= left.range.end:
+                del self._left[left.range.part]
+            return offset < left.range.end
         if error.name() == "_PARTITION_EOF":
-            self._ended = self._ended or (offset or 0) >= self._part.end
+            if left is not None and (offset or 0) >= left.range.end:
+                del self._left[left.range.part]
             return False
         if error.name() == _GONE:
+            if left is None:  # of what lies behind the range
+                return False
             raise SourceError(
-                f"{self._options.address}: records of {self._shown} from offset {self._next} on "
+                f"{self._options.address}: records of {left.shown} from offset {left.next} on "
                 "were deleted after the read was planned: "
                 f"{error.str()}. The topic's retention deleted them, or the topic was created again. "
                 "Read again from 'beginOffsets' earliest, or raise the retention"
             )
         if error.name() in _PASSING:
             return False
-        raise self._link.failed(error, f"reading {self._shown}")
-
-    @property
-    def _shown(self) -> str:
-        return f"partition {self._part.partition} of topic {self._part.topic!r}"
+        shown = "the topic" if left is None else left.shown
+        raise self._link.failed(error, f"reading {shown}")
 
 
 class KafkaReader(RecordReader):
@@ -278,21 +329,23 @@ class KafkaReader(RecordReader):
         return self if self.options.value_format == "binary" else super().with_schema(schema)
 
     def _sampled(self) -> pa.Schema:
-        wanted, some = self.options.sample_rows, list[dict[str, Any]]()
-        topics = TopicChecks(self.options)
-        for part in self._planned():
-            left = wanted - len(some)
-            if left <= 0:
-                break
-            with closing(pages(self.options, part, self.fetch_size, topics)) as found:
+        wanted, topics = self.options.sample_rows, TopicChecks(self.options)
+        planned, some = self._planned(), list[Message]()
+        places = {each.part: place for place, each in enumerate(planned)}
+        # The records of several partitions come in any order, and the columns must be the same each time.
+        for ranges in portions(planned, (wanted << more for more in count())):
+            with closing(pages(self.options, ranges, self.fetch_size, topics)) as found:
                 messages = (message for page in found for message in page)
-                some += [fields_of(message, exact=False) for message in islice(messages, left)]
-        if not any(some):
+                some += nsmallest(wanted - len(some), messages, partial(_place_of, places))
+            if len(some) >= wanted:
+                break
+        fields = [fields_of(message, exact=False) for message in some]
+        if not any(fields):
             raise SourceError(
                 f"{self.options.address} has no records in this range, so the columns are not known: "
                 "name them with option 'schema', such as id BIGINT, name STRING"
             )
-        return inferred_schema(some)
+        return inferred_schema(fields)
 
     def split(self, advice: int) -> list[Split]:
         return splits_of(self._planned(), advice)
@@ -307,7 +360,7 @@ class KafkaReader(RecordReader):
 
         def read(split: Split) -> Iterator[pa.RecordBatch]:
             schema = self.schema()
-            found = pages(self.options, Range.of(split), self.fetch_size, topics)
+            found = pages(self.options, ranges_of(split), self.fetch_size, topics)
             if self.options.value_format == "binary":
                 yield from (own_batch(schema, page) for page in found)
                 return
@@ -318,6 +371,14 @@ class KafkaReader(RecordReader):
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
         return KafkaFeed(self, options)
+
+
+def _place_of(places: Mapping[Part, int], message: Message) -> tuple[int, int]:
+    topic, number, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert number is not None
+    assert offset is not None
+    return places[topic, number], offset
 
 
 class KafkaFeed(ChangeFeed):

@@ -12,9 +12,17 @@ from confluent_kafka import Consumer, TopicPartition
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.kafka import client as kafka_client
-from spark_channel.connectors.kafka.client import BrokerStatus, Edges, Range, offsets_at, splits_of
+from spark_channel.connectors.kafka.client import (
+    BrokerStatus,
+    Edges,
+    Range,
+    offsets_at,
+    ranges_of,
+    splits_of,
+)
 from spark_channel.connectors.kafka.reader import _prefetch
 from spark_channel.errors import OptionError, SourceError
+from spark_channel.planning import Split
 from spark_channel.testing import reader_conformance
 from tests.connectors.kafka.conftest import put, reader, rows, table, transact
 from tests.servers.kafka import PASSWORD, KafkaServer
@@ -258,11 +266,62 @@ def test_splits_are_about_equal_and_an_empty_topic_has_none(server: KafkaServer)
     put(server, *[b"x"] * 9)
     put(server, b"y", partition=2)
     splits = reader(server).split(5)
-    assert [split.rows for split in splits] == [2, 2, 2, 2, 1, 1] or sum(
-        s.rows or 0 for s in splits
-    ) == 10
-    assert max(split.rows or 0 for split in splits) <= 2
+    assert [split.rows for split in splits] == [2, 2, 2, 2, 2]
+    assert [len(ranges_of(split)) for split in splits] == [1, 1, 1, 1, 2]
     assert sorted(values(server, advice=5)) == [b"x"] * 9 + [b"y"]
+
+
+def test_splits_follow_the_channels_and_not_the_partitions() -> None:
+    ranges = [Range("orders", number, 5, 6, "id") for number in range(10_000)]
+    splits = splits_of(ranges, 4)
+    assert [split.rows for split in splits] == [2_500] * 4
+    assert [each for split in splits for each in ranges_of(split)] == ranges
+    before = Split({"topic": "orders", "partition": 3, "begin": 5, "end": 6, "id": "id"}, 1)
+    assert ranges_of(before) == [ranges[3]], "that an earlier version stored"
+
+
+def test_a_split_of_many_partitions(server: KafkaServer) -> None:
+    """More than are read together, with markers of transactions, empty ones, and records behind what was planned."""
+    parts = 250
+    server.create("orders", parts)
+    put_each = [(str(number).encode(), number) for number in range(0, parts, 2)]
+    for value, number in put_each:
+        put(server, value + b"a", value + b"b", partition=number)
+    transact(server, b"in", b"transaction").close()
+    transact(server, b"lost", end="abort").close()
+    found = reader(server)
+    (split,) = found.split(1)
+    for number in (0, 1, 2, 200):
+        put(server, *[b"later"] * 50, partition=number)
+    rows: dict[int, list[tuple[int, bytes]]] = {}
+    for batch in found.read(split):
+        for row in batch.to_pylist():
+            rows.setdefault(row["partition"], []).append((row["offset"], row["value"]))
+    wanted = {number: [(0, v + b"a"), (1, v + b"b")] for v, number in put_each}
+    wanted[0] += [(2, b"in"), (3, b"transaction")]
+    assert rows == wanted
+
+
+def test_records_of_one_of_many_partitions_are_gone(server: KafkaServer) -> None:
+    server.create("orders", 20)
+    for number in range(20):
+        put(server, b"0", b"1", partition=number)
+    found = reader(server)
+    (split,) = found.split(1)
+    server.expire("orders", 7, 1)
+    with pytest.raises(
+        SourceError, match=r"partition 7 of topic 'orders' from offset 0 on.*were deleted"
+    ):
+        list(found.read(split))
+
+
+def test_sampled_columns_of_many_partitions_are_the_same_each_time(server: KafkaServer) -> None:
+    server.create("orders", 30)
+    for number in range(30):
+        put(server, f'{{"c{number}": 1}}'.encode(), partition=number)
+    for _ in range(3):
+        found = reader(server, valueFormat="json", sampleRows=12)
+        assert found.schema().names == [f"c{number}" for number in range(12)]
 
 
 def test_brokers_that_fall_silent_are_an_error(server: KafkaServer) -> None:
@@ -415,10 +474,13 @@ def test_under_a_limit_little_is_fetched_ahead(server: KafkaServer) -> None:
     sizes = [batch.num_rows for batch in found.read(split)]
     assert sum(sizes) == 30
     assert max(sizes) <= 7
-    slow, fast = _prefetch(FetchSize(rows=100)), _prefetch(FetchSize())
+    slow, fast = _prefetch(FetchSize(rows=100), 1), _prefetch(FetchSize(), 1)
     assert slow["queued.min.messages"] == 100
     assert slow["max.partition.fetch.bytes"] == 100 << 10
     assert fast["queued.max.messages.kbytes"] == 16 << 10
+    many = _prefetch(FetchSize(), 100)
+    assert 100 * many["max.partition.fetch.bytes"] <= 8 << 20
+    assert many["queued.max.messages.kbytes"] == 16 << 10
 
 
 @pytest.mark.parametrize(
