@@ -1,11 +1,10 @@
 """Libraries that are older than the package works with are named before a job begins."""
 
-import importlib.metadata
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,14 +24,20 @@ def bounds(requirements: list[str]) -> dict[str, str]:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Versions that a platform's image has, by name."""
-    image: dict[str, str] = {}
-    real = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: image.get(name) or real(name))
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Puts versions that a platform's image has before those of this environment."""
+
+    def install(**versions: str) -> None:
+        for name, version in versions.items():
+            folder = tmp_path / f"{name}-{version}.dist-info"
+            folder.mkdir()
+            text = f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n\nVersion: 0\n"
+            (folder / "METADATA").write_text(text)
+
+    monkeypatch.syspath_prepend(tmp_path)
     for cached in (requirements.check_versions, requirements._installed):
         cached.cache_clear()
-    yield image
+    yield install
     for cached in (requirements.check_versions, requirements._installed):
         cached.cache_clear()
 
@@ -49,13 +54,13 @@ def test_what_is_installed_here_is_enough() -> None:
 
 
 @pytest.mark.parametrize("version", ["18", "18.0.0", "18.0rc1", "18.1", "19.0.dev3+git", "100.0"])
-def test_a_version_that_is_new_enough(installed: dict[str, str], version: str) -> None:
-    installed["pyarrow"] = version
+def test_a_version_that_is_new_enough(installed: Callable[..., None], version: str) -> None:
+    installed(pyarrow=version)
     requirements.check_versions()
 
 
-def test_every_older_library_is_named_with_the_version_it_needs(installed: dict[str, str]) -> None:
-    installed |= {"pyarrow": "15.0.2", "pydantic": "2.6.4", "duckdb": "1.3.2"}
+def test_every_older_library_is_named_with_the_version_it_needs(installed: Callable[..., None]) -> None:
+    installed(pyarrow="15.0.2", pydantic="2.6.4", duckdb="1.3.2")
     with pytest.raises(MissingPackageError) as raised:
         load_reader({"reader": "duckdb", "path": "a.duckdb", "dbtable": "t"})
     assert str(raised.value) == (
@@ -65,8 +70,8 @@ def test_every_older_library_is_named_with_the_version_it_needs(installed: dict[
     )
 
 
-def test_a_job_ends_before_spark_starts(installed: dict[str, str]) -> None:
-    installed["pyarrow"] = "15.0.2"
+def test_a_job_ends_before_spark_starts(installed: Callable[..., None]) -> None:
+    installed(pyarrow="15.0.2")
     with pytest.raises(MissingPackageError, match=r"needs pyarrow 18\.0 or newer"):
         spark_channel.transfer(
             None, reader={"name": "generator", "rows": "1"}, writer={"name": "discard"}
@@ -78,10 +83,10 @@ def test_a_job_ends_before_spark_starts(installed: dict[str, str]) -> None:
     [("26.0.1", "1.26.4", "2.0"), ("25.0.0", "1.26.4", ""), ("26.0.1", "2.0.0", "")],
 )
 def test_numpy_is_held_to_what_pyarrow_imports(
-    installed: dict[str, str], pyarrow: str, numpy: str, wanted: str
+    installed: Callable[..., None], pyarrow: str, numpy: str, wanted: str
 ) -> None:
     """Beside pyarrow 26 an older NumPy ends the import of pyarrow, and pip does not know it."""
-    installed |= {"pyarrow": pyarrow, "numpy": numpy}
+    installed(pyarrow=pyarrow, numpy=numpy)
     if not wanted:
         requirements.check_versions("verify")
         return
@@ -92,7 +97,7 @@ def test_numpy_is_held_to_what_pyarrow_imports(
 
 
 _BROKEN = """
-import importlib.abc, importlib.metadata, sys
+import importlib.abc, sys
 
 class Broken(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
@@ -100,16 +105,18 @@ class Broken(importlib.abc.MetaPathFinder):
             raise ImportError("pyarrow requires NumPy 2.0 or newer, found 1.26.4")
 
 sys.meta_path.insert(0, Broken())
-real = importlib.metadata.version
-importlib.metadata.version = lambda name: {"numpy": "1.26.4", "pyarrow": "26.0.1"}.get(name) or real(name)
+sys.path.insert(0, sys.argv[1])
 import spark_channel
 spark_channel.transfer
 """
 
 
-def test_a_library_that_cannot_be_imported_is_named_where_it_is_too_old() -> None:
+def test_a_library_that_cannot_be_imported_is_named_where_it_is_too_old(
+    installed: Callable[..., None], tmp_path: Path
+) -> None:
+    installed(numpy="1.26.4", pyarrow="26.0.1")
     done = subprocess.run(
-        [sys.executable, "-c", _BROKEN], capture_output=True, text=True, check=False
+        [sys.executable, "-c", _BROKEN, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]

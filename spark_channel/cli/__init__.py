@@ -1,5 +1,6 @@
 """The command line. `main` is what the `spark-channel` script runs."""
 
+import gc
 import logging
 import os
 import re
@@ -9,6 +10,8 @@ from io import TextIOWrapper
 
 __all__ = ["main"]
 
+_COLLECTED = 20_000
+"""New objects after which Python looks for garbage. Its default of 700 is met 70 times by the imports of a copy."""
 _LOGGERS_OF_PY4J = ("root", "py4j.java_gateway", "py4j.clientserver")
 """A filter of the root logger sees only what is logged by that logger itself."""
 
@@ -19,6 +22,7 @@ def main() -> None:
     Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted,
     143 ended by SIGTERM.
     """
+    gc.set_threshold(_COLLECTED)
     from spark_channel.requirements import check_versions
 
     try:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from copy import copy as copy_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -471,11 +472,14 @@ _ORDER = (
 
 
 def complete(arguments: Sequence[str]) -> typer.Typer:
-    """The whole app; groups of commands that `arguments` do not name are left out, since importing them takes time."""
+    """The app, or its one command that `arguments` name: to import and describe the others takes time."""
     named = arguments[0] if arguments else ""
-    if app.registered_groups or named in {
-        command.name or _name_of(command.callback) for command in app.registered_commands
-    }:
+    for command in app.registered_commands:
+        if named == (command.name or _name_of(command.callback)):
+            alone = copy_of(app)
+            alone.registered_commands = [command]
+            return alone
+    if app.registered_groups:
         return app
     from spark_channel.cli.claims import claims
     from spark_channel.cli.limits import limits

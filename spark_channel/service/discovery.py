@@ -392,7 +392,7 @@ def write_private(directory: int, name: str, temporary: str, plain: object) -> N
     descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=directory)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            json.dump(plain, file)
+            file.write(json.dumps(plain))  # `json.dump` is a loop in Python, ten times as slow
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         with contextlib.suppress(OSError):
