@@ -59,7 +59,9 @@ def test_a_version_that_is_new_enough(installed: Callable[..., None], version: s
     requirements.check_versions()
 
 
-def test_every_older_library_is_named_with_the_version_it_needs(installed: Callable[..., None]) -> None:
+def test_every_older_library_is_named_with_the_version_it_needs(
+    installed: Callable[..., None],
+) -> None:
     installed(pyarrow="15.0.2", pydantic="2.6.4", duckdb="1.3.2")
     with pytest.raises(MissingPackageError) as raised:
         load_reader({"reader": "duckdb", "path": "a.duckdb", "dbtable": "t"})

@@ -44,7 +44,8 @@ def ten_rows(tmp_path: Path) -> str:
 def loaded_by(*arguments: str) -> set[str]:
     """The modules that a command has imported when it ends."""
     script = (
-        "import sys\nfrom spark_channel.cli import main\n"
+        "import atexit, gc, sys\nfrom spark_channel.cli import main\n"
+        "atexit.register(lambda: print('left to collect', len(gc.get_objects())))\n"
         f"sys.argv = ['spark-channel', *{list(arguments)!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "print('loaded', *sys.modules)"
@@ -59,7 +60,9 @@ def loaded_by(*arguments: str) -> set[str]:
     )
     assert done.returncode == 0, done.stderr
     assert "copied 10 rows" in done.stderr
-    return set(done.stdout.splitlines()[-1].split()[1:])
+    *_, loaded, left = done.stdout.splitlines()
+    assert left == "left to collect 0"
+    return set(loaded.split()[1:])
 
 
 def libraries(modules: set[str]) -> set[str]:
