@@ -3,7 +3,7 @@
 # Happens: its parser takes comments, commas too many, keys without quotes, texts in single quotes with `\x41`, a plus and
 #   zeros before a number, and line ends in texts; it drops a key whose value is NaN or undefined.
 # Version: fastjson 1.2.83
-# Copes: spark_channel/datax/document.py
+# Copes: spark_channel/datax/json_text.py
 . "$(dirname "$0")/common.bash"
 maven com.alibaba:fastjson:1.2.83
 cat >A.java <<'EOF'

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import spark_channel.errors as errors
-from spark_channel.cli import outcome
+from spark_channel.cli import exit_codes
 from tests.cli_page import PAGE, page
 
 ERRORS = Path(__file__).resolve().parents[1] / "docs" / "reference" / "api.md"
@@ -20,7 +20,7 @@ def test_the_exit_codes_of_the_page_are_those_of_the_commands() -> None:
         int(code)
         for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    assert documented == {value for value in vars(outcome).values() if isinstance(value, int)}
+    assert documented == {value for value in vars(exit_codes).values() if isinstance(value, int)}
 
 
 def test_every_error_has_a_row_that_says_what_happened_and_what_to_do() -> None:

@@ -34,8 +34,9 @@ def main() -> None:
     except ImportError as error:
         _end(error, 1)
     from spark_channel.cli.app import complete
-    from spark_channel.cli.outcome import INTERRUPTED, TERMINATED, exit_code
+    from spark_channel.cli.exit_codes import INTERRUPTED, exit_code
     from spark_channel.errors import ChannelError
+    from spark_channel.signals import TERMINATED
 
     # By default Spark starts its Python workers with `python3` from PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

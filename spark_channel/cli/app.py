@@ -1,6 +1,5 @@
 """The commands of `spark-channel`, one function each."""
 
-import logging
 from collections.abc import Callable, Sequence
 from copy import copy as copy_of
 from pathlib import Path
@@ -27,6 +26,7 @@ from spark_channel.cli.arguments import (
     examples_of,
     in_panels,
 )
+from spark_channel.cli.datax_flags import note_datax_flags, set_log_level
 from spark_channel.cli.table_commands import (
     COPY_EXAMPLES,
     REPLICATE_EXAMPLES,
@@ -36,20 +36,18 @@ from spark_channel.cli.table_commands import (
     replicate,
     verify,
 )
-from spark_channel.errors import OptionError
-from spark_channel.plain_text import log_in_lines
 
 if TYPE_CHECKING:
     from spark_channel.connectors import Connector
 
 __all__ = ["app", "complete"]
 
+
 RUN_EXAMPLES = examples_of(
     "datax",
     "spark-channel run job.json -p '-Dday=2026-01-31' --txn orders",
     "spark-channel run jobs/ --parallel 4 --rows-per-second 20k --report run.json",
 )
-
 
 app = typer.Typer(
     name="spark-channel",
@@ -103,7 +101,7 @@ def report(
     ] = None,
 ) -> None:
     """Show a saved report."""
-    from spark_channel.cli.outcome import show_report
+    from spark_channel.cli.saved_report import show_report
 
     show_report(file, picture)
 
@@ -498,45 +496,3 @@ def _name_of(function: Callable[..., object] | None) -> str:
 app.registered_commands.sort(
     key=lambda command: _ORDER.index(command.name or _name_of(command.callback))
 )
-
-
-_LEVELS = {
-    "trace": logging.DEBUG,
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warn": logging.WARNING,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "off": logging.CRITICAL,
-}
-
-
-def note_datax_flags(*, jvm: str | None, mode: str | None) -> None:
-    """Explain the flags that have no effect here."""
-    from spark_channel.cli.text import say
-
-    notes = []
-    if jvm is not None:
-        notes.append(
-            "--jvm has no effect: --engine local runs no JVM, and --conf spark.driver.memory sets Spark's"
-        )
-    if mode is not None:
-        notes.append(f"--mode {mode} has no effect: --engine and --master say where a job runs")
-    for note in notes:
-        say(f"note: {note}", error=True)
-
-
-def set_log_level(level: str | None) -> None:
-    """Log from `level` on, to the standard error.
-
-    Raises:
-        OptionError: another word.
-    """
-    if level is None:
-        return
-    if level.lower() not in _LEVELS:
-        takes = "debug, info, warn or error"
-        raise OptionError(
-            f"option '--loglevel' got {level!r}; it takes {takes}", option="--loglevel", takes=takes
-        )
-    log_in_lines(_LEVELS[level.lower()])

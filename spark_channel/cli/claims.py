@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from spark_channel.cli.arguments import Output
-from spark_channel.cli.places import parse_options, parse_place
+from spark_channel.cli.endpoints import parse_options, parse_place
 from spark_channel.cli.text import cell, json_line, print_table, say
 from spark_channel.clock import utc_now, utc_text
 from spark_channel.connectors import Writer

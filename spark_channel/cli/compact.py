@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import typer
 
-from spark_channel.cli.places import parse_options, parse_place
+from spark_channel.cli.endpoints import parse_options, parse_place
 from spark_channel.cli.text import json_line, say
 from spark_channel.connectors.base.compaction import Compaction
 from spark_channel.connectors.base.registry import load_writer

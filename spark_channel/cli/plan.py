@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from spark_channel.datax import LoadedJob
-    from spark_channel.datax.load import JobFileCheck
+    from spark_channel.datax.check import JobFileCheck
 
 __all__ = [
     "CheckResult",
@@ -318,7 +318,7 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
     """Return whether the job can run, judged by its text; with `connect`, by its source and target, too."""
     if path.suffix.lower() in (".yml", ".yaml"):
         return _check_replication(path, connect=connect)
-    from spark_channel.datax.load import check_job_file
+    from spark_channel.datax.check import check_job_file
 
     check = check_job_file(path, variables)
     result = _checked(check, connect=connect)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from spark_channel.cli.arguments import EngineName
-from spark_channel.cli.outcome import JobOutcome, RunOutcome, closing_table, exit_code
+from spark_channel.cli.exit_codes import exit_code
+from spark_channel.cli.job_results import JobOutcome, RunOutcome, closing_table
 from spark_channel.cli.plan import check_place, job_files, load, publish_text
 from spark_channel.cli.text import json_line, say
 from spark_channel.clock import utc_now
@@ -465,7 +466,7 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
         typer.echo(json_line(run.to_plain()))
         return
     if len(run.jobs) > 1:
-        from spark_channel.cli.outcome import print_summary
+        from spark_channel.cli.job_results import print_summary
 
         print_summary(run)
     if options.datax_summary:

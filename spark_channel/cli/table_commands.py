@@ -149,8 +149,8 @@ def copy(
 
     Its value is percent-encoded: %26 is &, and %25 is %. Exit codes are those of `run`.
     """
-    from spark_channel.cli.places import CopyOptions
-    from spark_channel.cli.places import copy as copy_places
+    from spark_channel.cli.copying import CopyOptions
+    from spark_channel.cli.copying import copy as copy_places
     from spark_channel.cli.run import RunOptions
 
     copy_options = CopyOptions(
@@ -298,8 +298,9 @@ def verify(
 
     Exit codes: 0 equal, 3 different, 1 not known, 2 bad input, 130 interrupted, 143 ended by SIGTERM.
     """
-    from spark_channel.cli.places import VerifyOptions, column_list
-    from spark_channel.cli.places import verify as verify_places
+    from spark_channel.cli.endpoints import column_list
+    from spark_channel.cli.verifying import VerifyOptions
+    from spark_channel.cli.verifying import verify as verify_places
     from spark_channel.verification.report import RepairSettings, VerifySettings
 
     for name, is_set in (("--delete", delete), ("--dry-run", dry_run)):
@@ -437,7 +438,7 @@ def convert(jobs: Jobs, parameters: Parameters = None) -> None:
 
     Exit codes: 0 all fit, 3 some do not, 2 none does.
     """
-    from spark_channel.cli.replicate import convert as convert_files
+    from spark_channel.cli.convert import convert as convert_files
 
     if code := convert_files(jobs, parameters or []):
         raise typer.Exit(code)

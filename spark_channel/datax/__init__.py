@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.datax.document import parse_parameters
     from spark_channel.datax.load import load_job
     from spark_channel.datax.loaded import LoadedJob
+    from spark_channel.datax.variables import parse_parameters
 else:
     __getattr__, __dir__ = lazy.exports(
-        __name__, {"document": ["parse_parameters"], "load": ["load_job"], "loaded": ["LoadedJob"]}
+        __name__, {"variables": ["parse_parameters"], "load": ["load_job"], "loaded": ["LoadedJob"]}
     )
 
 __all__ = ["LoadedJob", "load_job", "parse_parameters"]

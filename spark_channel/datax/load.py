@@ -1,107 +1,28 @@
-"""Job file to TransferSpecs, and all that keeps one from running."""
+"""A job file becomes the transfers that it asks for. Opens nothing but the file."""
 
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic.alias_generators import to_camel
-
 from spark_channel.connectors.base.registry import is_database
-from spark_channel.datax.columns import in_64_bits, job_transformers, time_patterns, time_texts
-from spark_channel.datax.document import (
-    Content,
-    JobFile,
-    Plugin,
-    expand_data,
-    parse_text,
-    read_job_text,
-    unset_names,
-)
+from spark_channel.datax.columns import in_64_bits, time_patterns, time_texts
+from spark_channel.datax.commit import CommitSetting, transaction_of_job
+from spark_channel.datax.document import Content, JobFile, Plugin
+from spark_channel.datax.end_settings import dirty_limit, with_end
+from spark_channel.datax.json_text import parse_text, read_job_text
 from spark_channel.datax.loaded import LoadedJob
-from spark_channel.datax.place import (
-    CommitSetting,
-    ParsedPlugin,
-    PluginContext,
-    at,
-    transaction_of_job,
-)
-from spark_channel.datax.plugins import UnknownPluginError, find_plugin
-from spark_channel.datax.plugins.connectors import with_local_times
-from spark_channel.datax.values import ineffective_keys, parse_section, refusal, refused
-from spark_channel.errors import ChannelError, JobFileError, OptionError
+from spark_channel.datax.plugin_context import ParsedPlugin, PluginContext, at
+from spark_channel.datax.plugins import find_plugin
+from spark_channel.datax.plugins.compatibility import with_local_times
+from spark_channel.datax.sections import ineffective_keys, parse_section, refusal, refused
+from spark_channel.datax.transformers import job_transformers
+from spark_channel.datax.variables import expand_data
+from spark_channel.errors import JobFileError, OptionError
 from spark_channel.planning import Endpoint, Target, TransferSpec, channel_count
 
-__all__ = [
-    "JobFileCheck",
-    "check_job_file",
-    "dirty_limit",
-    "load_job",
-    "loaded_of",
-    "places",
-    "settings_of",
-    "with_end",
-]
-
-# What the options of a reader and a writer say of the whole job, beside the job's own settings.
-
-
-_UNSET = {"channels_per_task": 1}
-"""The value of a setting that the job does not give, unless None."""
-
-
-def with_end(settings: dict[str, Any], end: ParsedPlugin, path: str) -> dict[str, Any]:
-    """`settings` of the job with those that the options of one end have; `path` is that of its parameter.
-
-    Raises:
-        JobFileError: the job says something else.
-    """
-    for name, value in end.of_job.items():
-        if settings.get(name) not in (None, _UNSET.get(name), value):
-            raise refused(
-                f"{path}.{to_camel(name)}",
-                str(value),
-                f"{settings[name]}, as the job's settings or its other end say, or nothing",
-            )
-    return {**settings, **end.of_job}
-
-
-def dirty_limit(
-    settings: Mapping[str, Any], ends: Iterable[tuple[str, ParsedPlugin]], warnings: list[str]
-) -> dict[str, Any]:
-    """The settings of refused rows that change for these writers, by the paths of their parameters.
-
-    Raises:
-        JobFileError: the job allows refused rows, and a target cannot leave one out; or both have a limit.
-    """
-    has_limit = (
-        settings["max_dirty_rows"] is not None or settings.get("max_dirty_fraction") is not None
-    )
-    allows = settings["max_dirty_rows"] or settings.get("max_dirty_fraction")
-    changed: dict[str, Any] = {}
-    for path, end in ends:
-        if end.own_dirty_limit and has_limit:
-            raise refused(
-                "job.setting.errorLimit",
-                f"a limit, and {path} has another",
-                "one limit of refused rows: omit errorLimit, or the writer's maxDirtyRows and maxDirtyFraction",
-            )
-        if end.no_dirty_rows and allows:
-            raise refused(
-                "job.setting.errorLimit",
-                "a number of rows that may be refused",
-                f"record 0, or none: {end.endpoint.name} cannot leave rows out: {end.no_dirty_rows}",
-            )
-        if end.no_dirty_rows and not has_limit:
-            warnings.append(f"{path}: one row that is refused ends the job, and nothing is written")
-        if end.own_dirty_limit or end.no_dirty_rows:
-            changed = {"max_dirty_rows": 0}  # which an option of the writer may change
-    return changed
-
-
-# A job file becomes the transfers that it asks for. Opens nothing but the file.
+__all__ = ["load_job", "loaded_of", "plugin_contexts", "settings_of"]
 
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
@@ -284,7 +205,7 @@ def _judged_whole(
     return {"max_dirty_rows": 0}
 
 
-def places(
+def plugin_contexts(
     job: JobFile,
     path: str,
     settings: Mapping[str, Any],
@@ -319,7 +240,7 @@ def _spec(
     ineffective: list[str],
     commit: CommitSetting,
 ) -> TransferSpec:
-    context_of = places(job, path, settings, warnings, ineffective, commit)
+    context_of = plugin_contexts(job, path, settings, warnings, ineffective, commit)
     read = find_plugin(content.reader.name, "reader", f"{path}.reader.name")
     reader = read(content.reader.parameter, context_of("reader", content.reader))
     steps = job_transformers(content.transformer, f"{path}.transformer", ineffective)
@@ -400,177 +321,3 @@ def _writers(
             (f"{path}.{half}.parameter", write(plugin.parameter, context_of(half, plugin)))
         )
     return writers
-
-
-# All that keeps a job file from running, not only the first of it. Opens nothing but the file.
-
-
-_STAND_IN = 2_718_281
-"""In place of the first variable that is not set, and the next number for the next: also a part of a text."""
-_PATH = re.compile(r"\w+(?:\.\w+|\[\d+\])*")
-_PART = re.compile(r"(\w+)|\[(\d+)\]")
-
-
-@dataclass(frozen=True, slots=True)
-class JobFileCheck:
-    """`loaded` is None when there are `faults`; `missing` are the names of plugins that are not here.
-
-    `unset`: variables that are not set, by what stands for them in all these texts: see `shown`.
-    """
-
-    loaded: LoadedJob | None
-    faults: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    unset: Mapping[str, str] = field(default_factory=dict)
-
-    def shown(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """The texts with `${name}` for variables that are not set."""
-        return tuple(_restored(text, self.unset) for text in texts)
-
-
-def _restored(text: str, unset: Mapping[str, str]) -> str:
-    for stand_in, name in unset.items():
-        text = text.replace(stand_in, f"${{{name}}}")
-    return text
-
-
-class _Faults:
-    def __init__(self) -> None:
-        self.found: dict[str, None] = {}
-        self.missing: dict[str, None] = {}
-
-    def check(self, work: Callable[[], object]) -> None:
-        """Do `work`, and keep what it raises."""
-        try:
-            work()
-        except UnknownPluginError as error:
-            self.missing[error.plugin] = None
-            self.found[str(error)] = None
-        except JobFileError as error:
-            self.found.update(dict.fromkeys((str(error), *error.others)))
-        except ChannelError as error:
-            self.found[str(error)] = None
-        except RecursionError:
-            self.found["job: nested too deeply"] = None
-
-
-def check_job_file(path: Path, variables: Mapping[str, str]) -> JobFileCheck:
-    """Whether the first content of the job in a file runs, as far as its text shows.
-
-    A variable that is not set is a note, and so is what is at fault with it alone.
-    """
-    try:
-        text = read_job_text(path)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        return JobFileCheck(None, (f"cannot be read: {reason}",))
-    unset = {
-        str(_STAND_IN + number): name for number, name in enumerate(unset_names(text, variables))
-    }
-    faults = _Faults()
-    values = {**variables, **{name: stand_in for stand_in, name in unset.items()}}
-    data: Any = None
-    loaded: LoadedJob | None = None
-
-    def parse() -> None:
-        nonlocal data
-        data = parse_text(text, values, str(path))
-
-    def load() -> None:
-        nonlocal loaded
-        loaded = loaded_of(parse_section(JobFile, data, ""), path.stem, False, CommitSetting())
-
-    faults.check(parse)
-    if not faults.found:
-        faults.check(load)
-        if faults.found:  # with the first fault: all others are looked for
-            _look_at_all(data, faults)
-    names = ", ".join(f"${{{name}}}" for name in unset.values())
-    notes = (f"{names} not set: give -p",) if unset else ()
-    own_faults = [fault for fault in faults.found if not _depends(fault, data, unset)]
-    dependent = tuple(
-        f"depends on {names}: {fault}" for fault in faults.found if fault not in own_faults
-    )
-    warnings = loaded.warnings if loaded is not None else ()
-    remarks = (*notes, *dependent, *warnings)
-    return JobFileCheck(loaded, tuple(own_faults), remarks, tuple(faults.missing), unset)
-
-
-def _look_at_all(data: object, faults: _Faults) -> None:
-    """Each part by itself, so that a fault of one hides none of another."""
-    job: JobFile | None = None
-
-    def parse() -> None:
-        nonlocal job
-        job = parse_section(JobFile, data, "")
-
-    faults.check(parse)
-    if job is None:
-        content = _first_content(data)
-        if content is None:
-            return
-        # Its frame is broken somewhere: the readable part of the first content is checked all the same.
-        job = _frame(content)
-        if job is None:
-            return
-    content, path, ineffective = job.job.content[0], "job.content[0]", list[str]()
-    settings = settings_of(job, [])
-    context_of = places(job, path, settings, [], ineffective, CommitSetting())
-    reader = content.reader
-    faults.check(
-        lambda: find_plugin(reader.name, "reader", f"{path}.reader.name")(
-            reader.parameter, context_of("reader", reader)
-        )
-    )
-    for number, step in enumerate(content.transformer):
-        faults.check(lambda step=step, number=number: _one_step(step, number, path, ineffective))  # type: ignore[misc] # mypy infers no lambda with a default
-    for number, plugin in enumerate(content.writers):
-        half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
-        faults.check(
-            lambda plugin=plugin, half=half: find_plugin(
-                plugin.name, "writer", f"{path}.{half}.name"
-            )(  # type: ignore[misc] # mypy infers no lambda with a default
-                plugin.parameter, context_of(half, plugin)
-            )
-        )
-
-
-def _one_step(step: Any, number: int, path: str, ineffective: list[str]) -> None:
-    """As the step at its own place of the list."""
-    try:
-        job_transformers((step,), f"{path}.transformer", ineffective)
-    except JobFileError as error:
-        step_path = f"{path}.transformer[{number}]"
-        raise JobFileError(str(error).replace(f"{path}.transformer[0]", step_path)) from None
-
-
-def _first_content(data: Any) -> Content | None:
-    try:
-        content = data["job"]["content"]
-        return parse_section(
-            Content, content[0] if isinstance(content, list) else content, "job.content[0]"
-        )
-    except (JobFileError, KeyError, IndexError, TypeError):
-        return None
-
-
-def _frame(content: Content) -> JobFile | None:
-    try:
-        return parse_section(JobFile, {"job": {"content": [content]}}, "")
-    except JobFileError:
-        return None
-
-
-def _depends(fault: str, data: Any, unset: Iterable[str]) -> bool:
-    """Whether the value at the path that a fault names contains a variable that is not set."""
-    match = _PATH.match(fault)
-    if match is None or data is None:
-        return any(variable in fault for variable in unset)
-    value = data
-    for name, number in _PART.findall(match.group()):
-        try:
-            value = value[name] if name else value[int(number)]
-        except (KeyError, IndexError, TypeError):
-            break
-    return any(variable in str(value) for variable in unset)

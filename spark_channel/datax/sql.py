@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from spark_channel.datax.place import PluginContext
-from spark_channel.datax.values import refusal
+from spark_channel.datax.plugin_context import PluginContext
+from spark_channel.datax.sections import refusal
 
 __all__ = ["bare_names", "expand_tables", "plain_columns", "select_statements", "selects"]
 

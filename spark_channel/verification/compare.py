@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_channel.verification.canonical import Hashes, ordinals
+from spark_channel.verification.hashes import Hashes
+from spark_channel.verification.ordinals import ordinals
 
 __all__ = [
     "Buckets",
@@ -37,6 +38,8 @@ __all__ = [
 
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+_NONE = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -216,9 +219,6 @@ class Differences:
             sum(part.equal for part in every),
         )
         return differences.take(np.argsort(differences.keys))
-
-
-_NONE = np.zeros(0, np.uint64)
 
 
 def find_differences(

@@ -30,7 +30,8 @@ from spark_channel.progress import Counters, Phase
 from spark_channel.retry import Retry
 from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
 from spark_channel.verification.compare import Buckets, Checksums
-from spark_channel.verification.sides import Columns, Side
+from spark_channel.verification.compared_columns import Columns
+from spark_channel.verification.compared_tables import Side
 
 __all__ = ["DatabaseSums", "Run", "Summed", "run_splits", "same_hashes", "sums_of_runs"]
 

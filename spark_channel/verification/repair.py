@@ -23,8 +23,9 @@ from spark_channel.transfers.options import JobOptions
 from spark_channel.transfers.plan import open_transfer
 from spark_channel.transfers.run import Transfer
 from spark_channel.transform import Pipeline, prepare
-from spark_channel.verification.canonical import Form, Hashes, hash_columns
 from spark_channel.verification.compare import Differences, among
+from spark_channel.verification.forms import Form
+from spark_channel.verification.hashes import Hashes, hash_columns
 from spark_channel.verification.report import RepairSettings
 from spark_channel.verification.run import Verification
 from spark_channel.verification.tasks import OwnKeys

@@ -25,7 +25,6 @@ from spark_channel.transfers.limits import JobLimits, is_limited
 from spark_channel.transfers.options import JobOptions
 from spark_channel.transfers.run import job_name
 from spark_channel.transfers.task import Engine
-from spark_channel.verification.canonical import Hashes
 from spark_channel.verification.compare import (
     Buckets,
     Checksums,
@@ -39,7 +38,10 @@ from spark_channel.verification.compare import (
     rounds,
     rows_of,
 )
-from spark_channel.verification.differing import DifferingKeys, differing_rows
+from spark_channel.verification.compared_columns import bucket_edges, match_columns
+from spark_channel.verification.compared_tables import MOST_KEYS, ROWS_PER_KEY, open_sides
+from spark_channel.verification.differing_rows import DifferingKeys, differing_rows
+from spark_channel.verification.hashes import Hashes
 from spark_channel.verification.in_database import (
     DatabaseSums,
     Run,
@@ -49,13 +51,6 @@ from spark_channel.verification.in_database import (
     sums_of_runs,
 )
 from spark_channel.verification.report import VerifyReport, VerifySettings
-from spark_channel.verification.sides import (
-    MOST_KEYS,
-    ROWS_PER_KEY,
-    bucket_edges,
-    match_columns,
-    open_sides,
-)
 from spark_channel.verification.tasks import (
     Details,
     PassRunner,

@@ -19,13 +19,6 @@ from spark_channel.progress import JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
 from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
 from spark_channel.transform import Pipeline, prepare
-from spark_channel.verification.canonical import (
-    Form,
-    Hashes,
-    common_form,
-    hash_columns,
-    hash_values,
-)
 from spark_channel.verification.compare import (
     Buckets,
     Checksums,
@@ -35,8 +28,10 @@ from spark_channel.verification.compare import (
     Places,
     among,
 )
+from spark_channel.verification.compared_columns import Columns
+from spark_channel.verification.forms import Form, common_form
+from spark_channel.verification.hashes import Hashes, hash_columns, hash_values
 from spark_channel.verification.in_database import DatabaseSums
-from spark_channel.verification.sides import Columns
 
 __all__ = [
     "Details",

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from spark_channel.connectors.sql.write import claim_tables
-from spark_channel.datax import document, load_job
-from spark_channel.datax.document import parse_text
+from spark_channel.datax import json_text, load_job, variables
+from spark_channel.datax.json_text import parse_text
 from spark_channel.errors import JobFileError, OptionError, ServiceUnavailableError, TargetError
 from spark_channel.option_types import resolve_references, resolve_secret
 from spark_channel.replication.config import load_replication, parse_replication
@@ -85,7 +85,8 @@ def test_a_long_value_is_refused_by_its_key() -> None:
 
 
 def test_a_long_job_file_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "_MOST_TEXT", 1_000)
+    monkeypatch.setattr(json_text, "MOST_TEXT", 1_000)
+    monkeypatch.setattr(variables, "MOST_TEXT", 1_000)
     with pytest.raises(JobFileError, match="more than 0 MiB of text"):
         load_job(Path("/dev/zero"))
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 import spark_channel
-from spark_channel.cli.outcome import exit_code
-from spark_channel.cli.places import CopyOptions, copy, parse_place
+from spark_channel.cli.copying import CopyOptions, copy
+from spark_channel.cli.endpoints import parse_place
+from spark_channel.cli.exit_codes import exit_code
 from spark_channel.cli.run import RunOptions
 from spark_channel.errors import ChannelError, OptionError
 from tests.cli.test_run import CLI, ROOT, environment, run

@@ -8,7 +8,7 @@ from unittest import mock
 from typer.testing import CliRunner, Result
 
 from spark_channel.cli.app import complete
-from spark_channel.cli.outcome import exit_code
+from spark_channel.cli.exit_codes import exit_code
 
 
 def typed(*arguments: str) -> Result:

@@ -6,43 +6,45 @@ from pathlib import Path
 import pytest
 
 from spark_channel.datax import document
-from spark_channel.datax.columns import _STEPS, NamedColumn, PickedColumn
+from spark_channel.datax.columns import NamedColumn, PickedColumn
 from spark_channel.datax.plugins import (
     aliases,
-    connectors,
+    buckets,
     databases,
-    documents,
+    elasticsearch,
     files,
+    ftp,
+    hive,
     http,
     kafka,
+    mongodb,
     readers,
-    stores,
+    redis,
+    stream_load,
+    streams,
     writers,
 )
-from spark_channel.datax.plugins import files as hive
-from spark_channel.datax.plugins import http as elasticsearch
-from spark_channel.datax.plugins import http as stream_load
-from spark_channel.datax.plugins import stores as ftp
-from spark_channel.datax.values import JobSection
+from spark_channel.datax.sections import JobSection
+from spark_channel.datax.transformers import _STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT.joinpath("docs", "datax.md").read_text()
 SECTIONS = dict(re.findall(r"^##+ (.*?)\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.MULTILINE))
 TEXT_READER = "txtfilereader, and hdfsreader with text or csv"
 WHERE: list[tuple[type[JobSection], str]] = [
-    (connectors.StreamReader, "streamreader, streamwriter"),
-    (connectors.MadeUpColumn, "streamreader, streamwriter"),
-    (connectors.StreamWriter, "streamreader, streamwriter"),
+    (streams.StreamReader, "streamreader, streamwriter"),
+    (streams.MadeUpColumn, "streamreader, streamwriter"),
+    (streams.StreamWriter, "streamreader, streamwriter"),
     (files.TxtFileReader, TEXT_READER),
     (files.HdfsReader, TEXT_READER),
     (files.CsvReaderConfig, TEXT_READER),
     (PickedColumn, TEXT_READER),
     (files.TxtFileWriter, "txtfilewriter"),
     (files.HdfsWriter, "hdfswriter"),
-    (stores.OssReader, "ossreader, osswriter, s3reader, s3writer"),
-    (stores.S3Reader, "ossreader, osswriter, s3reader, s3writer"),
-    (stores.OssWriter, "ossreader, osswriter, s3reader, s3writer"),
-    (stores.S3Writer, "ossreader, osswriter, s3reader, s3writer"),
+    (buckets.OssReader, "ossreader, osswriter, s3reader, s3writer"),
+    (buckets.S3Reader, "ossreader, osswriter, s3reader, s3writer"),
+    (buckets.OssWriter, "ossreader, osswriter, s3reader, s3writer"),
+    (buckets.S3Writer, "ossreader, osswriter, s3reader, s3writer"),
     (databases.DatabaseReader, "Database readers"),
     (databases.ReaderConnection, "Database readers"),
     (databases.DatabaseWriter, "Database writers"),
@@ -61,21 +63,21 @@ WHERE: list[tuple[type[JobSection], str]] = [
     (kafka.KafkaReader, "kafkareader, kafkawriter"),
     (kafka.KafkaWriter, "kafkareader, kafkawriter"),
     (kafka.KafkaColumn, "kafkareader, kafkawriter"),
-    (documents.MongoReader, "mongodbreader, mongodbwriter"),
-    (documents.MongoColumn, "mongodbreader, mongodbwriter"),
-    (documents.MongoConnection, "mongodbreader, mongodbwriter"),
-    (documents.MongoWriter, "mongodbreader, mongodbwriter"),
-    (documents.Upsert, "mongodbreader, mongodbwriter"),
-    (documents.PreAction, "mongodbreader, mongodbwriter"),
-    (documents.PreItem, "mongodbreader, mongodbwriter"),
+    (mongodb.MongoReader, "mongodbreader, mongodbwriter"),
+    (mongodb.MongoColumn, "mongodbreader, mongodbwriter"),
+    (mongodb.MongoConnection, "mongodbreader, mongodbwriter"),
+    (mongodb.MongoWriter, "mongodbreader, mongodbwriter"),
+    (mongodb.Upsert, "mongodbreader, mongodbwriter"),
+    (mongodb.PreAction, "mongodbreader, mongodbwriter"),
+    (mongodb.PreItem, "mongodbreader, mongodbwriter"),
     (http.HttpReader, "httpreader"),
     (http.HttpConnection, "httpreader"),
     (http.HttpProxy, "httpreader"),
     (http.PageParams, "httpreader"),
     (http.PageParameter, "httpreader"),
-    (documents.RedisReader, "redisreader, rediswriter"),
-    (documents.RedisWriter, "redisreader, rediswriter"),
-    (documents.RedisConfig, "redisreader, rediswriter"),
+    (redis.RedisReader, "redisreader, rediswriter"),
+    (redis.RedisWriter, "redisreader, rediswriter"),
+    (redis.RedisConfig, "redisreader, rediswriter"),
     (stream_load.StreamLoadWriter, "starrockswriter, doriswriter, selectdbwriter"),
     (stream_load.LoadConnection, "starrockswriter, doriswriter, selectdbwriter"),
     (document.SpeedSetting, "Settings"),

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.datax import load_job, parse_parameters
-from spark_channel.datax.document import expand_data, parse_text
+from spark_channel.datax.json_text import parse_text
+from spark_channel.datax.variables import expand_data
 from spark_channel.errors import JobFileError, OptionError
 
 

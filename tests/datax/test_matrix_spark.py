@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_channel
-from spark_channel.cli.outcome import exit_code
+from spark_channel.cli.exit_codes import exit_code
 from spark_channel.errors import ChannelError
 from tests.datax.matrix import JOBS, Databases, name_of, prepare, rows_after
 from tests.servers.mariadb import MariadbServer

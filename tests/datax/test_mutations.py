@@ -14,7 +14,7 @@ import pytest
 
 from spark_channel.connectors.base.registry import connector_names
 from spark_channel.datax import load_job
-from spark_channel.datax.document import parse_text
+from spark_channel.datax.json_text import parse_text
 from spark_channel.datax.plugins import readers, writers
 from spark_channel.errors import ChannelError
 from spark_channel.options import WriteOptions

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_channel.datax.columns import with_unique_names
+from spark_channel.datax.query_names import with_unique_names
 
 
 @pytest.mark.parametrize(

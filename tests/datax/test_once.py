@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from spark_channel.datax import load_job
-from spark_channel.datax.place import transaction_of_job
+from spark_channel.datax.commit import transaction_of_job
 from spark_channel.errors import JobFileError, OptionError
 
 DATABASE = {"column": ["a", "b"], "connection": [{"jdbcUrl": "jdbc:mysql://h/x", "table": ["t"]}]}

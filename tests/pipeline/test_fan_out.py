@@ -24,7 +24,7 @@ from spark_channel.pipeline import (
 )
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import DirtyLimit
-from spark_channel.testing.conformance import held_resources
+from spark_channel.testing.comparison import held_resources
 from spark_channel.transform import prepare
 from spark_channel.transform.transformer import Refused, Transformer, TransformResult
 from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, plan

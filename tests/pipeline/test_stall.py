@@ -23,7 +23,7 @@ from spark_channel.progress import (
 )
 from spark_channel.spark.write import refuse_on_stall
 from spark_channel.testing.clock import VirtualClock
-from spark_channel.testing.conformance import held_resources
+from spark_channel.testing.comparison import held_resources
 from spark_channel.transform import prepare
 from tests.carrier.helpers import JOIN_SECONDS
 from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, plan

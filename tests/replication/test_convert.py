@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_channel.cli.replicate import convert_jobs
+from spark_channel.cli.convert import convert_jobs
 from spark_channel.datax import load_job
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.replication.config import parse_replication

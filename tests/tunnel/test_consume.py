@@ -18,7 +18,7 @@ import pytest
 from spark_channel.errors import TunnelError
 from spark_channel.limits.messages import LimitStatus
 from spark_channel.service import SharedLimit
-from spark_channel.testing.conformance import held_resources
+from spark_channel.testing.comparison import held_resources
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.records import ChannelState
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import ChannelLostError, TunnelError, TunnelStoreError
-from spark_channel.testing.conformance import held_resources
+from spark_channel.testing.comparison import held_resources
 from spark_channel.tunnel import Delivery, Tunnel, worker
 from spark_channel.tunnel.channel import FailureAction, FailurePolicy
 from spark_channel.tunnel.records import ChannelState, Client

@@ -15,7 +15,7 @@ from spark_channel.carrier import DataCarrier
 from spark_channel.connectors.base.contract import Token
 from spark_channel.errors import SourceError
 from spark_channel.planning import Split
-from spark_channel.testing.conformance import held_resources
+from spark_channel.testing.comparison import held_resources
 from spark_channel.tunnel import Delivery
 from spark_channel.tunnel.ranges import ReadAheadBudget
 from spark_channel.tunnel.source import StreamSource

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from spark_channel.errors import ChannelError, ChannelLostError, FlowError, TunnelError
-from spark_channel.testing.conformance import held_resources
+from spark_channel.testing.comparison import held_resources
 from spark_channel.tunnel import ClientState, Delivery, Processor, TunnelReader
 from spark_channel.tunnel.client import ChannelHost, TunnelClient
 from tests.tunnel.test_consume import Keeper, fill, run, tunnel_of

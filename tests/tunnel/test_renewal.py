@@ -17,7 +17,7 @@ from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import ChannelLostError, SourceError, TunnelError, TunnelStoreError
 from spark_channel.retry import RetryingCalls
 from spark_channel.testing import VirtualClock
-from spark_channel.testing.conformance import held_resources
+from spark_channel.testing.comparison import held_resources
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.shared_positions import SharedPositions
 from spark_channel.tunnel.source import StreamSource

@@ -17,7 +17,7 @@ import pytest
 
 from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import OptionError, TunnelError, UnsupportedError
-from spark_channel.testing.conformance import held_resources
+from spark_channel.testing.comparison import held_resources
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.positions import CheckpointPositions, Offset
 from spark_channel.tunnel.records import ChannelState

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import ChannelLostError, TunnelError
-from spark_channel.testing.conformance import held_resources
+from spark_channel.testing.comparison import held_resources
 from spark_channel.tunnel import Delivery
 from spark_channel.tunnel.ranges import ReadAheadBudget
 from spark_channel.tunnel.records import ChannelState, Client

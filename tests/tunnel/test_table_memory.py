@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.testing.conformance import held_resources
+from spark_channel.testing.comparison import held_resources
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.ranges import ReadAheadBudget
 from spark_channel.tunnel.worker import TunnelWorker

@@ -12,13 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.errors import SchemaError
-from spark_channel.verification.canonical import (
-    Form,
-    common_form,
-    has_ordinals,
-    hash_columns,
-    hash_values,
-)
+from spark_channel.verification.forms import Form, common_form
+from spark_channel.verification.hashes import hash_columns, hash_values
+from spark_channel.verification.ordinals import has_ordinals
 
 EQUAL: list[tuple[list[Any], pa.DataType, list[Any], pa.DataType]] = [
     ([1, -1, None, 0], pa.int8(), [1, -1, None, 0], pa.int64()),

@@ -17,7 +17,7 @@ from spark_channel.local import local_engine
 from spark_channel.planning import Endpoint, Split, TransferSpec
 from spark_channel.verification import run as run_module
 from spark_channel.verification import verify_with
-from spark_channel.verification.canonical import Form
+from spark_channel.verification.forms import Form
 from spark_channel.verification.report import RepairSettings, VerifySettings
 from spark_channel.verification.tasks import OwnKeys
 from tests.pipeline.fakes import MemoryReader

@@ -477,10 +477,10 @@ def test_a_row_that_comes_before_the_repair_is_not_deleted(pair: Pair, tmp_path:
     row = "INSERT INTO orders VALUES (1501, 'new', 1, NULL)"
     before = run_module.Verification.look_again
 
-    def look(self: Any, wanted: Any) -> Any:
+    def look(self: Any, differences: Any) -> Any:
         run_module.Verification.look_again = before  # type: ignore[method-assign] # replaced for a while
         change(tmp_path / "a.db", row)
-        return before(self, wanted)
+        return before(self, differences)
 
     run_module.Verification.look_again = look  # type: ignore[method-assign] # replaced for a while
     try:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from spark_channel.connectors.base.registry import connector_names
-from spark_channel.datax.place import ParsedPlugin, PluginContext
+from spark_channel.datax.plugin_context import ParsedPlugin, PluginContext
 from spark_channel.datax.plugins.aliases import ALIASES, alias_reader, alias_writer
 from spark_channel.datax.plugins.connectors import connector_plugin, declared_plugins
 from spark_channel.datax.plugins.databases import database_reader, database_writer, known_databases
@@ -43,34 +43,34 @@ def _late(module: str, name: str) -> Builder:
 
 
 _READERS: dict[str, Builder] = {
-    "streamreader": _late("connectors", "stream_reader"),
+    "streamreader": _late("streams", "stream_reader"),
     "txtfilereader": _late("files", "txtfile_reader"),
     "hdfsreader": _late("files", "hdfs_reader"),
-    "elasticsearchreader": _late("http", "elasticsearch_reader"),
-    "ftpreader": _late("stores", "ftp_reader"),
-    "hivereader": _late("files", "hive_reader"),
+    "elasticsearchreader": _late("elasticsearch", "elasticsearch_reader"),
+    "ftpreader": _late("ftp", "ftp_reader"),
+    "hivereader": _late("hive", "hive_reader"),
     "httpreader": _late("http", "http_reader"),
     "kafkareader": _late("kafka", "kafka_reader"),
-    "mongodbreader": _late("documents", "mongodb_reader"),
-    "ossreader": _late("stores", "oss_reader"),
-    "redisreader": _late("documents", "redis_reader"),
-    "s3reader": _late("stores", "s3_reader"),
+    "mongodbreader": _late("mongodb", "mongodb_reader"),
+    "ossreader": _late("buckets", "oss_reader"),
+    "redisreader": _late("redis", "redis_reader"),
+    "s3reader": _late("buckets", "s3_reader"),
 }
 _WRITERS: dict[str, Builder] = {
-    "streamwriter": _late("connectors", "stream_writer"),
+    "streamwriter": _late("streams", "stream_writer"),
     "txtfilewriter": _late("files", "txtfile_writer"),
     "hdfswriter": _late("files", "hdfs_writer"),
-    "elasticsearchwriter": _late("http", "elasticsearch_writer"),
-    "ftpwriter": _late("stores", "ftp_writer"),
-    "hivewriter": _late("files", "hive_writer"),
+    "elasticsearchwriter": _late("elasticsearch", "elasticsearch_writer"),
+    "ftpwriter": _late("ftp", "ftp_writer"),
+    "hivewriter": _late("hive", "hive_writer"),
     "kafkawriter": _late("kafka", "kafka_writer"),
-    "mongodbwriter": _late("documents", "mongodb_writer"),
-    "osswriter": _late("stores", "oss_writer"),
-    "rediswriter": _late("documents", "redis_writer"),
-    "doriswriter": _late("http", "stream_load_writer"),
-    "selectdbwriter": _late("http", "stream_load_writer"),
-    "starrockswriter": _late("http", "stream_load_writer"),
-    "s3writer": _late("stores", "s3_writer"),
+    "mongodbwriter": _late("mongodb", "mongodb_writer"),
+    "osswriter": _late("buckets", "oss_writer"),
+    "rediswriter": _late("redis", "redis_writer"),
+    "doriswriter": _late("stream_load", "stream_load_writer"),
+    "selectdbwriter": _late("stream_load", "stream_load_writer"),
+    "starrockswriter": _late("stream_load", "stream_load_writer"),
+    "s3writer": _late("buckets", "s3_writer"),
 }
 
 

@@ -8,9 +8,10 @@ from urllib.parse import quote
 
 from pydantic import BeforeValidator, Field
 
-from spark_channel.datax.place import ParsedPlugin, PluginContext
+from spark_channel.datax.plugin_context import ParsedPlugin, PluginContext
 from spark_channel.datax.plugins.databases import database_reader, database_writer, known_databases
-from spark_channel.datax.values import Flag, JobSection, Positive, Text, refused
+from spark_channel.datax.sections import JobSection, refused
+from spark_channel.datax.value_types import Flag, Positive, Text
 
 __all__ = [
     "ALIASES",

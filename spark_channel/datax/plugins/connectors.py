@@ -1,52 +1,24 @@
-"""Our connectors as plugins; stream plugins."""
+"""Connectors by their own names: `parameter` holds the connector's own options, as `transfer()` takes them."""
 
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
-import pyarrow as pa
 from pydantic import BeforeValidator
 
-from spark_channel.connectors.base.connector import Connector, DataxCompatibility
+from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.registry import all_connectors, connector_names, find_connector
-from spark_channel.datax.columns import column_type, time_patterns
-from spark_channel.datax.place import ParsedPlugin, PluginContext, at
-from spark_channel.datax.values import JobSection, Positive, Text, refusal, refused
+from spark_channel.datax.plugin_context import ParsedPlugin, PluginContext
+from spark_channel.datax.sections import refusal, refused
 from spark_channel.errors import ChannelError, JobFileError, OptionError
 from spark_channel.option_types import has_reference, without_references
 from spark_channel.options import Options, WriteOptions
 from spark_channel.planning import Endpoint
 from spark_channel.planning.transfer import SaveMode
-from spark_channel.transform import (
-    Labelled,
-    Output,
-    RandomColumn,
-    Select,
-    Transformer,
-    strptime_pattern,
-)
-from spark_channel.transform.convert import ShortDecimals, local_zone
 
-__all__ = [
-    "connector_plugin",
-    "decimal_steps",
-    "declared_plugins",
-    "duplicate_options",
-    "mode_options",
-    "reading_options",
-    "stream_reader",
-    "stream_writer",
-    "with_local_times",
-    "writing_options",
-    "zone_options",
-]
-
-
-# Connectors by their own names: `parameter` holds the connector's own options, as `transfer()` takes them.
+__all__ = ["connector_plugin", "declared_plugins"]
 
 
 _MODES: dict[str, SaveMode] = {
@@ -301,206 +273,3 @@ def _is_plain_text(model: type[Options], name: str) -> bool:
     if field is None or any(isinstance(note, BeforeValidator) for note in field.metadata):
         return False
     return field.annotation in (str, str | None)
-
-
-# What a DataX job asks of our connectors so that they read and write as DataX does.
-
-
-_IN_URL = {"zeroDates": "zerodatetimebehavior"}
-"""Options that a url calls otherwise."""
-
-
-def reading_options(connector: str, urls: Collection[str]) -> dict[str, str]:
-    """DataX's defaults, but for what the urls themselves say."""
-    all_urls = " ".join(urls).lower()
-    defaults = _as_datax(connector).reader
-    return {
-        name: value
-        for name, value in defaults.items()
-        if _IN_URL.get(name, name.lower()) not in all_urls
-    }
-
-
-def mode_options(connector: str, texts: Iterable[str]) -> Mapping[str, str]:
-    """A job that sets `sql_mode` gets it unchanged."""
-    asks = any("sql_mode" in text.lower() for text in texts)
-    return _as_datax(connector).own_mode if asks else {}
-
-
-def zone_options(
-    connector: str, texts: Iterable[str], *, statements: Iterable[str] = ()
-) -> dict[str, str]:
-    """The zone of this machine, where DataX's driver sets it; not where a url or a statement of the session sets one.
-
-    PostgreSQL runs some `statements` outside of transactions alone, which a session with its own zone does not do.
-    """
-    option = _as_datax(connector).zone
-    names_zone = any("zone" in text.lower() for text in texts)
-    alone = any(_OUTSIDE.search(text) for text in statements)
-    return {} if not option or names_zone or alone else {option: local_zone()}
-
-
-_OUTSIDE = re.compile(r"^\s*vacuum\b|\bconcurrently\b", re.IGNORECASE)
-
-
-def decimal_steps(connector: str | None) -> tuple[Transformer, ...]:
-    """The step that gives decimals the text that DataX's plugin for this connector gives them, if it has its own."""
-    has_short = connector is not None and _as_datax(connector).short_decimals
-    return (ShortDecimals(),) if has_short else ()
-
-
-def duplicate_options(connector: str, write_mode: str) -> Mapping[str, str]:
-    """`writeMode` by every unique key, where the database has such a mode; {} = it has none."""
-    words = " ".join(write_mode.lower().partition("(")[0].split()).removesuffix(" into")
-    return _as_datax(connector).modes.get(words, {})
-
-
-def with_local_times(end: Endpoint) -> Endpoint:
-    """The reader that brings instants as its session shows them, where it can."""
-    return (
-        end
-        if end.spark_format
-        else replace(end, options={**_as_datax(end.name).texts, **end.options})
-    )
-
-
-def writing_options(connector: str, *, promises: bool) -> Mapping[str, str]:
-    """DataX's defaults of a write; `promises`: the job asks for more than at least once, which needs the ledger."""
-    defaults = _as_datax(connector).writer
-    return {name: value for name, value in defaults.items() if not (promises and name == "ledger")}
-
-
-def _as_datax(connector: str) -> DataxCompatibility:
-    return next(
-        (
-            connector_there.as_datax
-            for connector_there in all_connectors()
-            if connector_there.name == connector
-        ),
-        DataxCompatibility(),
-    )
-
-
-# streamreader and streamwriter: rows generated, and rows dropped.
-
-
-_TWO_VALUES = re.compile(r"\s*(?:random\s+)?([^,]+?)\s*,\s*([^,]+?)\s*", re.IGNORECASE)
-
-
-class MadeUpColumn(JobSection):
-    type: Text = "string"
-    value: Text | None = None
-    random: Text | None = None
-    date_format: Text | None = None
-
-
-def _columns(value: object) -> Any:
-    if not isinstance(value, list) or not value:
-        raise ValueError('a list of {"type": "long", "value": 1}')
-    return value
-
-
-class StreamReader(JobSection):
-    column: Annotated[tuple[MadeUpColumn, ...], BeforeValidator(_columns)]
-    slice_record_count: Positive
-
-
-class StreamWriter(JobSection):
-    ignored: ClassVar[dict[str, str]] = {
-        "print": "rows are counted and dropped, not printed",
-        "visible": "rows are counted and dropped, not printed",
-        "encoding": "rows are counted and dropped",
-        "fieldDelimiter": "rows are counted and dropped",
-    }
-    refused: ClassVar[dict[str, str]] = {
-        "path": "rows are dropped here; write files with txtfilewriter",
-        "fileName": "rows are dropped here; write files with txtfilewriter",
-        "recordNumBeforeSleep": "a pause after some rows is a limit: job.setting.speed.record",
-        "sleepTime": "a pause after some rows is a limit: job.setting.speed.record",
-    }
-
-
-def stream_reader(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
-    """As DataX: every channel makes `sliceRecordCount` rows, all of them equal but for `random` columns."""
-    plugin = context.read(StreamReader, parameter)
-    slices = context.channels
-    if slices is None:
-        context.warnings.append(
-            f"{context.path}: streamreader makes sliceRecordCount rows for each channel, "
-            "and no number of channels is set; it makes them once"
-        )
-    rows = plugin.slice_record_count * (slices or 1)
-    if rows > 2**63 - 1:
-        raise refusal(
-            context.key("sliceRecordCount"),
-            plugin.slice_record_count,
-            "fewer than 2**63 rows in all",
-        )
-    outputs = tuple(_output(column, n, context) for n, column in enumerate(plugin.column))
-    with at(context.key("column")):
-        step = Labelled(Select(outputs), context.key("column"))
-    return ParsedPlugin(Endpoint("generator", {"rows": str(rows), "schema": "id BIGINT"}), (step,))
-
-
-def _output(column: MadeUpColumn, number: int, context: PluginContext) -> Output:
-    path = f"{context.key('column')}[{number}]"
-    kind = column_type(column.type, f"{path}.type")
-    patterns: tuple[str, ...] = ()
-    if pa.types.is_timestamp(kind):
-        patterns = time_patterns(context.formats)
-        if column.date_format is not None:
-            with at(f"{path}.dateFormat"):
-                patterns = (strptime_pattern(column.date_format),)
-    if column.value is not None:
-        if column.random is not None:
-            context.ineffective.append(f"{path}.random (value is set, and wins)")
-        with at(path):
-            output = Output(None, f"c{number}", kind, patterns, column.value, exact=True)
-            Select((output,))
-            return output
-    if column.random is None:
-        raise refused(path, "neither value nor random", "one of them")
-    return Output(
-        None, f"c{number}", kind, random=_random(column.random, kind, patterns, f"{path}.random")
-    )
-
-
-def _random(text: str, kind: pa.DataType, patterns: tuple[str, ...], path: str) -> RandomColumn:
-    two = _TWO_VALUES.fullmatch(text)
-    if two is None:
-        raise refusal(path, text, "two values with a comma between them, such as 0, 10")
-    try:
-        if pa.types.is_timestamp(kind):
-            low, high = (_microseconds(value, patterns) for value in two.groups())
-        else:
-            low, high = (int(value) for value in two.groups())
-    except ValueError:
-        takes = "two times" if pa.types.is_timestamp(kind) else "two whole numbers"
-        raise refusal(
-            path, text, f"{takes}, such as {_EXAMPLES[pa.types.is_timestamp(kind)]}"
-        ) from None
-    limit = 100_000 if kind in (pa.string(), pa.binary()) else 2**53
-    if low < 0 and not pa.types.is_timestamp(kind):
-        raise refusal(path, text, "two whole numbers of 0 or more")
-    if max(abs(low), abs(high)) > limit and not pa.types.is_timestamp(kind):
-        raise refusal(path, text, f"numbers up to {limit}")
-    with at(path):
-        return RandomColumn(low, high)
-
-
-_EXAMPLES = {True: "2024-01-01 00:00:00, 2024-12-31 23:59:59", False: "0, 10"}
-
-
-def _microseconds(text: str, patterns: tuple[str, ...]) -> int:
-    for pattern in patterns:
-        try:
-            moment = datetime.strptime(text, pattern).replace(tzinfo=UTC)
-        except ValueError:
-            continue
-        return int(moment.timestamp()) * 1_000_000
-    raise ValueError(text)
-
-
-def stream_writer(parameter: dict[str, Any], context: PluginContext) -> ParsedPlugin:
-    context.read(StreamWriter, parameter)
-    return ParsedPlugin(Endpoint("discard"))

@@ -10,9 +10,8 @@ from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.registry import all_connectors
-from spark_channel.datax.columns import with_unique_names
-from spark_channel.datax.place import ParsedPlugin, PluginContext
-from spark_channel.datax.plugins.connectors import (
+from spark_channel.datax.plugin_context import ParsedPlugin, PluginContext
+from spark_channel.datax.plugins.compatibility import (
     decimal_steps,
     duplicate_options,
     mode_options,
@@ -20,6 +19,8 @@ from spark_channel.datax.plugins.connectors import (
     writing_options,
     zone_options,
 )
+from spark_channel.datax.query_names import with_unique_names
+from spark_channel.datax.sections import JobSection, refusal, refuse_twice, refused
 from spark_channel.datax.sql import (
     bare_names,
     expand_tables,
@@ -27,16 +28,7 @@ from spark_channel.datax.sql import (
     select_statements,
     selects,
 )
-from spark_channel.datax.values import (
-    Flag,
-    JobSection,
-    Positive,
-    Text,
-    Texts,
-    refusal,
-    refuse_twice,
-    refused,
-)
+from spark_channel.datax.value_types import Flag, Positive, Text, Texts
 from spark_channel.planning import Endpoint, EndpointOverrides
 from spark_channel.planning.transfer import SaveMode
 from spark_channel.transform import Labelled, Output, Rename, Select, Transformer

@@ -9,21 +9,14 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field
 
-from spark_channel.datax.place import ParsedPlugin, PluginContext
-from spark_channel.datax.plugins.documents import ddl, local_zone, typed
+from spark_channel.datax.plugin_context import ParsedPlugin, PluginContext
+from spark_channel.datax.plugins.document_columns import ddl, typed
 from spark_channel.datax.plugins.files import times_as_text
-from spark_channel.datax.values import (
-    Flag,
-    JobSection,
-    NotNegative,
-    Positive,
-    Text,
-    Texts,
-    refusal,
-    refused,
-)
+from spark_channel.datax.sections import JobSection, refusal, refused
+from spark_channel.datax.value_types import Flag, NotNegative, Positive, Text, Texts
 from spark_channel.planning import Endpoint
 from spark_channel.transform import JavaTexts, Labelled, Rename, Transformer
+from spark_channel.transform.convert import local_zone
 
 __all__ = ["kafka_reader", "kafka_writer"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from spark_channel.cli.outcome import JobOutcome
+from spark_channel.cli.job_results import JobOutcome
 from spark_channel.connectors import Receipt
 from spark_channel.connectors.files.writer import FilesTaskWriter
 from spark_channel.connectors.sql.write.task_writer import SqlTaskWriter

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_channel.cli.outcome import exit_code
+from spark_channel.cli.exit_codes import exit_code
 from spark_channel.connectors import Receipt, load_writer
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS, TASKS
 from spark_channel.connectors.sql.write.file_database import FilePlan

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_channel.verification.canonical import Hashes, hash_values, ordinals
 from spark_channel.verification.compare import (
     Differences,
     Entries,
@@ -17,11 +16,14 @@ from spark_channel.verification.compare import (
     python_values,
     without_equal,
 )
+from spark_channel.verification.compared_columns import Columns
+from spark_channel.verification.hashes import Hashes, hash_values
+from spark_channel.verification.ordinals import ordinals
 from spark_channel.verification.report import Difference
-from spark_channel.verification.sides import Columns
 from spark_channel.verification.tasks import hash_rows
 
 __all__ = ["DifferingKeys", "differing_rows"]
+
 
 _NONE = np.zeros(0, np.uint64)
 _HASH = "hash"

@@ -1,14 +1,12 @@
-"""One form for the values of a column of two systems, and 64-bit hashes of rows in that form.
+"""64-bit hashes of rows in the form that both sides have in common.
 
-The form of a column is decided by the types of both sides, once for a run. Values that are equal in it have one hash,
-whichever side they come from. Every step works on whole Arrow arrays: numpy multiplies and shifts words of 8 bytes.
-No database takes part, so no collation, locale or float format does either.
+Values that are equal in it have one hash, whichever side they come from. Every step works on whole Arrow arrays:
+numpy multiplies and shifts words of 8 bytes. No database takes part, so no collation, locale or float format does.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -17,22 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_channel.arrow_schema import is_binary, is_number, is_text, numpy_name, plain_type
-from spark_channel.errors import SchemaError
+from spark_channel.arrow_schema import is_text, numpy_name
 from spark_channel.lazy import compute as pc
-from spark_channel.verification.report import TextForm
+from spark_channel.verification.arrow_buffers import decoded, fixed_width, null_mask, unpacked_bits
+from spark_channel.verification.forms import Form
 
-__all__ = [
-    "Form",
-    "Hashes",
-    "common_form",
-    "has_ordinals",
-    "hash_columns",
-    "hash_values",
-    "mixed",
-    "ordinals",
-]
+__all__ = ["Hashes", "hash_columns", "hash_values", "mixed"]
 
+
+_NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 Hashes = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -55,140 +46,6 @@ def mixed(words: Hashes) -> Hashes:
     return hashes
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How the values of one column are compared. `name` is shown to people.
-
-    `scale` is a decimal's; `parts` are the forms of an array's items, of a map's keys and values, or of a struct's
-    `fields`.
-    """
-
-    name: str
-    scale: int = 0
-    parts: tuple["Form", ...] = ()
-    fields: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if self.fields:
-            named = zip(self.fields, self.parts, strict=True)
-            return f"{self.name}<{', '.join(f'{name}: {part}' for name, part in named)}>"
-        inside = ", ".join(map(str, self.parts)) or (str(self.scale) if self.scale else "")
-        return f"{self.name}<{inside}>" if inside else self.name
-
-
-# Which form two types have in common
-
-
-def common_form(
-    one: pa.DataType, other: pa.DataType, column: str, text: TextForm = "exact"
-) -> Form:
-    """The form in which values of both types are compared.
-
-    Raises:
-        SchemaError: values of these types are not compared.
-    """
-    one, other = plain_type(one), plain_type(other)
-    types = pa.types
-    if types.is_null(one) or types.is_null(other):
-        kind = other if types.is_null(one) else one
-        return Form("null") if types.is_null(kind) else common_form(kind, kind, column, text)
-    both = (one, other)
-    numbers = sum(map(is_number, both))
-    if all(map(types.is_boolean, both)):
-        return Form("boolean")
-    if numbers + sum(map(types.is_boolean, both)) == 2:
-        return _number_form(one, other)
-    for name, belongs in _ALIKE:
-        if all(map(belongs, both)):
-            return Form(f"{name}, NFC" if name == "text" and text == "nfc" else name)
-    if all(types.is_date(kind) or types.is_timestamp(kind) for kind in both):
-        return Form("timestamp")
-    if {is_text(kind) for kind in both} == {True, False} and any(map(_is_uuid, both)):
-        return Form("uuid")
-    nested = _nested_form(one, other, column, text)
-    if nested is not None:
-        return nested
-    raise SchemaError(
-        f"column {column!r} is {one} on one side and {other} on the other, and values of these types are not "
-        "compared. Read it as one type on both sides, with option 'schema' or 'customSchema' or a query, or leave it "
-        "out with 'exclude'"
-    )
-
-
-def _nested_form(one: pa.DataType, other: pa.DataType, column: str, text: TextForm) -> Form | None:
-    if _is_list(one) and _is_list(other):
-        part = common_form(one.value_type, other.value_type, f"{column}[]", text)
-        return Form("array", parts=(part,))
-    if pa.types.is_map(one) and pa.types.is_map(other):
-        key = common_form(one.key_type, other.key_type, f"{column} (key)", text)
-        item = common_form(one.item_type, other.item_type, f"{column} (value)", text)
-        return Form("map", parts=(key, item))
-    if not (pa.types.is_struct(one) and pa.types.is_struct(other)):
-        return None
-    names = [field.name for field in one]
-    if sorted(names) != sorted(field.name for field in other) or len(set(names)) < len(names):
-        raise SchemaError(
-            f"column {column!r} has fields {', '.join(names)} on one side and "
-            f"{', '.join(field.name for field in other)} on the other: the fields must be the same. Leave the "
-            "column out with 'exclude', or read the same fields on both sides with a query"
-        )
-    parts = [
-        common_form(one.field(name).type, other.field(name).type, f"{column}.{name}", text)
-        for name in names
-    ]
-    return Form("struct", parts=tuple(parts), fields=tuple(names))
-
-
-def _number_form(one: pa.DataType, other: pa.DataType) -> Form:
-    both = (one, other)
-    if any(map(pa.types.is_floating, both)):
-        if all(map(pa.types.is_floating, both)):
-            return Form("double")
-        return Form("double (the other side's numbers are rounded to it)")
-    if not any(map(pa.types.is_decimal, both)) and (
-        one.equals(other) or not any(map(pa.types.is_uint64, both))
-    ):
-        if any(map(pa.types.is_boolean, both)):
-            return Form("integer (true is 1)")
-        return Form("unsigned integer" if pa.types.is_uint64(one) else "integer")
-    digits = [_digits(kind) for kind in both]
-    scale = max(0, *(scale for _, scale in digits))
-    whole = max(precision - decimals for precision, decimals in digits)
-    return Form("decimal" if whole + scale <= 38 else "wide decimal", scale)
-
-
-def _digits(kind: pa.DataType) -> tuple[int, int]:
-    return (kind.precision, kind.scale) if pa.types.is_decimal(kind) else (20, 0)
-
-
-def _is_uuid(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_binary(kind)) and kind.byte_width == 16
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
-    )
-
-
-_ALIKE: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
-    ("text", is_text),
-    ("binary", is_binary),
-    ("date", pa.types.is_date),
-    ("time", pa.types.is_time),
-    ("duration", pa.types.is_duration),
-    ("interval", pa.types.is_interval),
-)
-
-
-# Hashes
-
-
 def hash_columns(columns: Sequence[pa.Array], forms: Sequence[Form]) -> Hashes:
     """A hash for each row of these columns, in their order."""
     rows = len(columns[0])
@@ -204,50 +61,19 @@ def hash_values(values: pa.Array, form: Form) -> Hashes:
     Raises:
         pa.ArrowInvalid: a value that the form cannot hold.
     """
-    values = _plain(values)
+    values = decoded(values)
     if not len(values):
         return np.zeros(0, np.uint64)
     if values.null_count == len(values):
         return np.full(len(values), _NULL)
     hashes = _HASHED[form.name.partition(" (")[0].partition(",")[0]](values, form)
     if values.null_count:
-        hashes[_nulls(values)] = _NULL
+        hashes[null_mask(values)] = _NULL
     return hashes
-
-
-def _plain(values: pa.Array) -> pa.Array:
-    while True:
-        if isinstance(values, pa.ExtensionArray):
-            values = values.storage
-        elif pa.types.is_run_end_encoded(values.type):
-            values = pc.run_end_decode(values)
-        elif pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
-        else:
-            return values
 
 
 def _times(number: int) -> np.uint64:
     return np.uint64(number * int(_GOLDEN) & 0xFFFF_FFFF_FFFF_FFFF)
-
-
-def _bits(buffer: pa.Buffer | None, start: int, count: int) -> npt.NDArray[np.bool_]:
-    if buffer is None:
-        return np.ones(count, np.bool_)
-    packed = np.frombuffer(buffer, np.uint8)[start // 8 : (start + count + 7) // 8]
-    bits = np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + count]
-    return bits.astype(np.bool_)
-
-
-def _nulls(values: pa.Array) -> npt.NDArray[np.bool_]:
-    nulls: npt.NDArray[np.bool_] = ~_bits(values.buffers()[0], values.offset, len(values))
-    return nulls
-
-
-def _numbers(values: pa.Array, kind: npt.DTypeLike, width: int = 1) -> npt.NDArray[Any]:
-    """The fixed-width values as they are in memory."""
-    start = values.offset * width
-    return np.frombuffer(values.buffers()[1], kind)[start : start + len(values) * width]
 
 
 def _words(values: npt.NDArray[Any]) -> Hashes:
@@ -255,13 +81,13 @@ def _words(values: npt.NDArray[Any]) -> Hashes:
 
 
 def _boolean(values: pa.Array, _form: Form) -> Hashes:
-    return mixed(_bits(values.buffers()[1], values.offset, len(values)).astype(np.uint64))
+    return mixed(unpacked_bits(values.buffers()[1], values.offset, len(values)).astype(np.uint64))
 
 
 def _integer(values: pa.Array, _form: Form) -> Hashes:
     if pa.types.is_boolean(values.type):
         return _boolean(values, _form)
-    numbers = _numbers(values, numpy_name(values.type))
+    numbers = fixed_width(values, numpy_name(values.type))
     return mixed(numbers if numbers.dtype == np.uint64 else _words(numbers))
 
 
@@ -273,7 +99,7 @@ def _decimal(values: pa.Array, form: Form) -> Hashes:
     if pa.types.is_integer(values.type):
         values = values.cast(pa.decimal128(20, 0))
     width = 4 if wide else 2
-    words = _numbers(values.cast(kind), np.uint64, width).reshape(-1, width)
+    words = fixed_width(values.cast(kind), np.uint64, width).reshape(-1, width)
     hashes = mixed(words[:, 0])
     for number in range(1, width):
         hashes += mixed(words[:, number] + _times(number))
@@ -289,24 +115,21 @@ def _double(values: pa.Array, _form: Form) -> Hashes:
     if not pa.types.is_floating(values.type):
         values = values.cast(pa.float64(), safe=False)
     with np.errstate(invalid="ignore"):  # a NaN may be a signalling one
-        numbers = _numbers(values, numpy_name(values.type)).astype(np.float64)
+        numbers = fixed_width(values, numpy_name(values.type)).astype(np.float64)
         numbers += 0.0  # -0.0 is 0.0
     numbers[np.isnan(numbers)] = np.nan
     return mixed(numbers.view(np.uint64))
-
-
-_NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def _moment(values: pa.Array, _form: Form) -> Hashes:
     """Microseconds, and what is left of them in nanoseconds."""
     kind = values.type
     if pa.types.is_date32(kind):
-        return _units(_numbers(values, np.int32).astype(np.int64), 86_400 * 10**9, values)
+        return _units(fixed_width(values, np.int32).astype(np.int64), 86_400 * 10**9, values)
     if pa.types.is_date64(kind):
-        return _units(_numbers(values, np.int64), 10**6, values)
+        return _units(fixed_width(values, np.int64), 10**6, values)
     wide = kind.bit_width == 64
-    numbers = _numbers(values, np.int64 if wide else np.int32).astype(np.int64)
+    numbers = fixed_width(values, np.int64 if wide else np.int32).astype(np.int64)
     return _units(numbers, _NANOS[kind.unit], values)
 
 
@@ -316,7 +139,7 @@ def _units(numbers: npt.NDArray[np.int64], nanos: int, values: pa.Array) -> Hash
         most = (1 << 63) // times - 1
         beyond = (numbers > most) | (numbers < -most)
         if values.null_count:
-            beyond &= ~_nulls(values)
+            beyond &= ~null_mask(values)
         if beyond.any():
             raise pa.ArrowInvalid(f"a {values.type} is out of the range of microseconds")
         return mixed((numbers * times).view(np.uint64))
@@ -330,7 +153,7 @@ def _date(values: pa.Array, form: Form) -> Hashes:
 
 
 def _interval(values: pa.Array, _form: Form) -> Hashes:
-    words = _numbers(values, np.uint64, 2).reshape(-1, 2)
+    words = fixed_width(values, np.uint64, 2).reshape(-1, 2)
     return mixed(mixed(words[:, 0]) + mixed(words[:, 1] + _GOLDEN))
 
 
@@ -508,20 +331,3 @@ _HASHED: Mapping[str, Callable[[pa.Array, Form], Hashes]] = {
     "map": _map,
     "struct": _struct,
 }
-
-
-# Whole numbers in order, for ranges of a key
-
-
-def has_ordinals(form: Form) -> bool:
-    """Whether every system has the values of this form in the order of their numbers."""
-    return form.name == "integer"
-
-
-def ordinals(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
-    """The numbers of a column whose form `has_ordinals`, and which of them are NULL; None = no one is."""
-    values = _plain(values)
-    if pa.types.is_null(values.type):
-        return np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
-    numbers = _numbers(values, numpy_name(values.type))
-    return numbers.astype(np.int64), _nulls(values) if values.null_count else None
