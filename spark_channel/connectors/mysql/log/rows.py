@@ -52,13 +52,13 @@ class Field:
     prefix: int = 0
 
 
-def field_of(found: TableMap, place: int, label: str) -> Field:
-    """How column `place` lies in a row.
+def field_of(table: TableMap, index: int, label: str) -> Field:
+    """How column `index` lies in a row.
 
     Raises:
         SourceError: a type that is not known here; names it.
     """
-    code, meta, unsigned = found.types[place], found.metadata[place], found.unsigned[place]
+    code, meta, unsigned = table.types[index], table.metadata[index], table.unsigned[index]
     code = real_type(code, meta)
     if code in _INTEGERS:
         form = _INTEGERS[code].upper() if unsigned else _INTEGERS[code]
@@ -84,7 +84,7 @@ def field_of(found: TableMap, place: int, label: str) -> Field:
     elif code == 16:
         size = (meta >> 8) + (1 if meta & 0xFF else 0)
     else:
-        name = "" if not found.names else f" {found.names[place]!r}"
+        name = "" if not table.names else f" {table.names[index]!r}"
         if code in _OLD_TIMES:
             raise SourceError(
                 f"column{name} of {label} is a {_OLD_TIMES[code]} in the format before MySQL 5.6 and MariaDB 10.1, "
@@ -99,7 +99,10 @@ def field_of(found: TableMap, place: int, label: str) -> Field:
 
 def _decimal_bytes(digits: int, scale: int) -> int:
     whole = digits - scale
-    return sum(4 * (each // 9) + _DIGIT_BYTES[each % 9] for each in (whole, scale))
+    return sum(
+        4 * (digits_of_part // 9) + _DIGIT_BYTES[digits_of_part % 9]
+        for digits_of_part in (whole, scale)
+    )
 
 
 Step = tuple[Callable[..., tuple[Any, ...]] | None, int, bool]
@@ -108,11 +111,11 @@ whether it is wanted."""
 
 
 class RowCutter:
-    """Cuts rows of `fields`; of each only the columns at `wanted`, in their order, None for NULL."""
+    """Cuts rows of `fields`; of each only the columns at `columns`, in their order, None for NULL."""
 
-    def __init__(self, fields: list[Field], wanted: Collection[int]) -> None:
+    def __init__(self, fields: list[Field], columns: Collection[int]) -> None:
         self.fields = fields
-        self.wanted = sorted(wanted)
+        self.wanted = sorted(columns)
         self._bitmap = (len(fields) + 7) // 8
         self._plans: dict[bytes, tuple[tuple[Step, ...], tuple[int, ...]]] = {}
 
@@ -135,34 +138,34 @@ class RowCutter:
                 at = begin + (data[at] if size == 1 else int.from_bytes(data[at:begin], "little"))
                 if keep:
                     row.append(data[begin:at])
-        for place in missing:
-            row.insert(place, None)
+        for index in missing:
+            row.insert(index, None)
         return row, at
 
     def _plan(self, nulls: bytes) -> tuple[tuple[Step, ...], tuple[int, ...]]:
         bits = int.from_bytes(nulls, "little")
-        kept = set(self.wanted)
+        wanted_columns = set(self.wanted)
         steps: list[Step] = []
         run = ""
 
         def close() -> None:
             nonlocal run
             if run:
-                made = Struct("<" + run)
-                steps.append((made.unpack_from, made.size, True))
+                struct = Struct("<" + run)
+                steps.append((struct.unpack_from, struct.size, True))
                 run = ""
 
-        for place, each in enumerate(self.fields):
-            if bits >> place & 1:
+        for index, field in enumerate(self.fields):
+            if bits >> index & 1:
                 continue
-            if each.prefix:
+            if field.prefix:
                 close()
-                steps.append((None, each.prefix, place in kept))
+                steps.append((None, field.prefix, index in wanted_columns))
             else:
-                run += each.form if place in kept else f"{each.size}x"
+                run += field.form if index in wanted_columns else f"{field.size}x"
         close()
         return tuple(steps), tuple(
-            number for number, place in enumerate(self.wanted) if bits >> place & 1
+            number for number, index in enumerate(self.wanted) if bits >> index & 1
         )
 
 
@@ -309,8 +312,8 @@ def _nested(data: bytes, at: int, bounds: _Bounds, *, large: bool, is_object: bo
     values = []
     for _ in range(count):
         kind = data[at]
-        place = at + 1 if kind in inline else begin + unpack_from(form, data, at + 1)[0]
-        values.append(_value(kind, data, place, bounds))
+        position = at + 1 if kind in inline else begin + unpack_from(form, data, at + 1)[0]
+        values.append(_value(kind, data, position, bounds))
         at += 1 + wide
     bounds.leave()
     if is_object:
@@ -350,8 +353,8 @@ def _double(value: float) -> str:
     sign = "-" if value < 0 else ""
     if _EXACT_FROM <= size < _EXACT_BELOW:
         return f"{sign}0.{'0' * -point}{digits}"
-    rest = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{rest}e{point - 1}"
+    decimals = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{decimals}e{point - 1}"
 
 
 def _digits(mantissa: str, exponent: int) -> tuple[str, int]:

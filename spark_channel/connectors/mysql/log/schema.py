@@ -49,25 +49,25 @@ def check_server(session: MysqlSession, database: str) -> None:
         "log_slave_updates",
         "log_replica_updates",
     ]
-    found = session.rows(
+    rows = session.rows(
         f"SHOW GLOBAL VARIABLES WHERE variable_name IN ({', '.join(map(repr, names))})"
     )
-    settings = {str(name).lower(): str(value) for name, value in found}
+    settings = {str(name).lower(): str(value) for name, value in rows}
     if settings.get("log_bin") != "ON":
         raise SourceError(
             f"{session.place} writes no binary log, which the change feed reads: "
             "set log_bin and a server_id in its configuration, and restart it"
         )
-    for name, wanted, why in _NEEDED:
+    for name, needed, reason in _NEEDED:
         if name not in settings:
             raise SourceError(
                 f"{session.place} has no setting {name}, which the change feed needs: it takes MariaDB 10.5 and MySQL "
                 "8.0, or newer. Follow the table by 'cursorColumn'"
             )
-        if settings[name].upper() != wanted:
+        if settings[name].upper() != needed:
             raise SourceError(
-                f"{session.place} has {name} = {settings[name]}: {why}. "
-                f"Run SET GLOBAL {name} = '{wanted}', and set it in the server's configuration; "
+                f"{session.place} has {name} = {settings[name]}: {reason}. "
+                f"Run SET GLOBAL {name} = '{needed}', and set it in the server's configuration; "
                 "sessions that are open keep the old value until they reconnect"
             )
     if settings.get("binlog_row_value_options"):
@@ -114,7 +114,7 @@ def _check_filters(session: MysqlSession, database: str) -> None:
                 raise
             continue
         only, never = (
-            [each.strip() for each in row.get(name, "").split(",") if each.strip()]
+            [item.strip() for item in row.get(name, "").split(",") if item.strip()]
             for name in ("binlog_do_db", "binlog_ignore_db")
         )
         if (only and database not in only) or database in never:
@@ -143,9 +143,9 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
             )
         )
     if not isinstance(table, MysqlTable) or kind != plain:
-        what = f"a {kind.lower()}" if kind else "a query"
+        sort = f"a {kind.lower()}" if kind else "a query"
         raise OptionError(
-            f"the binary log has the changes of one plain table, and {source.label} is {what}: "
+            f"the binary log has the changes of one plain table, and {source.label} is {sort}: "
             "name a table with 'dbtable', or follow it by 'cursorColumn'",
             option="dbtable",
         )
@@ -178,13 +178,13 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
 
 def logs_cascades(session: MysqlSession) -> bool:
     """Whether the log has the rows that foreign keys change: MySQL 9.6, unless InnoDB is told to change them itself."""
-    shown = session.rows("SHOW GLOBAL VARIABLES LIKE 'innodb\\_native\\_foreign\\_keys'")
-    return [str(value) for _, value in shown] == ["OFF"]
+    rows = session.rows("SHOW GLOBAL VARIABLES LIKE 'innodb\\_native\\_foreign\\_keys'")
+    return [str(value) for _, value in rows] == ["OFF"]
 
 
 def charsets(session: MysqlSession) -> dict[int, str]:
     """The character set of each collation by the number that the log has."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for statement in (
         "SELECT id, character_set_name FROM information_schema.collations WHERE id IS NOT NULL",
         "SELECT id, character_set_name FROM information_schema.collation_character_set_applicability",
@@ -195,10 +195,10 @@ def charsets(session: MysqlSession) -> dict[int, str]:
             if is_away(error):
                 raise
             continue  # MariaDB 10.10 has numbers in the second, MySQL in the first
-        found |= {
+        names |= {
             int(number): str(charset) for number, charset in rows if number is not None and charset
         }
-    return found
+    return names
 
 
 # --- which tables a list such as `shop.orders, shop.items` or `shop.*` names ---
@@ -212,13 +212,13 @@ def find_listed(
     Raises:
         OptionError: a name of no table. SourceError: a pattern of none.
     """
-    found: dict[tuple[str, str], None] = {}
+    tables: dict[tuple[str, str], None] = {}
     for item in items:
         names = (
             _of_pattern(session, item) if is_pattern(item) else [find_one(session, dialect, item)]
         )
-        found.update(dict.fromkeys(names))
-    return list(found)
+        tables.update(dict.fromkeys(names))
+    return list(tables)
 
 
 def find_one(session: MysqlSession, dialect: Dialect, name: str) -> tuple[str, str]:
@@ -249,9 +249,13 @@ def named(text: str, names: Collection[str], *, folds: bool) -> list[str]:
         database, table = ("", name) if tree is None else (tree.db, tree.name)
         return (database.lower(), table.lower()) if folds else (database, table)
 
-    database, wanted = parts(text)
-    known = {name: parts(name) for name in names}
-    return [name for name, (at, table) in known.items() if table == wanted and database in ("", at)]
+    database, table_named = parts(text)
+    parts_of = {name: parts(name) for name in names}
+    return [
+        name
+        for name, (at, table) in parts_of.items()
+        if table == table_named and database in ("", at)
+    ]
 
 
 def _of_pattern(session: MysqlSession, item: str) -> list[tuple[str, str]]:
@@ -272,7 +276,7 @@ def _of_pattern(session: MysqlSession, item: str) -> list[tuple[str, str]]:
         "WHERE table_schema = %s AND table_type NOT IN ('VIEW', 'SYSTEM VIEW', 'SEQUENCE') ORDER BY table_name",
         [database],
     )
-    found = [(str(at), str(name)) for at, name, kind in rows if kind == "BASE TABLE"]
+    tables = [(str(at), str(name)) for at, name, kind in rows if kind == "BASE TABLE"]
     left_out = ", ".join(str(name) for _, name, kind in rows if kind != "BASE TABLE")
     if left_out:
         _log.warning(
@@ -280,8 +284,8 @@ def _of_pattern(session: MysqlSession, item: str) -> list[tuple[str, str]]:
             item,
             left_out,
         )
-    if not found:
+    if not tables:
         raise SourceError(
             f"option 'tables' got {item!r}, which matches no table in {session.place}: correct it, or create the table"
         )
-    return found
+    return tables

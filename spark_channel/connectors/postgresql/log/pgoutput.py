@@ -62,8 +62,10 @@ class TableColumns:
     def noted(self) -> dict[str, Any]:
         """Plain data."""
         columns = [
-            [each.name, each.oid] if each.typmod == -1 else [each.name, each.oid, each.typmod]
-            for each in self.columns
+            [column.name, column.oid]
+            if column.typmod == -1
+            else [column.name, column.oid, column.typmod]
+            for column in self.columns
         ]
         return {
             "columns": columns,
@@ -72,37 +74,37 @@ class TableColumns:
         }
 
     @classmethod
-    def of(cls, found: Any) -> Self:
+    def of(cls, noted: Any) -> Self:
         """What `noted` gave.
 
         Raises:
             KeyError, TypeError, ValueError: it was damaged.
         """
-        if not isinstance(found, Mapping):
-            raise TypeError(found)
-        columns = tuple(LogColumn(*each) for each in found["columns"])
-        key = tuple(found["key"])
-        apart = tuple(found.get("apart", ()))
-        names = (*key, *apart, *(each.name for each in columns))
-        texts = all(isinstance(each, str) for each in names)
+        if not isinstance(noted, Mapping):
+            raise TypeError(noted)
+        columns = tuple(LogColumn(*fields) for fields in noted["columns"])
+        key = tuple(noted["key"])
+        apart = tuple(noted.get("apart", ()))
+        names = (*key, *apart, *(column.name for column in columns))
+        texts = all(isinstance(name, str) for name in names)
         if (
             not columns
             or not texts
-            or not all(isinstance(n, int) for each in columns for n in each[1:])
+            or not all(isinstance(n, int) for fields in columns for n in fields[1:])
         ):
-            raise ValueError(found)
+            raise ValueError(noted)
         return cls(columns, key, apart)
 
 
 def difference(
-    was: Sequence[LogColumn], found: Sequence[LogColumn], has: Callable[[str], bool] | None
+    was: Sequence[LogColumn], now: Sequence[LogColumn], has: Callable[[str], bool] | None
 ) -> str | None:
-    """Why rows of columns `found` are not rows of a stream of columns `was`, such as "has a new column 'x'".
+    """Why rows of columns `now` are not rows of a stream of columns `was`, such as "has a new column 'x'".
 
     None: they are. With `has`, which says whether the table has a column by now that `was` lacks, they may lack
     columns, have those that were dropped since, and have narrower types.
     """
-    before, after = ({each.name: each.oid for each in columns} for columns in (was, found))
+    before, after = ({column.name: column.oid for column in columns} for columns in (was, now))
     for name, oid in after.items():
         if name not in before:
             if has is None or has(name):
@@ -127,13 +129,13 @@ def becomes(
     It continues with `now`, while the log may have rows of both; or, with `is_kept`, with `was`. `has`: see
     `difference`.
     """
-    names = {each.name for each in was.columns}, {each.name for each in now.columns}
-    for key, there, what in ((was.key, names[1], "lost key"), (now.key, names[0], "the new key")):
-        missing = next((name for name in key if name not in there), None)
+    names = {column.name for column in was.columns}, {column.name for column in now.columns}
+    for key, others, role in ((was.key, names[1], "lost key"), (now.key, names[0], "the new key")):
+        missing = next((name for name in key if name not in others), None)
         if missing is not None and has is not None:
-            return f"has {what} column {missing!r}"
-    stream, found = (was, now) if is_kept else (now, was)
-    return difference(stream.columns, found.columns, has)
+            return f"has {role} column {missing!r}"
+    stream, log = (was, now) if is_kept else (now, was)
+    return difference(stream.columns, log.columns, has)
 
 
 _EPOCH_MICROSECONDS = 946_684_800_000_000
@@ -270,7 +272,7 @@ class ChangeDecoder:
                     columns, named = _columns_of(message)
                     # Without a replica identity, the server refuses updates and deletes.
                     self._unnamed = [
-                        each for each in self._key_names if named and each not in named
+                        name for name in self._key_names if named and name not in named
                     ]
                     if self._kinds is not None and columns != self._shape.columns:
                         if self._rows.lsns:
@@ -300,16 +302,16 @@ class ChangeDecoder:
                 "Run ALTER TABLE ... REPLICA IDENTITY DEFAULT, then reset the tunnel"
             )
         old: list[Any] | None = None
-        place = 5
-        part = message[place]
+        at = 5
+        part = message[at]
         if part == 75 or part == 79:  # K, O: the key, or all, before the change
-            old, place = self._tuple(message, place + 1)
+            old, at = self._tuple(message, at + 1)
         if kind == 68:
             if old is None:
                 raise ValueError("a delete without a row")
             self._add(_DELETE, old)
             return
-        new, _ = self._tuple(message, place + 1)
+        new, _ = self._tuple(message, at + 1)
         if any(value is _UNCHANGED for value in new):
             new = self._filled(new, old if part == 79 else None, old)
         if kind == 85 and old is not None and part == 75:
@@ -319,7 +321,7 @@ class ChangeDecoder:
         self._add(_INSERT if kind == 73 else _UPDATE, new)
 
     def _differs(self, old: list[Any], new: list[Any]) -> bool:
-        return any(old[place] != new[place] for place in self._apart)
+        return any(old[index] != new[index] for index in self._apart)
 
     def report_to(self, window: ChunkWindow, key: Sequence[str]) -> None:
         """Report the changes that `window` holds to it, by the columns `key`: also those outside [after, upto)."""
@@ -337,70 +339,70 @@ class ChangeDecoder:
 
     def _arrange(self, columns: Sequence[LogColumn]) -> None:
         """Find the wanted columns in rows of `columns`; one that is not there is behind the last, where a NULL is."""
-        self._names = [each.name for each in columns]
+        self._names = [column.name for column in columns]
         self._is_other = tuple(columns) != self._shape.columns
-        places = {name: place for place, name in enumerate(self._names)}
+        places = {name: index for index, name in enumerate(self._names)}
         self._places = [places.get(name, len(columns)) for name in self._schema.names[:-3]]
         self._apart = tuple(places.get(name, len(columns)) for name in self._apart_names)
         self._window_key = tuple(places.get(name, len(columns)) for name in self._window_names)
 
-    def _tuple(self, message: bytes, place: int) -> tuple[list[Any], int]:
-        (count,) = _INT16(message, place)
+    def _tuple(self, message: bytes, at: int) -> tuple[list[Any], int]:
+        (count,) = _INT16(message, at)
         if count != len(self._names):
             raise ValueError("a row of another width than its table")
-        place += 2
+        at += 2
         values: list[Any] = []
         append = values.append
         for _ in range(count):
-            kind = message[place]
-            place += 1
+            kind = message[at]
+            at += 1
             if kind == 116:  # t
-                (size,) = _SIZE(message, place)
-                place += 4
-                append(message[place : place + size])
-                place += size
+                (size,) = _SIZE(message, at)
+                at += 4
+                append(message[at : at + size])
+                at += size
             elif kind == 110 or kind == 117:  # n, u
                 append(None if kind == 110 else _UNCHANGED)
             else:
                 raise ValueError("a value of another kind than t, n and u")
-        if place > len(message):
+        if at > len(message):
             raise ValueError("a row that is cut off")
         if self._is_other:
             append(None)
-        return values, place
+        return values, at
 
     def _filled(self, new: list[Any], old: list[Any] | None, key: list[Any] | None) -> list[Any]:
         """`old` is the whole row before the change, `key` what is known of it; either may be None."""
-        for place, value in enumerate(new):
+        for index, value in enumerate(new):
             if value is _UNCHANGED:
                 if (
                     old is None
                     and key is not None
-                    and place in self._window_key
-                    and key[place] is not None
+                    and index in self._window_key
+                    and key[index] is not None
                 ):
-                    new[place] = key[place]
-                elif old is None and self._wanted and place in self._places:
-                    name = self._names[place]
+                    new[index] = key[index]
+                elif old is None and self._wanted and index in self._places:
+                    name = self._names[index]
                     raise SourceError(
                         f"an update of {self._shape.label} left column {name!r} as it was, and its value, stored "
                         "out of line, is not in the log: run ALTER TABLE ... REPLICA IDENTITY FULL, then reset "
                         "the tunnel"
                     )
                 elif old is not None:
-                    new[place] = old[place]
+                    new[index] = old[index]
         return new
 
     def _report(self, operation: str, values: list[Any]) -> None:
         assert self._window is not None
-        self._window.changed(tuple(_text(values[place]) for place in self._window_key))
+        self._window.changed(tuple(_text(values[index]) for index in self._window_key))
         if self._wanted:
             self._append(operation, values)
 
     def _append(self, operation: str, values: list[Any]) -> None:
         rows = self._rows
-        for column, place in zip(rows.values, self._places, strict=True):
-            column.append(values[place])
+        for column, index in zip(rows.values, self._places, strict=True):
+            column.append(values[index])
         rows.operations.append(operation)
         rows.lsns.append(self._lsn)
         rows.times.append(self._time)
@@ -411,11 +413,11 @@ class ChangeDecoder:
             _RELATION(message, 6 + 4 * number)[0] == self._shape.oid for number in range(count)
         )
 
-    def _check_relation(self, found: tuple[LogColumn, ...]) -> None:
-        self._refused = difference(self._shape.columns, found, self._has)
+    def _check_relation(self, columns: tuple[LogColumn, ...]) -> None:
+        self._refused = difference(self._shape.columns, columns, self._has)
         if self._wanted:  # changes of other transactions are only reported to a window
             self._check_refused()
-        names = [each.name for each in found]
+        names = [column.name for column in columns]
         lost = next(
             (name for name in (*self._key_names, *self._window_names) if name not in names), None
         )
@@ -424,7 +426,7 @@ class ChangeDecoder:
                 f"{self._shape.label} has no key column {lost!r} in the log, so its changes belong to no row. Reset "
                 "the tunnel, or begin with a new checkpoint directory"
             )
-        self._arrange(found)
+        self._arrange(columns)
         if self._kinds is not None and not self._rows.lsns:
             self._rows = self._fresh()
 
@@ -437,8 +439,8 @@ class ChangeDecoder:
     def _take(self) -> pa.RecordBatch:
         rows, self._rows = self._rows, self._fresh()
         columns = [
-            _typed(values, each)
-            for values, each in zip(rows.values, list(self._schema)[:-3], strict=True)
+            _typed(values, about)
+            for values, about in zip(rows.values, list(self._schema)[:-3], strict=True)
         ]
         lsns = pa.array([lsn_text(lsn) for lsn in rows.lsns], pa.string())
         times = pa.array(rows.times, pa.int64()).cast(pa.timestamp("us", "UTC"))
@@ -461,19 +463,19 @@ def _text(value: object) -> str:
 
 def _columns_of(message: bytes) -> tuple[tuple[LogColumn, ...], set[str]]:
     """The columns that a message R names, and those of the replica identity."""
-    place = message.index(b"\0", 5) + 1
-    place = message.index(b"\0", place) + 2  # the name's end, and the replica identity
-    (count,) = _INT16(message, place)
-    place += 2
-    found, identity = [], set()
+    at = message.index(b"\0", 5) + 1
+    at = message.index(b"\0", at) + 2  # the name's end, and the replica identity
+    (count,) = _INT16(message, at)
+    at += 2
+    columns, identity = [], set()
     for _ in range(count):
-        end = message.index(b"\0", place + 1)
-        name = message[place + 1 : end].decode()
-        if message[place]:
+        end = message.index(b"\0", at + 1)
+        name = message[at + 1 : end].decode()
+        if message[at]:
             identity.add(name)
-        found.append(LogColumn(name, _RELATION(message, end + 1)[0], _INT32(message, end + 5)[0]))
-        place = end + 9
-    return tuple(found), identity
+        columns.append(LogColumn(name, _RELATION(message, end + 1)[0], _INT32(message, end + 5)[0]))
+        at = end + 9
+    return tuple(columns), identity
 
 
 def _typed(values: list[bytes | None], about: pa.Field) -> pa.Array:
@@ -483,7 +485,7 @@ def _typed(values: list[bytes | None], about: pa.Field) -> pa.Array:
     try:
         if pa.types.is_time(kind):  # Arrow casts no text to a time of day
             times = [
-                None if each is None else time.fromisoformat(each) for each in texts.to_pylist()
+                None if text is None else time.fromisoformat(text) for text in texts.to_pylist()
             ]
             return pa.array(times, kind)
         if pa.types.is_string(kind):
@@ -551,11 +553,11 @@ class TablesDecoder:
                 f"the log has a message that is not as pgoutput writes it ({type(error).__name__}): what answers is "
                 "not PostgreSQL, or it is damaged; see 'url' and the server's log"
             ) from error
-        for each in self._tables.values():
-            if each.messages:
-                taken, each.messages = each.messages, []
-                for batch in _decoded(each.name, each.decoder.feed(taken)):
-                    yield each.name, batch
+        for table in self._tables.values():
+            if table.messages:
+                unread, table.messages = table.messages, []
+                for batch in _decoded(table.name, table.decoder.feed(unread)):
+                    yield table.name, batch
 
     def _sort(self, messages: Sequence[bytes]) -> None:
         """Give each table its messages."""
@@ -587,9 +589,9 @@ class TablesDecoder:
 
     def finish(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The remaining rows."""
-        for each in self._tables.values():
-            for batch in _decoded(each.name, each.decoder.finish()):
-                yield each.name, batch
+        for table in self._tables.values():
+            for batch in _decoded(table.name, table.decoder.finish()):
+                yield table.name, batch
 
     def _open(self, oid: int, message: bytes) -> None:
         """A change of a table: its decoder hears of the transaction first, and of its columns."""

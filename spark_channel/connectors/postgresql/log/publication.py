@@ -120,18 +120,20 @@ def read_published(session: PgSession, publication: str, oids: Iterable[int]) ->
         ),
         schemas=_SCHEMAS if has_parts else "",
     )
-    found: dict[int, set[str]] = {}
+    entries: dict[int, set[str]] = {}
     parts: dict[int, Part] = {}
     lacks: tuple[str, ...] = ()
     for oid, entry, *has, columns, condition, generated in session.rows(query):
-        lacks = tuple(name for name, there in zip(_OPERATIONS, has, strict=True) if not there)
-        found.setdefault(int(oid), set()).update(() if entry is None else (str(entry),))
+        lacks = tuple(name for name, has_it in zip(_OPERATIONS, has, strict=True) if not has_it)
+        entries.setdefault(int(oid), set()).update(() if entry is None else (str(entry),))
         parts[int(oid)] = Part(
             None if columns is None else tuple(map(str, columns)),
             None if condition is None else str(condition),
             tuple(map(str, generated)),
         )
-    return Published({oid: tuple(sorted(entries)) for oid, entries in found.items()}, parts, lacks)
+    return Published(
+        {oid: tuple(sorted(entries)) for oid, entries in entries.items()}, parts, lacks
+    )
 
 
 def check_operations(publication: str, now: Published, advice: str = "") -> None:
@@ -156,16 +158,16 @@ def check_published(
         SourceError: a table left, or left and came back, or an operation is or was not there; `advice` is what to do
             when the publication has it.
     """
-    left = [each.name for each in tables if each.oid not in now.entries]
-    if left:
+    gone = [table.name for table in tables if table.oid not in now.entries]
+    if gone:
         raise _about(
-            left,
-            f"publication {publication!r} no longer holds {', '.join(left)}, "
+            gone,
+            f"publication {publication!r} no longer holds {', '.join(gone)}, "
             "so that later changes are not in the log. "
             f"First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}",
         )
     check_operations(publication, now, advice)
-    again = [each.name for each in tables if differ(each.entries, now.entries[each.oid])]
+    again = [table.name for table in tables if differ(table.entries, now.entries[table.oid])]
     if again:
         raise _about(
             again,
@@ -291,15 +293,15 @@ def find_listed(session: Session, publication: str, items: list[str]) -> list[Ca
     Raises:
         OptionError: a name of no table, or a pattern of none.
     """
-    found: dict[int, CatalogTable] = {}
+    tables: dict[int, CatalogTable] = {}
     for item in items:
-        for each in (
+        for table in (
             _of_pattern(session, publication, item)
             if is_pattern(item)
             else [find_one(session, item)]
         ):
-            found.setdefault(each.oid, each)
-    return list(found.values())
+            tables.setdefault(table.oid, table)
+    return list(tables.values())
 
 
 def find_one(session: Session, name: str) -> CatalogTable:
@@ -319,15 +321,15 @@ def find_one(session: Session, name: str) -> CatalogTable:
 
 def named(text: str, names: Collection[str]) -> list[str]:
     """Those of the feed's `names` that `text` may mean, including tables that the source has dropped."""
-    wanted = name_parts(text)
-    if wanted is None:
+    name = name_parts(text)
+    if name is None:
         return []
-    schema, table = wanted
+    schema, table = name
     parts = {name: name_parts(name) for name in names}
     return [
         name
-        for name, each in parts.items()
-        if each and table == each[1] and schema in (None, each[0])
+        for name, part in parts.items()
+        if part and table == part[1] and schema in (None, part[0])
     ]
 
 
@@ -338,8 +340,10 @@ def left_out(session: Session, publication: str, items: list[str]) -> Iterator[s
         if schema is None:
             continue
         rows = session.rows(_LEFT_OUT.format(schema=_quoted(schema)))
-        published = {each.oid for each in _of_pattern(session, publication, item)}
-        yield from (each.name for row in rows if (each := CatalogTable(*row)).oid not in published)
+        published = {table.oid for table in _of_pattern(session, publication, item)}
+        yield from (
+            table.name for row in rows if (table := CatalogTable(*row)).oid not in published
+        )
 
 
 def look_up(session: Session, oids: list[int]) -> dict[int, CatalogTable]:
@@ -418,18 +422,18 @@ class LogTypes:
         Raises:
             SchemaError: a type whose text in the log is not decoded.
         """
-        unknown = {each.oid for each in columns} - _BUILTIN.keys() - self._known.keys()
+        unknown = {column.oid for column in columns} - _BUILTIN.keys() - self._known.keys()
         if unknown:
             with self._session() as session:
-                found = session.rows(_NAMES.format(oids=", ".join(map(str, sorted(unknown)))))
+                rows = session.rows(_NAMES.format(oids=", ".join(map(str, sorted(unknown)))))
             self._known.update(dict.fromkeys(unknown, ("text", -1)))
-            self._known.update({int(oid): (str(name), int(typmod)) for oid, name, typmod in found})
-        return pa.schema([pa.field(each.name, self._kind(each)) for each in columns])
+            self._known.update({int(oid): (str(name), int(typmod)) for oid, name, typmod in rows})
+        return pa.schema([pa.field(column.name, self._kind(column)) for column in columns])
 
     def _kind(self, column: LogColumn) -> pa.DataType:
         name, typmod = self._known.get(column.oid) or (_BUILTIN[column.oid], -1)
-        if why := not_decoded(name):
-            raise SchemaError(f"column {column.name!r} {why}")
+        if obstacle := not_decoded(name):
+            raise SchemaError(f"column {column.name!r} {obstacle}")
         return read_type(name, typmod if column.typmod == -1 else column.typmod).kind
 
 
@@ -445,9 +449,9 @@ def row_columns(source: ReadSource) -> tuple[str, ...]:
     Empty: `row_key`.
     """
     read = source.schema.names
-    sets = [each for each in cast(PgTable, source.table).unique if set(each) <= set(read)]
-    found = tuple(dict.fromkeys(name for each in sets for name in each)) or tuple(read)
-    return () if found == row_key(source) else found
+    sets = [index for index in cast(PgTable, source.table).unique if set(index) <= set(read)]
+    names = tuple(dict.fromkeys(name for index in sets for name in index)) or tuple(read)
+    return () if names == row_key(source) else names
 
 
 def check_decodable(
@@ -467,7 +471,7 @@ def check_decodable(
                 "it out with option 'columns' (from PostgreSQL 18 on, a publication with publish_generated_columns = "
                 "stored has those of stored columns)"
             )
-        if why := not_decoded(about.base):
+        if obstacle := not_decoded(about.base):
             raise SchemaError(
-                f"column {column.name!r} of {source.label} {why}: omit it with option 'columns'"
+                f"column {column.name!r} of {source.label} {obstacle}: omit it with option 'columns'"
             )

@@ -44,15 +44,15 @@ Entries = tuple[str, ...]
 changed the publication's options. Empty: not known."""
 
 
-def read_entries(found: object) -> Entries:
+def read_entries(noted: object) -> Entries:
     """Entries as a token has them.
 
     Raises:
         ValueError: it was damaged.
     """
-    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
-        raise ValueError(found)
-    return tuple(found)
+    if not isinstance(noted, list | tuple) or not all(isinstance(entry, str) for entry in noted):
+        raise ValueError(noted)
+    return tuple(noted)
 
 
 def differ(was: Entries, now: Entries) -> bool:
@@ -61,8 +61,8 @@ def differ(was: Entries, now: Entries) -> bool:
     Then the log lacks changes, and does not say so: findings/postgresql-publication-gap.sh
     Entries of an older version have no transaction.
     """
-    if not all("@" in each for each in was):
-        now = tuple(each.partition("@")[0] for each in now)
+    if not all("@" in entry for entry in was):
+        now = tuple(entry.partition("@")[0] for entry in now)
     return bool(was and now) and set(was).isdisjoint(now)
 
 
@@ -119,34 +119,36 @@ class LogToken:
         if base is None:
             return TablesToken(self.lsn, {"": TablePlace(oid, "", columns, entries=self.entries)})
         # The log reports to a window all transactions that a chunk's statement may not see: since 0.
-        place = TablePlace(oid, "", columns, 0, replace(base, waited=0), self.entries)
-        return TablesToken(self.lsn, {"": place}, base.safe, base.doubt_at, base.doubt, base.waited)
+        progress = TablePlace(oid, "", columns, 0, replace(base, waited=0), self.entries)
+        return TablesToken(
+            self.lsn, {"": progress}, base.safe, base.doubt_at, base.doubt, base.waited
+        )
 
     @classmethod
     def of(cls, token: "TablesToken") -> "LogToken":
         """What `several` gave."""
-        (place,) = token.tables.values()
-        base = place.base and replace(
-            place.base,
+        (progress,) = token.tables.values()
+        base = progress.base and replace(
+            progress.base,
             safe=token.safe,
             doubt_at=token.doubt_at,
             doubt=token.doubt,
             waited=token.waited,
         )
-        return cls(token.lsn, base, place.entries, (place.oid, place.shape))
+        return cls(token.lsn, base, progress.entries, (progress.oid, progress.shape))
 
     def token(self) -> Token:
         base = self.base
-        found = dict(token_of(self.lsn))
+        noted = dict(token_of(self.lsn))
         if self.entries:
-            found[_ENTRIES] = list(self.entries)
+            noted[_ENTRIES] = list(self.entries)
         if self.table is not None:
             oid, shape = self.table
-            found[_TABLE] = {"oid": oid, "shape": shape.noted()}
+            noted[_TABLE] = {"oid": oid, "shape": shape.noted()}
         if base is None:
-            return found
+            return noted
         return {
-            **found,
+            **noted,
             "base": {
                 **base.noted(),
                 "safe": lsn_text(base.safe),
@@ -167,14 +169,14 @@ def position_of(text: object) -> int:
     return (int(high, 16) << 32) | int(low, 16)
 
 
-def _base(found: Any) -> BaseProgress:
-    if not all(isinstance(each, int) for each in found["doubt"]):
+def _base(noted: Any) -> BaseProgress:
+    if not all(isinstance(number, int) for number in noted["doubt"]):
         raise ValueError
     return replace(
-        BaseProgress.of(found),
-        safe=position_of(found["safe"]),
-        doubt_at=position_of(found["doubt_at"]),
-        doubt=tuple(found["doubt"]),
+        BaseProgress.of(noted),
+        safe=position_of(noted["safe"]),
+        doubt_at=position_of(noted["doubt_at"]),
+        doubt=tuple(noted["doubt"]),
     )
 
 
@@ -195,7 +197,7 @@ class Snapshot:
     def of(cls, text: str) -> Self:
         """Parse the text of a `txid_snapshot`."""
         _, xmax, running = text.split(":")
-        return cls(int(xmax), frozenset(int(each) for each in running.split(",") if each))
+        return cls(int(xmax), frozenset(int(number) for number in running.split(",") if number))
 
     def sees(self, transaction: int) -> bool:
         """Whether a committed transaction is seen; `transaction` are the last 32 bits of its number, as logs hold."""
@@ -261,21 +263,22 @@ class TablesToken(SeveralTables):
         """The tables whose existing rows may be read next."""
         return [
             name
-            for name, each in self.tables.items()
-            if each.base is not None or (each.since is not None and self.safe > each.since)
+            for name, progress in self.tables.items()
+            if progress.base is not None
+            or (progress.since is not None and self.safe > progress.since)
         ]
 
     def awaited(self) -> list[str]:
         """The tables whose existing rows wait for transactions of `doubt`."""
         if not self.doubt or self.due():
             return []
-        return [name for name, each in self.tables.items() if each.since is not None]
+        return [name for name, progress in self.tables.items() if progress.since is not None]
 
     def held_by(self, entries: Mapping[int, Entries]) -> "TablesToken":
         """With the entries by which the publication has its tables now."""
         tables = {
-            name: replace(each, entries=entries.get(each.oid, each.entries))
-            for name, each in self.tables.items()
+            name: replace(progress, entries=entries.get(progress.oid, progress.entries))
+            for name, progress in self.tables.items()
         }
         return replace(self, tables=tables)
 
@@ -326,35 +329,37 @@ class TablesToken(SeveralTables):
         Raises:
             TunnelError: it is not there.
         """
-        found = self.known(name)
-        is_other = (found.oid, found.columns) != (oid, columns)
-        if is_other and found.oid == oid and takes is not None:
-            is_other = not takes(found.shape, shape)
+        progress = self.known(name)
+        is_other = (progress.oid, progress.columns) != (oid, columns)
+        if is_other and progress.oid == oid and takes is not None:
+            is_other = not takes(progress.shape, shape)
         since = max(
-            self.lsn, found.since or 0, at if is_other or differ(found.entries, entries) else 0
+            self.lsn,
+            progress.since or 0,
+            at if is_other or differ(progress.entries, entries) else 0,
         )
-        place = TablePlace(oid, columns, shape, since, entries=entries or found.entries)
-        return self._waiting(name, place)
+        again = TablePlace(oid, columns, shape, since, entries=entries or progress.entries)
+        return self._waiting(name, again)
 
     def begins(self) -> dict[str, int]:
         """Where the changes of each table begin to be delivered, in a range from here on."""
-        return {name: max(self.lsn, each.since or 0) for name, each in self.tables.items()}
+        return {name: max(self.lsn, progress.since or 0) for name, progress in self.tables.items()}
 
     def token(self) -> Token:
-        found: dict[str, Any] = {
+        noted: dict[str, Any] = {
             "lsn": lsn_text(self.lsn),
-            "tables": {name: _noted(each) for name, each in self.tables.items()},
+            "tables": {name: _noted(progress) for name, progress in self.tables.items()},
         }
         if self.removed:
-            found["removed"] = list(self.removed)
+            noted["removed"] = list(self.removed)
         if not self.is_read:
-            found["base"] = {
+            noted["base"] = {
                 "safe": lsn_text(self.safe),
                 "doubt_at": lsn_text(self.doubt_at),
                 "doubt": list(self.doubt),
                 "waited": self.waited,
             }
-        return found
+        return noted
 
     @classmethod
     def read(cls, token: Token) -> "TablesToken":
@@ -367,17 +372,17 @@ class TablesToken(SeveralTables):
             if not tables:
                 raise ValueError
             removed = tuple(token.get("removed", ()))
-            if not all(isinstance(each, str) for each in removed):
+            if not all(isinstance(name, str) for name in removed):
                 raise ValueError(removed)
-            made = cls(position_of(token["lsn"]), tables, removed=removed)
-            if made.is_read:
-                return made
+            position = cls(position_of(token["lsn"]), tables, removed=removed)
+            if position.is_read:
+                return position
             base = token["base"]
             doubt, waited = base["doubt"], base["waited"]
-            if not all(isinstance(each, int) for each in (*doubt, waited)):
+            if not all(isinstance(number, int) for number in (*doubt, waited)):
                 raise ValueError
             return replace(
-                made,
+                position,
                 safe=position_of(base["safe"]),
                 doubt_at=position_of(base["doubt_at"]),
                 doubt=tuple(doubt),
@@ -389,42 +394,46 @@ class TablesToken(SeveralTables):
                 "in a PostgreSQL log: it is damaged, or of another source. Reset the tunnel"
             ) from None
 
-    def _waiting(self, name: str, place: TablePlace) -> "TablesToken":
-        made = self.placed(name, place)
-        return replace(made, safe=self.lsn, doubt_at=self.lsn, doubt=()) if self.is_read else made
+    def _waiting(self, name: str, progress: TablePlace) -> "TablesToken":
+        position = self.placed(name, progress)
+        return (
+            replace(position, safe=self.lsn, doubt_at=self.lsn, doubt=())
+            if self.is_read
+            else position
+        )
 
 
-def _noted(place: TablePlace) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "oid": place.oid,
-        "columns": place.columns,
-        "shape": place.shape.noted(),
+def _noted(progress: TablePlace) -> dict[str, Any]:
+    noted: dict[str, Any] = {
+        "oid": progress.oid,
+        "columns": progress.columns,
+        "shape": progress.shape.noted(),
     }
-    if place.since is not None:
-        found["since"] = lsn_text(place.since)
-    if place.base is not None:
-        found["base"] = place.base.noted()
-    if place.entries:
-        found["entries"] = list(place.entries)
-    return found
+    if progress.since is not None:
+        noted["since"] = lsn_text(progress.since)
+    if progress.base is not None:
+        noted["base"] = progress.base.noted()
+    if progress.entries:
+        noted["entries"] = list(progress.entries)
+    return noted
 
 
-def _places(found: Mapping[str, Any]) -> Iterator[tuple[str, TablePlace]]:
-    for name, each in found.items():
-        oid, columns = each["oid"], each["columns"]
+def _places(noted: Mapping[str, Any]) -> Iterator[tuple[str, TablePlace]]:
+    for name, entry in noted.items():
+        oid, columns = entry["oid"], entry["columns"]
         if not isinstance(oid, int) or not isinstance(columns, str):
-            raise ValueError(each)
-        since, base = each.get("since"), each.get("base")
+            raise ValueError(entry)
+        since, base = entry.get("since"), entry.get("base")
         if base is not None and since is None:
-            raise ValueError(each)
+            raise ValueError(entry)
         yield (
             name,
             TablePlace(
                 oid,
                 columns,
-                TableColumns.of(each["shape"]),
+                TableColumns.of(entry["shape"]),
                 None if since is None else position_of(since),
                 None if base is None else BaseProgress.of(base),
-                read_entries(each.get("entries", ())),
+                read_entries(entry.get("entries", ())),
             ),
         )

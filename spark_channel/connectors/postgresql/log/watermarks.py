@@ -70,17 +70,17 @@ def obstacle(session: PgReadSession, source: ReadSource) -> str | None:
     if table.kind == "p":
         return "it is partitioned"
     keyset = keyset_of(source, Split({"kind": "all"}))
-    if not primary or keyset is None or {each.name for each in keyset.key} != set(primary):
+    if not primary or keyset is None or {column.name for column in keyset.key} != set(primary):
         return "it has no primary key whose order its rows can be read in"
     if identity not in ("d", "f"):
         return (
             "its replica identity is not its primary key (ALTER TABLE ... REPLICA IDENTITY DEFAULT)"
         )
-    for each in keyset.key:
-        about = cast(PgColumn, source.about(each.name))
+    for column in keyset.key:
+        about = cast(PgColumn, source.about(column.name))
         fixed = about.base in _ONE_TEXT or (about.base == "numeric" and about.typmod >= 0)
-        if not about.builtin or not (about.base in _WHOLE or fixed) or each.name in (loose or ()):
-            return f"its key column {each.name!r} has a type ({about.declared}) of which equal values differ as texts"
+        if not about.builtin or not (about.base in _WHOLE or fixed) or column.name in (loose or ()):
+            return f"its key column {column.name!r} has a type ({about.declared}) of which equal values differ as texts"
     try:
         _mark(session)
     except SourceError as error:
@@ -178,7 +178,7 @@ class PgWatermarks:
     @property
     def key(self) -> list[str]:
         """The columns by which the log reports a row to a window, once a chunk was read."""
-        return [each.name for each in self._table.keyset.key]
+        return [column.name for column in self._table.keyset.key]
 
     def chunk_rows(self) -> int:
         """How many rows are held at once, and read by one statement."""
@@ -233,7 +233,7 @@ SELECT (wal_bytes / greatest(1, extract(epoch FROM now() - stats_reset)) * 3600)
 """
 
 
-def warn_of_kept_wal(session: PgReadSession, source: ReadSource, why: str, slot: str) -> None:
+def warn_of_kept_wal(session: PgReadSession, source: ReadSource, reason: str, slot: str) -> None:
     """Log that the table is read before its changes, why, and how much WAL that keeps."""
     nbytes = int(session.value(f"SELECT pg_table_size({cast(PgTable, source.table).oid})::bigint"))
     try:
@@ -245,7 +245,7 @@ def warn_of_kept_wal(session: PgReadSession, source: ReadSource, why: str, slot:
         "that it writes%s. Copy it without a low limit, or set max_slot_wal_keep_size on the server",
         source.label,
         _mebibytes(nbytes),
-        why,
+        reason,
         slot,
         rate,
     )
