@@ -28,7 +28,7 @@ NO_LIMIT = FeedLimit()
 )
 def test_a_snapshot_sees_what_had_ended(text: str, seen: list[int], unseen: list[int]) -> None:
     """The log has the last 32 bits of a number, with a sign."""
-    snapshot = Snapshot.of(text)
+    snapshot = Snapshot.parse(text)
     assert all(snapshot.sees(each) and snapshot.sees(each - (1 << 32)) for each in seen)
     assert not any(snapshot.sees(each) or snapshot.sees(each - (1 << 32)) for each in unseen)
 

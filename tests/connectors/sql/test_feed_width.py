@@ -16,7 +16,7 @@ def test_a_width_is_measured_once_a_minute() -> None:
     width = RowWidth(clock)
     found = []
     for _ in range(130):
-        found.append(width.of(measure))
+        found.append(width.measured(measure))
         clock.advance(1)
     assert len(asked) == 3
     assert list(dict.fromkeys(found)) == [10, 20, 30]

@@ -112,7 +112,7 @@ class BinlogFeed(ChangeFeed):
         self._idle_look: _EmptyRead | None = None
         self._logs = KeptLogs(self._options)
         with self._session() as session:
-            self._server = LogServer.of(session)
+            self._server = LogServer.look_up(session)
             self._gtids = self._server.gtids
             self._follow(session)
             now = self._ended(session)

@@ -139,7 +139,7 @@ class OneTableFeed(BinlogFeed):
         return BinlogToken.read(token, self._gtids).several()
 
     def _written(self, token: TablesToken) -> Token:
-        return self._known(BinlogToken.of(token))
+        return self._known(BinlogToken.single(token))
 
     def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
         (token,) = tokens

@@ -56,7 +56,9 @@ class BinlogToken:
             if not isinstance(table, Mapping | None):
                 raise TypeError(table)
             base: Any = token.get(_BASE)
-            return cls(gtids.parse(text), None if base is None else BaseProgress.of(base), table)
+            return cls(
+                gtids.parse(text), None if base is None else BaseProgress.from_noted(base), table
+            )
         except (KeyError, TypeError, ValueError):
             raise SourceError(
                 f"the checkpoint {dict(token)!r} is not a position in this server's binary log: "
@@ -72,7 +74,7 @@ class BinlogToken:
         return TablesToken(self.position, {"": progress}, self.base.waited)
 
     @classmethod
-    def of(cls, token: "TablesToken") -> "BinlogToken":
+    def single(cls, token: "TablesToken") -> "BinlogToken":
         """What `several` gave."""
         (progress,) = token.tables.values()
         base = None if progress.base is None else replace(progress.base, waited=token.waited)
@@ -215,7 +217,7 @@ def _place_of(noted: Mapping[str, Any], gtids: type[GtidSet]) -> BinlogPlace:
     return BinlogPlace(
         noted[_TABLE],
         since,
-        None if base is None else BaseProgress.of(base),
+        None if base is None else BaseProgress.from_noted(base),
         again,
         noted.get("dropped") is True,
     )
@@ -231,7 +233,7 @@ class LogServer:
     logs_cascades: bool
 
     @classmethod
-    def of(cls, session: MysqlSession) -> "LogServer":
+    def look_up(cls, session: MysqlSession) -> "LogServer":
         folds = str(session.value("SELECT @@lower_case_table_names")) != "0"
         return cls(gtids_of(session.is_mariadb), charsets(session), folds, logs_cascades(session))
 

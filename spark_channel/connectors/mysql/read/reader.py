@@ -61,8 +61,8 @@ def even_ranges(
     """
     cells = [(-estimate(least, most + 1), least, most + 1)]
     single: list[tuple[int, int, int]] = []
-    wanted = min(_CELLS_PER_RANGE * parts, max(_MOST_CELLS, parts))
-    while cells and len(cells) + len(single) < wanted:
+    cells_wanted = min(_CELLS_PER_RANGE * parts, max(_MOST_CELLS, parts))
+    while cells and len(cells) + len(single) < cells_wanted:
         rows, start, end = heapq.heappop(cells)
         if end - start == 1:
             single.append((rows, start, end))
@@ -82,15 +82,15 @@ def even_ranges(
 
 def _nearest(ends: list[int], sums: list[int], total: int, parts: int) -> list[int]:
     """For each inner boundary the end of a cell that is nearest to its place; each is taken once."""
-    found: list[int] = []
+    nearest: list[int] = []
     at = 0
     for part in range(1, parts):
-        place = total * part / parts
-        while at + 1 < len(ends) and abs(sums[at + 1] - place) <= abs(sums[at] - place):
+        boundary = total * part / parts
+        while at + 1 < len(ends) and abs(sums[at + 1] - boundary) <= abs(sums[at] - boundary):
             at += 1
-        if ends[at] < ends[-1] and (not found or ends[at] > found[-1]):
-            found.append(ends[at])
-    return found
+        if ends[at] < ends[-1] and (not nearest or ends[at] > nearest[-1]):
+            nearest.append(ends[at])
+    return nearest
 
 
 # Splits a large table by the server's index estimates, other tables by stepping through the key.
@@ -161,7 +161,7 @@ class MysqlSplitter(Splitter):
         return self.cut(
             [key],
             [[start] for start, _, _ in ranges[1:]],
-            [round(total * each) for _, _, each in ranges],
+            [round(total * share) for _, _, share in ranges],
         )
 
 
@@ -237,8 +237,8 @@ class MysqlReader(SqlReader):
         with self.looking() as (_, source):
             columns = () if source.table is None else source.table.columns
         return {
-            each.name: ColumnFact("", each.not_null or each.has_default or each.generated)
-            for each in columns
+            column.name: ColumnFact("", column.not_null or column.has_default or column.generated)
+            for column in columns
         }
 
     def log_facts(self, slot: str | None) -> LogFacts:
@@ -258,12 +258,12 @@ class MysqlReader(SqlReader):
         with self.connect("plan") as session:
             rows = find_rows(session, names)
             tables = [
-                None if each is None or "VIEW" in str(each.table[2]) else (table_of(each), each)
-                for each in rows
+                None if row is None or "VIEW" in str(row.table[2]) else (table_of(row), row)
+                for row in rows
             ]
-            there = [each for each in tables if each is not None]
-            found = iter(read_definitions(session, there, self.dialect))
-        return [None if table is None else next(found) for table in tables]
+            existing = [table for table in tables if table is not None]
+            definitions = iter(read_definitions(session, existing, self.dialect))
+        return [None if table is None else next(definitions) for table in tables]
 
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""

@@ -507,7 +507,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             connect = partial(lent, ours)
             with connect():
                 tables = [
-                    self._table(name, noted["oid"], TableColumns.of(noted["shape"]))
+                    self._table(name, noted["oid"], TableColumns.from_noted(noted["shape"]))
                     for name, noted in params["tables"].items()
                 ]
             named = {table.name: table for table in tables}

@@ -126,7 +126,7 @@ class OneTableFeed(ReplicationFeed):
         return self._noted(self._read_token(token_of(lsn)), self._begins_with)
 
     def _noted(self, token: TablesToken, published: Published) -> Token:
-        return LogToken.of(token.held_by(published.entries)).token()
+        return LogToken.single(token.held_by(published.entries)).token()
 
     def _read_token(self, token: Token) -> TablesToken:
         return LogToken.read(token).several(self._shape.oid, self._columns_now)

@@ -74,7 +74,7 @@ class TableColumns:
         }
 
     @classmethod
-    def of(cls, noted: Any) -> Self:
+    def from_noted(cls, noted: Any) -> Self:
         """What `noted` gave.
 
         Raises:

@@ -105,7 +105,9 @@ class LogToken:
                 position_of(token["lsn"]),
                 None if base is None else _base(base),
                 entries,
-                None if table is None else (int(table["oid"]), TableColumns.of(table["shape"])),
+                None
+                if table is None
+                else (int(table["oid"]), TableColumns.from_noted(table["shape"])),
             )
         except (KeyError, TypeError, ValueError):
             raise SourceError(
@@ -125,7 +127,7 @@ class LogToken:
         )
 
     @classmethod
-    def of(cls, token: "TablesToken") -> "LogToken":
+    def single(cls, token: "TablesToken") -> "LogToken":
         """What `several` gave."""
         (progress,) = token.tables.values()
         base = progress.base and replace(
@@ -173,7 +175,7 @@ def _base(noted: Any) -> BaseProgress:
     if not all(isinstance(number, int) for number in noted["doubt"]):
         raise ValueError
     return replace(
-        BaseProgress.of(noted),
+        BaseProgress.from_noted(noted),
         safe=position_of(noted["safe"]),
         doubt_at=position_of(noted["doubt_at"]),
         doubt=tuple(noted["doubt"]),
@@ -194,7 +196,7 @@ class Snapshot:
     running: frozenset[int]
 
     @classmethod
-    def of(cls, text: str) -> Self:
+    def parse(cls, text: str) -> Self:
         """Parse the text of a `txid_snapshot`."""
         _, xmax, running = text.split(":")
         return cls(int(xmax), frozenset(int(number) for number in running.split(",") if number))
@@ -431,9 +433,9 @@ def _places(noted: Mapping[str, Any]) -> Iterator[tuple[str, TablePlace]]:
             TablePlace(
                 oid,
                 columns,
-                TableColumns.of(entry["shape"]),
+                TableColumns.from_noted(entry["shape"]),
                 None if since is None else position_of(since),
-                None if base is None else BaseProgress.of(base),
+                None if base is None else BaseProgress.from_noted(base),
                 read_entries(entry.get("entries", ())),
             ),
         )

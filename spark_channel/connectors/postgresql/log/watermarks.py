@@ -214,7 +214,7 @@ def _sorted_as(column: Column) -> str:
 
 
 def _snapshot(session: PgReadSession) -> Snapshot:
-    return Snapshot.of(str(session.value("SELECT txid_current_snapshot()::text")))
+    return Snapshot.parse(str(session.value("SELECT txid_current_snapshot()::text")))
 
 
 def _size(session: PgReadSession, source: ReadSource) -> tuple[int | None, int]:

@@ -150,7 +150,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         return name_parts(text) or (None, text)
 
     def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
-        known = session.answer_cache.of(("claims", place.schema, place.ledger))
+        known = session.answer_cache.about(("claims", place.schema, place.ledger))
         return claim_dialect(
             session.rows, place.schema, ledger=place.ledger, takes_scripts=True, known=known
         )
@@ -159,7 +159,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         space, name = new_name(self.options)
         known = space
         if space is None:  # the first schema of the search path that is there
-            kept = session.answer_cache.of("current_schema")
+            kept = session.answer_cache.about("current_schema")
             known = kept.get("") or session.value("SELECT current_schema()")
             kept[""] = known
         elif not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal_sql(space)}"):  # noqa: S608 - a text is quoted

@@ -110,9 +110,9 @@ def _position(value: int | float | str, kind: pa.DataType, name: str) -> int:
         if pa.types.is_date(kind):
             return (date.fromisoformat(str(value)[:10]) - _EPOCH.date()).days
         if pa.types.is_timestamp(kind):
-            found = datetime.fromisoformat(str(value))
-            found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-            return (found - _EPOCH) // _MICROSECOND
+            moment = datetime.fromisoformat(str(value))
+            moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+            return (moment - _EPOCH) // _MICROSECOND
         number = int(value)
     except ValueError:
         raise SchemaError(

@@ -67,7 +67,7 @@ class BaseChunk:
 
     @property
     def nbytes(self) -> int:
-        return sum(each.nbytes for each in self.batches)
+        return sum(batch.nbytes for batch in self.batches)
 
     def sees(self, transaction: Any) -> bool:
         return self.seen(transaction)
@@ -76,8 +76,8 @@ class BaseChunk:
         if window.is_emptied:
             return
         for batch in self.batches:
-            left = self._left(batch, window)
-            rows = left.num_rows
+            unchanged = self._left(batch, window)
+            rows = unchanged.num_rows
             if rows:
                 marks = [
                     pa.repeat(pa.scalar(READ), rows),
@@ -85,19 +85,19 @@ class BaseChunk:
                     pa.nulls(rows, self.schema[-1].type),
                 ]
                 columns = [
-                    pa.nulls(rows, field.type) if place is None else left.column(place)
-                    for place, field in zip(self.places, self.schema, strict=False)
+                    pa.nulls(rows, field.type) if index is None else unchanged.column(index)
+                    for index, field in zip(self.places, self.schema, strict=False)
                 ]
                 yield pa.RecordBatch.from_arrays([*columns, *marks], schema=self.schema)
 
     def _left(self, batch: pa.RecordBatch, window: ChunkWindow) -> pa.RecordBatch:
         if not window.keys:
             return batch
-        texts = texts_of([batch.column(place) for place in self.keyset.places])
+        texts = texts_of([batch.column(index) for index in self.keyset.places])
         firsts = pa.array({key[0] for key in window.keys}, pa.string())
         dropped = pc.is_in(texts[0], firsts)
         if len(texts) > 1:
-            keys = zip(*(each.to_pylist() for each in texts), strict=True)
+            keys = zip(*(text.to_pylist() for text in texts), strict=True)
             dropped = pa.array([key in window.keys for key in keys], pa.bool_())
         return batch.filter(pc.invert(dropped))
 
@@ -123,7 +123,7 @@ def as_inserts(batch: pa.RecordBatch, schema: pa.Schema, at: str) -> pa.RecordBa
 
 def texts_of(columns: Sequence[pa.Array]) -> list[pa.Array]:
     """The columns of a key as a window has them."""
-    return [pc.cast(each, pa.string()) for each in columns]
+    return [pc.cast(column, pa.string()) for column in columns]
 
 
 def base_keyset(source: ReadSource) -> Keyset:
@@ -131,23 +131,25 @@ def base_keyset(source: ReadSource) -> Keyset:
     Raises:
         SourceError: the table no longer has a key by which its chunks are found.
     """
-    found = keyset_of(source, Split({"kind": "all"}))
-    if found is None:
+    keyset = keyset_of(source, Split({"kind": "all"}))
+    if keyset is None:
         raise SourceError(
             f"{source.label} has lost the primary key by which its base is read: reset the tunnel, or begin with a new "
             "checkpoint directory"
         )
-    return found
+    return keyset
 
 
 def order_of(keyset: Keyset, sorted_as: Callable[[Column], str]) -> tuple[str, ...]:
     """The columns of the key, each with what decides which of two values is first."""
-    made = []
-    for each in keyset.key:
-        about = keyset.source.about(each.name)
+    order = []
+    for column in keyset.key:
+        about = keyset.source.about(column.name)
         assert about is not None
-        made.append(f"{each.name} {sorted_as(about)}{' descending' if each.descending else ''}")
-    return tuple(made)
+        order.append(
+            f"{column.name} {sorted_as(about)}{' descending' if column.descending else ''}"
+        )
+    return tuple(order)
 
 
 def check_order(keyset: Keyset, sorted_as: Callable[[Column], str], order: Sequence[str]) -> None:
@@ -158,7 +160,7 @@ def check_order(keyset: Keyset, sorted_as: Callable[[Column], str], order: Seque
     """
     now = order_of(keyset, sorted_as)
     # A name in another case is the same column, or the statement that names it fails.
-    if order and [each.lower() for each in now] != [each.lower() for each in order]:
+    if order and [entry.lower() for entry in now] != [entry.lower() for entry in order]:
         raise SourceError(
             f"{keyset.source.label} is ordered by its primary key ({', '.join(now)}), "
             f"and was by ({', '.join(order)}) when the reading of its existing rows began: which of them "
@@ -177,26 +179,28 @@ def between(keyset: Keyset, lower: Key | None, upper: Key) -> list[str]:
 def _compared(keyset: Keyset, sign: str, key: Key) -> str:
     """Steps, where a database finds no range of an index for a comparison of rows."""
     source = keyset.source
-    columns = [source.column(each.name) for each in keyset.key]
+    columns = [source.column(column.name) for column in keyset.key]
     values = [
-        source.dialect.key_literal(value, source.about(each.name))
-        for value, each in zip(key, keyset.key, strict=True)
+        source.dialect.key_literal(value, source.about(column.name))
+        for value, column in zip(key, keyset.key, strict=True)
     ]
     if len(columns) == 1 or source.dialect.row_values:
         return f"({', '.join(columns)}) {sign} ({', '.join(values)})"
     steps = []
     for depth, (column, value) in enumerate(zip(columns, values, strict=True)):
-        equal = [f"{columns[place]} = {values[place]}" for place in range(depth)]
-        own = sign if depth + 1 == len(columns) else sign[0]
-        steps.append(f"({' AND '.join([*equal, f'{column} {own} {value}'])})")
+        equal = [f"{columns[index]} = {values[index]}" for index in range(depth)]
+        sign_here = sign if depth + 1 == len(columns) else sign[0]
+        steps.append(f"({' AND '.join([*equal, f'{column} {sign_here} {value}'])})")
     return f"({' OR '.join(steps)})"
 
 
 def key_of(keyset: Keyset, conditions: Sequence[str], skipped: int, *, last: bool = False) -> str:
     """The statement for the key of row number `skipped`, from 0; `last`: counted from the end."""
     source = keyset.source
-    columns = [keyset.columns[place].expression for place in keyset.places]
-    order = ", ".join(source.column(each.name) + (" DESC" if last else "") for each in keyset.key)
+    columns = [keyset.columns[index].expression for index in keyset.places]
+    order = ", ".join(
+        source.column(column.name) + (" DESC" if last else "") for column in keyset.key
+    )
     return f"{source.sql(columns, conditions)} ORDER BY {order} LIMIT 1 OFFSET {skipped}"
 
 
@@ -207,7 +211,7 @@ def count_of(keyset: Keyset, conditions: Sequence[str], most: int) -> str:
 
 
 def last_key(batch: pa.RecordBatch, keyset: Keyset) -> Key:
-    return tuple(batch.column(place)[-1].as_py() for place in keyset.places)
+    return tuple(batch.column(index)[-1].as_py() for index in keyset.places)
 
 
 def chunk_rows(rows: int | None, nbytes: int, most: Callable[[int], int]) -> int:
@@ -240,13 +244,13 @@ class SchemaRule:
         self._logs = logs
         self._logged: set[tuple[str, str]] = set()
 
-    def has(self, asked: Callable[[str], bool]) -> Callable[[str], bool] | None:
+    def has(self, look: Callable[[str], bool]) -> Callable[[str], bool] | None:
         """For a decoder: whether the table has a column by now that the stream did not begin with; None: the log may
-        have no other columns. `asked` looks at the table.
+        have no other columns. `look` looks at the table.
         """
         if self.ignores:
             return _never
-        return asked if self.evolves else None
+        return look if self.evolves else None
 
     def check(self, was: pa.Schema, now: pa.Schema, source: str, key: Collection[str] = ()) -> None:
         """Check that a table has the columns that its stream began with, or those that it can go on with. `key`: those
@@ -261,14 +265,16 @@ class SchemaRule:
         new = [field.name for field in now if field.name not in was.names]
         # A name in another case may be the same column, or another one.
         lost = [
-            each for each in was.names if each.lower() not in {name.lower() for name in now.names}
+            name for name in was.names if name.lower() not in {name.lower() for name in now.names}
         ]
         gone = next((name for name in lost if name in key), None)
-        kept = pa.schema([field for field in was if field.name not in lost or field.name == gone])
-        check_same_columns(
-            kept, pa.schema([f for f in now if f.name not in new]), source, self.advice
+        lasting = pa.schema(
+            [field for field in was if field.name not in lost or field.name == gone]
         )
-        for name, what in (
+        check_same_columns(
+            lasting, pa.schema([f for f in now if f.name not in new]), source, self.advice
+        )
+        for name, role in (
             *((name, "is NULL from now on") for name in lost),
             *((name, "is left out") for name in new),
         ):
@@ -279,7 +285,7 @@ class SchemaRule:
                     source,
                     "lost" if name in lost else "a new",
                     name,
-                    what,
+                    role,
                 )
 
 
@@ -348,22 +354,22 @@ class BaseTable:
 
     def bound(self, session: Session, lower: Key | None, upper: Key, rows: int) -> Key | None:
         """The key of row number `rows` behind `lower`, up to `upper`; None = there are fewer rows."""
-        found = self._asked(
+        rows_found = self._asked(
             session, lambda keyset: key_of(keyset, between(keyset, lower, upper), rows - 1)
         )
-        return tuple(found[0]) if found else None
+        return tuple(rows_found[0]) if rows_found else None
 
     def last(self, session: Session) -> Key | None:
         """The last key; None = the table is empty."""
-        found = self._asked(session, lambda keyset: key_of(keyset, [], 0, last=True))
-        return tuple(found[0]) if found else None
+        rows_found = self._asked(session, lambda keyset: key_of(keyset, [], 0, last=True))
+        return tuple(rows_found[0]) if rows_found else None
 
     def count(self, session: Session, lower: Key | None, upper: Key, most: int) -> int:
         """How many rows there are behind `lower`, up to `upper`: up to `most`."""
-        found = self._asked(
+        rows_found = self._asked(
             session, lambda keyset: count_of(keyset, between(keyset, lower, upper), most)
         )
-        return int(found[0][0])
+        return int(rows_found[0][0])
 
     def _asked(self, session: Session, statement: Callable[[Keyset], str]) -> list[tuple[Any, ...]]:
         """What a statement answers that fails when the table was altered since it was looked at: then it is again."""
@@ -419,33 +425,36 @@ class BaseTable:
         source, keyset = self.source(session), self.keyset
         kinds = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])
         try:
-            found = [
-                self._reader.dialect.decode(each, keyset.columns, kinds)
-                for each in raw
-                if each.num_rows
+            batches = [
+                self._reader.dialect.decode(batch, keyset.columns, kinds)
+                for batch in raw
+                if batch.num_rows
             ]
         except MisfitError as error:
             raise self._reader.misfit(session, source, _WHOLE, error, 0) from None
-        is_full = sum(each.num_rows for each in found) >= rows
-        last = last_key(found[-1], keyset) if is_full else None
+        is_full = sum(batch.num_rows for batch in batches) >= rows
+        last = last_key(batches[-1], keyset) if is_full else None
         names = [column.name for column in source.columns]
-        wanted, schema = (
+        names_wanted, schema = (
             (names, change_schema(source.schema))
             if self._columns is None
             else (self._columns.names, self._schema)
         )
-        places = [names.index(name) if name in names else None for name in wanted]
-        return BaseChunk(found, keyset, None if last == upper else last, sees, schema, at, places)
+        places = [names.index(name) if name in names else None for name in names_wanted]
+        return BaseChunk(batches, keyset, None if last == upper else last, sees, schema, at, places)
 
     def _checked(self, session: Session) -> ReadSource:
-        found = self._reader.resolve(session)
-        keyset = base_keyset(found)
+        source = self._reader.resolve(session)
+        keyset = base_keyset(source)
         columns = self._columns
         if columns is not None:
-            self._rule.check(columns, found.schema, found.label, [each.name for each in keyset.key])
+            self._rule.check(
+                columns, source.schema, source.label, [column.name for column in keyset.key]
+            )
         check_order(keyset, self._facts.sorted_as, self._order)
         if columns is None:
-            return found
+            return source
         return replace(
-            found, columns=tuple(each for each in found.columns if each.name in columns.names)
+            source,
+            columns=tuple(column for column in source.columns if column.name in columns.names),
         )

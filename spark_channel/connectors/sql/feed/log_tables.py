@@ -84,8 +84,8 @@ def check_options(options: SqlReadOptions, instead: str) -> None:
     Raises:
         OptionError: an option of one table.
     """
-    for name, given in (("columns", options.columns), ("customSchema", options.custom_schema)):
-        if given:
+    for name, value in (("columns", options.columns), ("customSchema", options.custom_schema)):
+        if value:
             raise OptionError(
                 f"option {name!r} goes with one table, and 'tables' names several: omit it, or follow the table "
                 f"by {instead}",
@@ -100,7 +100,7 @@ def listed(text: str, quote: str = '"') -> list[str]:
         OptionError: it is empty, or has a quote without its partner.
     """
     name = re.compile(rf"(?:{quote}(?:[^{quote}]|{quote}{quote})*{quote}|[^{quote},])+")
-    items = [each.strip() for each in name.findall(text)]
+    items = [item.strip() for item in name.findall(text)]
     if not all(items) or name.sub("", text) != "," * (len(items) - 1) or not items:
         raise OptionError(
             f"option 'tables' got {text!r}; it takes names of tables with commas between them, "
@@ -129,16 +129,16 @@ def check_names(source: ReadSource, only: Collection[str] | None = None) -> None
             )
 
 
-def check_base(name: str, why: str | None, instead: str, joins: str = "") -> None:
-    """`why` its existing rows cannot be read beside its changes. `joins`: the message's words for a table that a tunnel
-    did not begin with.
+def check_base(name: str, reason: str | None, instead: str, joins: str = "") -> None:
+    """`reason`: why its existing rows cannot be read beside its changes. `joins`: the message's words for a table that
+    a tunnel did not begin with.
 
     Raises:
         SourceError: they cannot.
     """
-    if why is not None:
+    if reason is not None:
         raise SourceError(
-            f"table {name!r}{joins and f', {joins},'} cannot be read beside its changes: {why}. "
+            f"table {name!r}{joins and f', {joins},'} cannot be read beside its changes: {reason}. "
             f"Follow it by {instead}, or make a tunnel with it and tunnelType=stream, "
             "which does not read existing rows"
         )
@@ -277,45 +277,45 @@ def lag_of_tables(
 ) -> FeedLag:
     """By what waits of each table. `present`: the tables that were not dropped."""
     tables = tuple(
-        _lag_of(name, place, waiting[name], is_there=name in present)
-        for name, place in token.tables.items()
+        _lag_of(name, progress, waiting[name], is_there=name in present)
+        for name, progress in token.tables.items()
     )
-    changes = _sum([each.changes for each in tables])
+    changes = _sum([table.changes for table in tables])
     # Where one has changes that were not counted, the first of those that were is the oldest in the log.
-    seconds = max((each.seconds for each in tables if each.seconds is not None), default=None)
+    seconds = max((table.seconds for table in tables if table.seconds is not None), default=None)
     if token.is_read:
         return FeedLag(changes, seconds=seconds, tables=tables)
-    bases = [each.base for each in token.tables.values() if each.since is not None]
+    bases = [progress.base for progress in token.tables.values() if progress.since is not None]
     # None: one waits, and how many it has is not known.
-    known = [each for each in bases if each is not None]
-    unknown = [None] * (len(bases) - len(known))
-    left = _sum([*unknown, *(each.left for each in known)])
+    numbers = [base for base in bases if base is not None]
+    unknown = [None] * (len(bases) - len(numbers))
+    rows_left = _sum([*unknown, *(base.left for base in numbers)])
     return FeedLag(
-        None if changes is None or left is None else left + changes,
+        None if changes is None or rows_left is None else rows_left + changes,
         seconds=seconds,
-        base_read=sum(each.read for each in known),
-        base_rows=_sum([*unknown, *(each.rows for each in known)]),
-        base_chunks=sum(each.chunks for each in known),
+        base_read=sum(base.read for base in numbers),
+        base_rows=_sum([*unknown, *(base.rows for base in numbers)]),
+        base_chunks=sum(base.chunks for base in numbers),
         tables=tables,
     )
 
 
-def _lag_of(name: str, place: Any, waiting: TableWaiting, *, is_there: bool) -> TableLag:
+def _lag_of(name: str, progress: Any, waiting: TableWaiting, *, is_there: bool) -> TableLag:
     lag = TableLag(
         name, "changes", changes=waiting.changes, nbytes=waiting.nbytes, seconds=waiting.seconds
     )
     if not is_there:
         return replace(lag, stage="dropped")
-    if place.since is None:
+    if progress.since is None:
         return lag
-    if place.base is None:
+    if progress.base is None:
         return replace(lag, stage="waits")
-    base = place.base
+    base = progress.base
     return replace(
         lag, stage="base", base_read=base.read, base_rows=base.rows, base_chunks=base.chunks
     )
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
-    known = [each for each in values if each is not None]
-    return sum(known) if len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if len(numbers) == len(values) else None

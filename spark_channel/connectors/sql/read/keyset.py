@@ -53,8 +53,8 @@ class Keyset:
     def order(self) -> str:
         """The ORDER BY list."""
         return ", ".join(
-            self.source.column(each.name) + (" DESC" if each.descending else "")
-            for each in self.key
+            self.source.column(column.name) + (" DESC" if column.descending else "")
+            for column in self.key
         )
 
     def steps(self, last: Sequence[object] | None) -> list[list[str]]:
@@ -64,24 +64,24 @@ class Keyset:
         """
         if last is None:
             return [conditions_of(self.source, self.params)]
-        dialect, rest = self.source.dialect, self._left()
-        columns = [self.source.column(each.name) for each in self.key]
+        dialect, conditions = self.source.dialect, self._left()
+        columns = [self.source.column(column.name) for column in self.key]
         values = [
-            dialect.key_literal(value, self.source.about(each.name))
-            for each, value in zip(self.key, last, strict=True)
+            dialect.key_literal(value, self.source.about(column.name))
+            for column, value in zip(self.key, last, strict=True)
         ]
-        signs = ["<" if each.descending else ">" for each in self.key]
+        signs = ["<" if column.descending else ">" for column in self.key]
         if len(columns) > 1 and dialect.row_values and self._is_uniform:
-            return [[*rest, f"({', '.join(columns)}) {signs[0]} ({', '.join(values)})"]]
+            return [[*conditions, f"({', '.join(columns)}) {signs[0]} ({', '.join(values)})"]]
         equal = [f"{column} = {value}" for column, value in zip(columns, values, strict=True)]
         return [
-            [*rest, *equal[:depth], f"{columns[depth]} {signs[depth]} {values[depth]}"]
+            [*conditions, *equal[:depth], f"{columns[depth]} {signs[depth]} {values[depth]}"]
             for depth in reversed(range(len(columns)))
         ]
 
     @property
     def _is_uniform(self) -> bool:
-        return len({each.descending for each in self.key}) == 1
+        return len({column.descending for column in self.key}) == 1
 
     def _left(self) -> list[str]:
         """The split's conditions without the bound that lies before every row still to come.
@@ -89,7 +89,7 @@ class Keyset:
         Of two bounds on one side of an index, a server may begin its scan at the wrong one.
         """
         params = dict(self.params)
-        names = [each.name for each in self.key]
+        names = [column.name for column in self.key]
         bounded = list(params.get("key") or ())
         if params["kind"] == "range" and bounded == names[: len(bounded)] and self._is_uniform:
             params["upper" if self.key[0].descending else "lower"] = None
@@ -105,21 +105,21 @@ def keyset_of(source: ReadSource, split: Split) -> Keyset | None:
     if not key:
         return None
     columns, places = list(source.columns), []
-    for each in key:
-        found = source.dialect.key_read(source.about(each.name), source.column(each.name))
-        assert found is not None
-        kind, expression = found
+    for column in key:
+        key_read = source.dialect.key_read(source.about(column.name), source.column(column.name))
+        assert key_read is not None
+        kind, expression = key_read
         same = (
-            place
-            for place, column in enumerate(source.columns)
+            index
+            for index, column in enumerate(source.columns)
             if column.expression == expression and column.kind.equals(kind)
         )
-        place = next(same, len(columns))
-        if place == len(columns):
-            about = source.about(each.name)
+        index = next(same, len(columns))
+        if index == len(columns):
+            about = source.about(column.name)
             declared = "INTEGER" if about is None else about.declared
             columns.append(ReadColumn(f"(key {len(columns)})", declared, kind, expression))
-        places.append(place)
+        places.append(index)
     return Keyset(source, split.params, key, tuple(columns), tuple(places))
 
 
@@ -132,16 +132,16 @@ def _key_of(source: ReadSource, split: Split) -> tuple[KeyColumn, ...]:
     def can_be_read(name: str) -> bool:
         return dialect.key_read(source.about(name), source.column(name)) is not None
 
-    keys = [key for key in dialect.keys(table) if all(can_be_read(each.name) for each in key)]
+    keys = [key for key in dialect.keys(table) if all(can_be_read(column.name) for column in key)]
     lead = _lead(split.params)
     if not keys or lead is None:
         return keys[0] if keys else ()
-    own = next((key for key in keys if key[0].name == lead), ())
-    if own or not can_be_read(lead):
-        return own
+    leading = next((key for key in keys if key[0].name == lead), ())
+    if leading or not can_be_read(lead):
+        return leading
     for key in keys:
         # The key distinguishes rows with the same value of the leading column that were read from the others.
-        names = [lead, *(each.name for each in key if each.name != lead)]
+        names = [lead, *(column.name for column in key if column.name != lead)]
         if dialect.finds(table, names):
             return tuple(map(KeyColumn, names))
     return ()
@@ -312,20 +312,20 @@ class ShortStatements:
         steps = self._keyset.steps(None)
         while steps:
             begun = self._clock.now()
-            asked, taken = self._fetch(steps[0])
-            last, ended = self._last(taken), self._clock.now()
-            if taken.batches:
-                batch = taken.joined()
+            rows_asked, result = self._fetch(steps[0])
+            last, ended = self._last(result), self._clock.now()
+            if result.batches:
+                batch = result.joined()
                 yield pa.RecordBatch.from_arrays(
                     batch.columns[: len(self._keyset.source.columns)],
                     schema=self._keyset.source.schema,
                 )
                 del batch
-            self._pacer().handed_on(taken.rows, ended - begun, self._clock.now() - ended)
-            self._before += taken.rows
-            if last is not None and (taken.is_cut or taken.rows >= asked):
+            self._pacer().handed_on(result.rows, ended - begun, self._clock.now() - ended)
+            self._before += result.rows
+            if last is not None and (result.is_cut or result.rows >= rows_asked):
                 steps = self._keyset.steps(last)
-            elif not taken.is_cut:
+            elif not result.is_cut:
                 steps = steps[1:]
         source = self._keyset.source
         self._retry.call(
@@ -339,33 +339,35 @@ class ShortStatements:
         def once() -> tuple[int, _StatementResult]:
             while True:
                 pacer, begun = self._pacer(), self._clock.now()
-                asked = pacer.statement_rows
+                rows_asked = pacer.statement_rows
                 sql = dialect.short_statement(
-                    keyset.columns, keyset.source.behind(conditions), keyset.order, asked
+                    keyset.columns, keyset.source.behind(conditions), keyset.order, rows_asked
                 )
                 try:
-                    taken = self._take(sql, asked, begun)
+                    result = self._take(sql, rows_asked, begun)
                 except ChannelError as error:
-                    if asked == 1 or not dialect.is_timeout(error):
+                    if rows_asked == 1 or not dialect.is_timeout(error):
                         raise
                     self._line.drop()
-                    pacer.ended(asked, 0)  # smaller ones may fit, however short `retry_seconds` is
+                    pacer.ended(
+                        rows_asked, 0
+                    )  # smaller ones may fit, however short `retry_seconds` is
                     _log.warning(
                         "a statement of %d rows was ended, the next one has %d: %s",
-                        asked,
+                        rows_asked,
                         pacer.statement_rows,
                         error,
                     )
                     continue
-                if taken.is_ended:
-                    pacer.ended(asked, taken.rows)
+                if result.is_ended:
+                    pacer.ended(rows_asked, result.rows)
                 else:
-                    seconds = self._clock.now() - begun - taken.rested
+                    seconds = self._clock.now() - begun - result.rested
                     if not pacer.in_pieces:
-                        pacer.took(taken.rows, seconds)
-                    pacer.answered(asked, taken.rows, taken.nbytes, seconds)
+                        pacer.took(result.rows, seconds)
+                    pacer.answered(rows_asked, result.rows, result.nbytes, seconds)
                     self._reader.row_cost.add(pacer.row_seconds)
-                return asked, taken
+                return rows_asked, result
 
         return self._retry.call(once, self._passes)
 
@@ -391,9 +393,9 @@ class ShortStatements:
             self._is_fitted = True
         return pacer
 
-    def _take(self, sql: str, asked: int, begun: float) -> _StatementResult:
-        session, taken, pacer = self._line.session(), _StatementResult(), self._pacer()
-        pacer.begin(asked)
+    def _take(self, sql: str, rows_asked: int, begun: float) -> _StatementResult:
+        session, result, pacer = self._line.session(), _StatementResult(), self._pacer()
+        pacer.begin(rows_asked)
         try:
             batches = self._reader.short_batches(
                 session,
@@ -403,38 +405,38 @@ class ShortStatements:
                 pacer if pacer.in_pieces else None,
             )
             with closing(cast("Generator[pa.RecordBatch]", batches)):
-                for raw in self._paced(batches, pacer, taken):
+                for raw in self._paced(batches, pacer, result):
                     if raw.num_rows:
-                        taken.add(self._decoded(session, raw, taken.rows))
-                    if taken.nbytes > _MOST_BYTES or (
-                        taken.rows and self._clock.now() - begun > self._seconds
+                        result.add(self._decoded(session, raw, result.rows))
+                    if result.nbytes > _MOST_BYTES or (
+                        result.rows and self._clock.now() - begun > self._seconds
                     ):
-                        taken.is_cut = True
+                        result.is_cut = True
                         break
-            if not taken.is_cut:
+            if not result.is_cut:
                 session.rest()
         except ChannelError as error:
-            if taken.rows and self._passes(error):  # rows that came are kept, and not read again
-                taken.is_cut, taken.is_ended = True, self._reader.dialect.is_timeout(error)
+            if result.rows and self._passes(error):  # rows that came are kept, and not read again
+                result.is_cut, result.is_ended = True, self._reader.dialect.is_timeout(error)
             else:
                 if not self._may_pass(error):
                     raise self._reader.ended(
                         session, self._keyset.source, self._split, error
                     ) from error.__cause__
                 raise
-        if taken.is_cut:
+        if result.is_cut:
             self._line.drop()
-        return taken
+        return result
 
     def _paced(
-        self, batches: Iterator[pa.RecordBatch], pacer: ReadPacer, taken: _StatementResult
+        self, batches: Iterator[pa.RecordBatch], pacer: ReadPacer, result: _StatementResult
     ) -> Iterator[pa.RecordBatch]:
         """Each batch is a piece; it is asked of the server when it is due."""
         if not pacer.in_pieces:
             yield from batches
             return
         while True:
-            taken.rested += pacer.rest()
+            result.rested += pacer.rest()
             begun = self._clock.now()
             batch = next(batches, None)
             if batch is None:
@@ -452,11 +454,11 @@ class ShortStatements:
                 session, keyset.source, self._split, error, self._before + before
             ) from None
 
-    def _last(self, taken: _StatementResult) -> list[Any] | None:
+    def _last(self, result: _StatementResult) -> list[Any] | None:
         """The key of the last row; None without rows."""
-        if not taken.batches:
+        if not result.batches:
             return None
-        values = [taken.batches[-1].column(place)[-1].as_py() for place in self._keyset.places]
+        values = [result.batches[-1].column(index)[-1].as_py() for index in self._keyset.places]
         if None in values:
             raise SourceError(
                 f"{self._keyset.source.label} is read in the order of its unique key, "

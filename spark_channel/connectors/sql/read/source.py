@@ -74,13 +74,13 @@ class ReadSource:
     @cached_property
     def text_lengths(self) -> TextLengths:
         """How long the texts of its columns may be, where their declarations have a length."""
-        found = {}
+        lengths = {}
         for read in self.columns:
             about = self.about(read.name) if pa.types.is_string(read.kind) else None
             length = None if about is None else self.dialect.text_length(about)
             if length is not None:
-                found[read.name] = length
-        return found
+                lengths[read.name] = length
+        return lengths
 
     @cached_property
     def same_table(self) -> str | None:
@@ -133,9 +133,11 @@ class ReadSource:
     def behind(self, conditions: Sequence[str] = ()) -> str:
         """FROM the source under the user's condition and `conditions`."""
         all_of = (self.same_table, self.condition, *conditions)
-        wanted = [f"({each})" for each in all_of if each is not None]
+        conditions_sql = [f"({condition})" for condition in all_of if condition is not None]
         return (
-            f"FROM {self.origin} WHERE {' AND '.join(wanted)}" if wanted else f"FROM {self.origin}"
+            f"FROM {self.origin} WHERE {' AND '.join(conditions_sql)}"
+            if conditions_sql
+            else f"FROM {self.origin}"
         )
 
 
@@ -149,15 +151,15 @@ def read_source(
         OptionError: `where`, `columns`, `query` or `customSchema` that do not fit the source.
     """
     source = _find(session, dialect, options) if table is None else _of_table(dialect, table)
-    what = "the query" if options.dbtable is None else repr(options.dbtable)
+    subject = "the query" if options.dbtable is None else repr(options.dbtable)
     if not source.all_columns:
         raise SourceError(
-            f"{what} in {session.place} has no columns: name a table or a query with columns"
+            f"{subject} in {session.place} has no columns: name a table or a query with columns"
         )
     twice = sorted({name for name in source.names if source.names.count(name) > 1})
     if twice:
         raise SchemaError(
-            f"{what} has two columns of one name: {', '.join(twice)}; give each another name with AS, or let option "
+            f"{subject} has two columns of one name: {', '.join(twice)}; give each another name with AS, or let option "
             "'duplicateNames' (number) do so"
         )
     picked = pick_columns(source.all_columns, options.columns, dialect.same_name)
@@ -165,8 +167,10 @@ def read_source(
     source = replace(source, condition=_condition(source, options))
     columns = _read_columns(session, source, picked, custom)
     if getattr(options, "floats_as", "number") == "text":
-        shown = {each.name: pa.string() for each in columns if pa.types.is_floating(each.kind)}
-        columns = _read_columns(session, source, picked, {**custom, **shown})
+        as_text = {
+            column.name: pa.string() for column in columns if pa.types.is_floating(column.kind)
+        }
+        columns = _read_columns(session, source, picked, {**custom, **as_text})
     return replace(source, columns=columns)
 
 
@@ -179,7 +183,7 @@ def column_types(
         SourceError: no such table.
     """
     source = _find(session, dialect, options)
-    found = {}
+    kinds = {}
     for column in source.all_columns:
         try:
             bare = source.bare(column.name)
@@ -187,8 +191,8 @@ def column_types(
         except SchemaError:
             continue
         if kind is not None:
-            found[column.name] = kind
-    return found
+            kinds[column.name] = kind
+    return kinds
 
 
 def _read_columns(
@@ -198,16 +202,21 @@ def _read_columns(
     custom: Mapping[str, pa.DataType],
 ) -> tuple[ReadColumn, ...]:
     dialect = source.dialect
-    unchosen = [(each, source.bare(each.name)) for each in picked if each.name not in custom]
-    own = dialect.types(session, unchosen, source.behind()) if unchosen else []
-    kinds = {**{each.name: kind for (each, _), kind in zip(unchosen, own, strict=True)}, **custom}
-    found = []
+    unchosen = [
+        (column, source.bare(column.name)) for column in picked if column.name not in custom
+    ]
+    own_kinds = dialect.types(session, unchosen, source.behind()) if unchosen else []
+    kinds = {
+        **{column.name: kind for (column, _), kind in zip(unchosen, own_kinds, strict=True)},
+        **custom,
+    }
+    columns = []
     for column in picked:
         kind = kinds[column.name]
         assert kind is not None, f"{dialect.product} gives column {column.name!r} no type"
         text = dialect.selected(column, kind, source.bare(column.name))
-        found.append(ReadColumn(column.name, column.declared, kind, text))
-    return tuple(found)
+        columns.append(ReadColumn(column.name, column.declared, kind, text))
+    return tuple(columns)
 
 
 def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSource:
@@ -221,9 +230,9 @@ def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSo
     if table is not None:
         return _of_table(dialect, table)
     if options.dbtable.lstrip().startswith("("):
-        found = statements.source_query(options.dbtable, dialect.sql, "dbtable")
+        parsed = statements.source_query(options.dbtable, dialect.sql, "dbtable")
         return _of_query(
-            session, dialect, statements.inside(options.dbtable, dialect.sql), found.name
+            session, dialect, statements.inside(options.dbtable, dialect.sql), parsed.name
         )
     names = dialect.table_names(session)
     lacks = dialect.lacking_on_hidden(session, options.dbtable)
@@ -247,17 +256,19 @@ def _of_query(session: Session, dialect: Dialect, query: str, name: str) -> Read
 
 def _numbered(session: Session, dialect: Dialect, query: str) -> str:
     """`query`, whose later columns of one name get another; unchanged where each has its own."""
-    made: list[str] = []
+    unique_names: list[str] = []
     names = dialect.result_names(session, query)
     for number, name in enumerate(names):
-        wanted = name
-        while dialect.same_name(wanted, made) is not None or (wanted != name and wanted in names):
-            wanted = f"{wanted}_{number}"
-        made.append(wanted)
-    if made == names:
+        candidate = name
+        while dialect.same_name(candidate, unique_names) is not None or (
+            candidate != name and candidate in names
+        ):
+            candidate = f"{candidate}_{number}"
+        unique_names.append(candidate)
+    if unique_names == names:
         return query
     # Names before a WITH apply by position, in every database; a derived table of MariaDB takes none.
-    columns = ", ".join(dialect.quoted(each) for each in made)
+    columns = ", ".join(dialect.quoted(name) for name in unique_names)
     return f"WITH spark_channel_source ({columns}) AS ({query}) SELECT * FROM spark_channel_source"  # noqa: S608 - a query that was parsed
 
 
@@ -267,33 +278,35 @@ def _condition(source: ReadSource, options: SqlReadOptions) -> str | None:
         return None
     dialect, table, names = source.dialect, source.table, source.names
     hidden = () if table is None else dialect.hidden_columns(table)
-    own = {source.name.lower(), (options.dbtable or "").lower().rpartition(".")[2]}
-    own |= set() if table is None else {table.name.lower()}
+    qualifiers = {source.name.lower(), (options.dbtable or "").lower().rpartition(".")[2]}
+    qualifiers |= set() if table is None else {table.name.lower()}
 
     as_written = dialect.sql in _KNOWN
 
     def bound(column: "exp.Column") -> Node:
         nonlocal as_written
-        qualifier, wanted = column.table, column.name
+        qualifier, wanted_name = column.table, column.name
         if qualifier:
             as_written = as_written and _names_source(source, column)
-        if qualifier and qualifier.lower() not in own:
-            wanted = f"{qualifier}.{wanted}"
-        elif wanted.lower() in hidden and not (column.this.quoted and wanted not in hidden):
-            return _node(source, wanted.lower())
+        if qualifier and qualifier.lower() not in qualifiers:
+            wanted_name = f"{qualifier}.{wanted_name}"
+        elif wanted_name.lower() in hidden and not (
+            column.this.quoted and wanted_name not in hidden
+        ):
+            return _node(source, wanted_name.lower())
         elif dialect.whole_rows and _is_whole_row(source, column):
             return column
-        name = known_name(wanted, names, dialect.same_name, "where")
+        name = known_name(wanted_name, names, dialect.same_name, "where")
         about = source.about(name)
         assert about is not None
         if not column.this.quoted:
-            as_written = as_written and _is_read_as(dialect, wanted, name)
+            as_written = as_written and _is_read_as(dialect, wanted_name, name)
         dialect.check_condition(about, column)
         return _node(source, name)
 
     tree = statements.condition(options.where, dialect.sql, "where")
-    made = statements.bind_columns(tree, bound)
-    return statements.text_of(options.where) if as_written else made.sql(dialect.sql)
+    bound_tree = statements.bind_columns(tree, bound)
+    return statements.text_of(options.where) if as_written else bound_tree.sql(dialect.sql)
 
 
 def _names_source(source: ReadSource, column: "exp.Column") -> bool:
@@ -312,14 +325,18 @@ def _is_whole_row(source: ReadSource, column: "exp.Column") -> bool:
     return bool(name == source.name and source.dialect.same_name(name, source.names) is None)
 
 
-def _is_read_as(dialect: Dialect, wanted: str, name: str) -> bool:
-    """Whether the database itself takes `wanted`, without quotes, for column `name`."""
-    return wanted.lower() == name if dialect.sql == "postgres" else wanted.lower() == name.lower()
+def _is_read_as(dialect: Dialect, name_written: str, name: str) -> bool:
+    """Whether the database itself takes `name_written`, without quotes, for column `name`."""
+    return (
+        name_written.lower() == name
+        if dialect.sql == "postgres"
+        else name_written.lower() == name.lower()
+    )
 
 
 def _node(source: ReadSource, name: str) -> "exp.Column":
     column, table = (
-        statements.identifier(source.dialect.spelled(each)) for each in (name, source.name)
+        statements.identifier(source.dialect.spelled(part)) for part in (name, source.name)
     )
     return exp.column(column, table=table)
 
@@ -400,7 +417,7 @@ def _is_keys(keys: Mapping[str, Any]) -> bool:
     return (
         isinstance(keys.get("key"), str)
         and isinstance(keys.get("keys"), list)
-        and all(isinstance(each, int) for each in keys["keys"])
+        and all(isinstance(key, int) for key in keys["keys"])
         and isinstance(keys.get("below"), int | float | str | None)
     )
 
@@ -474,11 +491,11 @@ def cursor_literal(source: ReadSource, name: str, value: CursorValue) -> str:
 
 def cursor_bounds(column: str, after: CursorPosition, upto: CursorPosition) -> dict[str, Any]:
     """What `cursor_conditions` takes, for the rows of a range."""
-    found: dict[str, Any] = {"column": column, "after": after.value, "upto": upto.value}
+    bounds: dict[str, Any] = {"column": column, "after": after.value, "upto": upto.value}
     for name, position in (("without", after), ("only", upto)):
         if position.key is not None:
-            found[name] = [position.value, position.key, list(position.keys)]
-    return found
+            bounds[name] = [position.value, position.key, list(position.keys)]
+    return bounds
 
 
 def cursor_conditions(source: ReadSource, within: Mapping[str, Any]) -> list[str]:
@@ -492,7 +509,7 @@ def cursor_conditions(source: ReadSource, within: Mapping[str, Any]) -> list[str
         return ["1 = 0"]  # the table was empty
     name = within["column"]
     column, without, only = source.column(name), within.get("without"), within.get("only")
-    found = [
+    conditions = [
         f"{column} {compare} {cursor_literal(source, name, bound)}"
         for compare, bound in ((">=" if without else ">", within["after"]), ("<=", within["upto"]))
         if bound is not None
@@ -500,15 +517,17 @@ def cursor_conditions(source: ReadSource, within: Mapping[str, Any]) -> list[str
     for chosen, compare in ((without, "NOT IN"), (only, "IN")):
         if chosen is not None:
             value, key, keys = chosen
-            listed = ", ".join(map(str, keys))
-            found.append(
-                f"{column} <> {cursor_literal(source, name, value)} OR {source.column(key)} {compare} ({listed})"
+            key_list = ", ".join(map(str, keys))
+            conditions.append(
+                f"{column} <> {cursor_literal(source, name, value)} OR {source.column(key)} {compare} ({key_list})"
             )
     if "by" in within:
         parts, remainder = within["parts"], source.dialect.remainder
-        left = remainder(source.column(within["by"]), parts)
-        found.append(f"{remainder(f'({left} + {parts})', parts)} = {within['part']}")
-    return found
+        remainder_of_key = remainder(source.column(within["by"]), parts)
+        conditions.append(
+            f"{remainder(f'({remainder_of_key} + {parts})', parts)} = {within['part']}"
+        )
+    return conditions
 
 
 _NEW_COLUMNS = "Begin a new stream, or reset the tunnel, to take its new columns"
@@ -523,14 +542,14 @@ def check_same_columns(
         SchemaError: names the first column that differs.
     """
     for field in was:
-        place = now.get_field_index(field.name)
-        if place < 0:
+        index = now.get_field_index(field.name)
+        if index < 0:
             raise SchemaError(
                 f"{source} has lost column {field.name!r} since its stream began. {advice}"
             )
-        if not now.field(place).type.equals(field.type):
+        if not now.field(index).type.equals(field.type):
             raise SchemaError(
-                f"column {field.name!r} of {source} is {now.field(place).type} now, and was {field.type} "
+                f"column {field.name!r} of {source} is {now.field(index).type} now, and was {field.type} "
                 f"when its stream began. {advice}"
             )
     for field in now:
