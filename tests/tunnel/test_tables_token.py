@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.postgresql.log.pgoutput import LogColumn, TableColumns
-from spark_channel.connectors.postgresql.log.tokens import TablePlace, TablesToken, differ
+from spark_channel.connectors.postgresql.log.columns import LogColumn, TableColumns
+from spark_channel.connectors.postgresql.log.entries import differ
+from spark_channel.connectors.postgresql.log.tables_token import TablePlace, TablesToken
 from spark_channel.connectors.sql.feed.incremental_snapshot import (
     BaseProgress,
     ChunkRange,

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_channel.connectors.mysql.log.binary_json import json_text
 from spark_channel.connectors.mysql.log.decoder import ChangeDecoder
 from spark_channel.connectors.mysql.log.events import events, inflated
 from spark_channel.connectors.mysql.log.fields import LogColumn
 from spark_channel.connectors.mysql.log.position import MariadbGtids, MysqlGtids
-from spark_channel.connectors.mysql.log.rows import Field, json_text
+from spark_channel.connectors.mysql.log.rows import Field
 from spark_channel.connectors.mysql.log.statements import (
     TRUNCATES,
     ColumnEffect,

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit
-from spark_channel.connectors.postgresql.log.tokens import Snapshot
+from spark_channel.connectors.postgresql.log.snapshot import Snapshot
 from spark_channel.connectors.postgresql.log.watermarks import PgWatermarks
 from spark_channel.connectors.sql.feed import log_feed
 from spark_channel.errors import SchemaError, SourceError

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.postgresql.log.pgoutput import (
+from spark_channel.connectors.postgresql.log.columns import (
     LogColumn,
     TableColumns,
     becomes,

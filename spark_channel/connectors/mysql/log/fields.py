@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_channel.connectors.mysql.log.rows import (
-    Field,
+from spark_channel.connectors.mysql.log.binary_json import json_text
+from spark_channel.connectors.mysql.log.field_texts import (
     date_text,
     datetime_text,
     decimal_number,
     decimal_text,
     fraction,
-    json_text,
     time_text,
     uuid_text,
 )
+from spark_channel.connectors.mysql.log.rows import Field
 from spark_channel.connectors.mysql.types import decode_fields, parts
 from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.errors import SchemaError

@@ -24,16 +24,10 @@ from spark_channel.connectors.mysql.log.decoder import ChangeDecoder
 from spark_channel.connectors.mysql.log.dump import dumped
 from spark_channel.connectors.mysql.log.feed import BinlogFeed, no_answers
 from spark_channel.connectors.mysql.log.position import GtidSet
-from spark_channel.connectors.mysql.log.schema import (
-    check_server,
-    check_table,
-    find_listed,
-    find_one,
-    name_of,
-    named,
-)
+from spark_channel.connectors.mysql.log.schema import check_server, check_table
 from spark_channel.connectors.mysql.log.snapshot import obstacle, start_of
 from spark_channel.connectors.mysql.log.table import FollowedTable, becomes
+from spark_channel.connectors.mysql.log.table_list import find_listed, find_one, name_of, named
 from spark_channel.connectors.mysql.log.token import (
     BinlogPlace,
     BinlogToken,

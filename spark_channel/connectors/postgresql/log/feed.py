@@ -26,21 +26,13 @@ from spark_channel.connectors.base.feed import (
 )
 from spark_channel.connectors.postgresql.catalog import Part, PgTable, kept_bytes, restart_lsn
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
-from spark_channel.connectors.postgresql.log.pgoutput import (
-    ChangeDecoder,
-    LogColumn,
-    TableChanges,
-    TableColumns,
-    TablesDecoder,
-    TableShape,
-)
+from spark_channel.connectors.postgresql.log.columns import LogColumn, TableColumns
+from spark_channel.connectors.postgresql.log.followed_columns import check_decodable, row_key
+from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
 from spark_channel.connectors.postgresql.log.publication import (
     Published,
-    check_decodable,
     check_operations,
-    named_as,
     read_published,
-    row_key,
 )
 from spark_channel.connectors.postgresql.log.slot import (
     BUSY,
@@ -56,7 +48,9 @@ from spark_channel.connectors.postgresql.log.slot import (
     waiting_changes,
     waiting_query,
 )
-from spark_channel.connectors.postgresql.log.tokens import TablesToken
+from spark_channel.connectors.postgresql.log.table_list import named_as
+from spark_channel.connectors.postgresql.log.tables_decoder import TableChanges, TablesDecoder
+from spark_channel.connectors.postgresql.log.tables_token import TablesToken
 from spark_channel.connectors.postgresql.log.watermarks import Connect, Events, PgWatermarks
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.session import PgReadSession

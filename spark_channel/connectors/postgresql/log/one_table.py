@@ -15,28 +15,17 @@ from spark_channel.connectors.base.feed import (
     missing_source,
 )
 from spark_channel.connectors.postgresql.catalog import Part, PgTable, find_table
+from spark_channel.connectors.postgresql.log.columns import TableColumns
 from spark_channel.connectors.postgresql.log.feed import FollowedTable, ReplicationFeed
-from spark_channel.connectors.postgresql.log.pgoutput import (
-    ChangeDecoder,
-    TableColumns,
-    TableShape,
-    lsn_text,
-)
-from spark_channel.connectors.postgresql.log.publication import (
-    Followed,
-    LogTypes,
-    Published,
-    check_published,
-    row_columns,
-    row_key,
-)
+from spark_channel.connectors.postgresql.log.followed_columns import LogTypes, row_columns, row_key
+from spark_channel.connectors.postgresql.log.kept_wal import warn_of_kept_wal
+from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
+from spark_channel.connectors.postgresql.log.position import lsn_text
+from spark_channel.connectors.postgresql.log.publication import Followed, Published, check_published
 from spark_channel.connectors.postgresql.log.slot import flushed_lsn
-from spark_channel.connectors.postgresql.log.tokens import LogToken, TablesToken, token_of
-from spark_channel.connectors.postgresql.log.watermarks import (
-    PgWatermarks,
-    obstacle,
-    warn_of_kept_wal,
-)
+from spark_channel.connectors.postgresql.log.tables_token import TablesToken
+from spark_channel.connectors.postgresql.log.tokens import LogToken, token_of
+from spark_channel.connectors.postgresql.log.watermarks import PgWatermarks, obstacle
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.feed.incremental_snapshot import WatermarkLog
 from spark_channel.connectors.sql.feed.log_feed import as_inserts, base_splits

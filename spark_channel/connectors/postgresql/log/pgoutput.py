@@ -5,137 +5,21 @@ B(egin), C(ommit), R(elation), I(nsert), U(pdate), D(elete), T(runcate); O(rigin
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import time
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.feed import change_schema, new_columns_advice
+from spark_channel.connectors.postgresql.log.columns import LogColumn, difference
+from spark_channel.connectors.postgresql.log.position import lsn_text
 from spark_channel.connectors.sql.feed.incremental_snapshot import ChunkWindow
-from spark_channel.errors import ChannelError, SchemaError, SourceError
-from spark_channel.final_errors import final
+from spark_channel.errors import SchemaError, SourceError
 from spark_channel.lazy import compute as pc
 
-__all__ = [
-    "ChangeDecoder",
-    "LogColumn",
-    "TableChanges",
-    "TableColumns",
-    "TableShape",
-    "TablesDecoder",
-    "becomes",
-    "begin_time",
-    "difference",
-    "lsn_text",
-]
-
-
-# Columns of a table as PostgreSQL's log has them, and when rows with some of them can be rows of
-# others. Pure.
-
-
-_WIDENS = frozenset({(21, 23), (21, 20), (23, 20), (21, 1700), (23, 1700), (20, 1700), (1043, 25)})
-"""Types (int2, int4, int8, numeric, varchar, text) by their oids: of the first, each value is one of the second."""
-
-
-class LogColumn(NamedTuple):
-    """`oid` is its type's."""
-
-    name: str
-    oid: int
-    typmod: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class TableColumns:
-    """What a feed of several tables keeps of one. `key`: the names of the columns that identify its rows.
-
-    `apart`: all columns that may identify a row in a target; empty: the key.
-    """
-
-    columns: tuple[LogColumn, ...]
-    key: tuple[str, ...] = ()
-    apart: tuple[str, ...] = ()
-
-    def noted(self) -> dict[str, Any]:
-        """Plain data."""
-        columns = [
-            [column.name, column.oid]
-            if column.typmod == -1
-            else [column.name, column.oid, column.typmod]
-            for column in self.columns
-        ]
-        return {
-            "columns": columns,
-            "key": list(self.key),
-            **({"apart": list(self.apart)} if self.apart else {}),
-        }
-
-    @classmethod
-    def from_noted(cls, noted: Any) -> Self:
-        """What `noted` gave.
-
-        Raises:
-            KeyError, TypeError, ValueError: it was damaged.
-        """
-        if not isinstance(noted, Mapping):
-            raise TypeError(noted)
-        columns = tuple(LogColumn(*fields) for fields in noted["columns"])
-        key = tuple(noted["key"])
-        apart = tuple(noted.get("apart", ()))
-        names = (*key, *apart, *(column.name for column in columns))
-        texts = all(isinstance(name, str) for name in names)
-        if (
-            not columns
-            or not texts
-            or not all(isinstance(n, int) for fields in columns for n in fields[1:])
-        ):
-            raise ValueError(noted)
-        return cls(columns, key, apart)
-
-
-def difference(
-    was: Sequence[LogColumn], now: Sequence[LogColumn], has: Callable[[str], bool] | None
-) -> str | None:
-    """Why rows of columns `now` are not rows of a stream of columns `was`, such as "has a new column 'x'".
-
-    None: they are. With `has`, which says whether the table has a column by now that `was` lacks, they may lack
-    columns, have those that were dropped since, and have narrower types.
-    """
-    before, after = ({column.name: column.oid for column in columns} for columns in (was, now))
-    for name, oid in after.items():
-        if name not in before:
-            if has is None or has(name):
-                return f"has a new column {name!r}"
-        elif oid != before[name] and (has is None or (oid, before[name]) not in _WIDENS):
-            return f"has column {name!r} of another type"
-    if has is not None or list(after) == list(before):
-        return None
-    lost = next((name for name in before if name not in after), None)
-    return f"has lost column {lost!r}" if lost else "has its columns in another order"
-
-
-def becomes(
-    was: TableColumns,
-    now: TableColumns,
-    *,
-    has: Callable[[str], bool] | None = lambda _name: False,
-    is_kept: bool = False,
-) -> str | None:
-    """Why a stream of a table with columns `was` cannot continue when it has `now`, without a restart; None: it can.
-
-    It continues with `now`, while the log may have rows of both; or, with `is_kept`, with `was`. `has`: see
-    `difference`.
-    """
-    names = {column.name for column in was.columns}, {column.name for column in now.columns}
-    for key, others, role in ((was.key, names[1], "lost key"), (now.key, names[0], "the new key")):
-        missing = next((name for name in key if name not in others), None)
-        if missing is not None and has is not None:
-            return f"has {role} column {missing!r}"
-    stream, log = (was, now) if is_kept else (now, was)
-    return difference(stream.columns, log.columns, has)
+__all__ = ["DAMAGE", "RELATION", "ChangeDecoder", "TableShape", "begin_time"]
 
 
 _EPOCH_MICROSECONDS = 946_684_800_000_000
@@ -144,16 +28,11 @@ _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
 _SIZE = struct.Struct(">I").unpack_from
 _BEGIN = struct.Struct(">Qqi").unpack_from
-_RELATION = struct.Struct(">I").unpack_from
+RELATION = struct.Struct(">I").unpack_from
 _UNCHANGED = object()
-_DAMAGE = (struct.error, LookupError, TypeError, ValueError, OverflowError)
+DAMAGE = (struct.error, LookupError, TypeError, ValueError, OverflowError)
 """What reading bytes raises that are not as pgoutput writes them; Arrow's errors of values are ValueErrors."""
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = "insert", "update", "delete", "truncate"
-
-
-def lsn_text(lsn: int) -> str:
-    """A position in the log as PostgreSQL writes it, with zeros, so that texts compare as positions do."""
-    return f"{lsn >> 32:08X}/{lsn & 0xFFFFFFFF:08X}"
 
 
 def begin_time(message: bytes) -> int | None:
@@ -238,7 +117,7 @@ class ChangeDecoder:
         """
         try:
             yield from self._fed(messages)
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise self._damaged(error) from error
 
     def _damaged(self, error: Exception) -> SourceError:
@@ -253,7 +132,7 @@ class ChangeDecoder:
         for message in messages:
             kind = message[0]
             if kind == 73 or kind == 85 or kind == 68:  # I, U, D
-                if (self._wanted or self._held) and _RELATION(message, 1)[0] == relation:
+                if (self._wanted or self._held) and RELATION(message, 1)[0] == relation:
                     self._change(kind, message)
                     if len(self._rows.lsns) >= self._batch_rows:
                         yield self._take()
@@ -268,7 +147,7 @@ class ChangeDecoder:
                     self._check_refused()
                 self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
             elif kind == 82:  # R
-                if _RELATION(message, 1)[0] == relation:
+                if RELATION(message, 1)[0] == relation:
                     columns, named = _columns_of(message)
                     # Without a replica identity, the server refuses updates and deletes.
                     self._unnamed = [
@@ -291,7 +170,7 @@ class ChangeDecoder:
         if self._rows.lsns:
             try:
                 yield self._take()
-            except _DAMAGE as error:
+            except DAMAGE as error:
                 raise self._damaged(error) from error
 
     def _change(self, kind: int, message: bytes) -> None:
@@ -410,7 +289,7 @@ class ChangeDecoder:
     def _truncates(self, message: bytes) -> bool:
         (count,) = _INT32(message, 1)
         return any(
-            _RELATION(message, 6 + 4 * number)[0] == self._shape.oid for number in range(count)
+            RELATION(message, 6 + 4 * number)[0] == self._shape.oid for number in range(count)
         )
 
     def _check_relation(self, columns: tuple[LogColumn, ...]) -> None:
@@ -473,7 +352,7 @@ def _columns_of(message: bytes) -> tuple[tuple[LogColumn, ...], set[str]]:
         name = message[at + 1 : end].decode()
         if message[at]:
             identity.add(name)
-        columns.append(LogColumn(name, _RELATION(message, end + 1)[0], _INT32(message, end + 5)[0]))
+        columns.append(LogColumn(name, RELATION(message, end + 1)[0], _INT32(message, end + 5)[0]))
         at = end + 9
     return tuple(columns), identity
 
@@ -506,111 +385,3 @@ def _typed(values: list[bytes | None], about: pa.Field) -> pa.Array:
         raise SourceError(
             f"a change of column {about.name!r} has a value that {kind} cannot hold"
         ) from None
-
-
-# pgoutput's messages of several tables, decoded in one pass: each message goes to the decoder of
-# its table. Pure.
-
-
-_COMMIT = struct.Struct(">Q").unpack_from
-_COUNT = struct.Struct(">i").unpack_from
-_BEGIN_TAG, _COLUMNS, _TRUNCATE_TAG = b"BRT"
-_CHANGES = frozenset(b"IUD")
-
-
-@dataclass
-class TableChanges:
-    """One table's decoder. `first`: transactions whose commit is before it are not its own, whatever their columns."""
-
-    name: str
-    decoder: ChangeDecoder
-    first: int
-    messages: list[bytes] = field(default_factory=list)
-    columns: bytes | None = None
-    """The log's last message about its columns, if the decoder has not read it yet."""
-
-
-class TablesDecoder:
-    """Messages in, batches with their table's name out. The changes of a table keep their order; of two tables, they
-    are in order of a call of `feed` only.
-
-    Args:
-        tables: by their numbers in the log.
-    """
-
-    def __init__(self, tables: Mapping[int, TableChanges]) -> None:
-        self._tables = tables
-        self._begin = b""
-        self._commit = 0
-        self._begun: set[int] = set()
-
-    def feed(self, messages: Sequence[bytes]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Decode messages in the order in which the server gave them. It raises what `ChangeDecoder.feed` raises."""
-        try:
-            self._sort(messages)
-        except _DAMAGE as error:
-            raise SourceError(
-                f"the log has a message that is not as pgoutput writes it ({type(error).__name__}): what answers is "
-                "not PostgreSQL, or it is damaged; see 'url' and the server's log"
-            ) from error
-        for table in self._tables.values():
-            if table.messages:
-                unread, table.messages = table.messages, []
-                for batch in _decoded(table.name, table.decoder.feed(unread)):
-                    yield table.name, batch
-
-    def _sort(self, messages: Sequence[bytes]) -> None:
-        """Give each table its messages."""
-        tables, begun = self._tables, self._begun
-        for message in messages:
-            kind = message[0]
-            if kind in _CHANGES:
-                (oid,) = _RELATION(message, 1)
-                if oid in begun:
-                    tables[oid].messages.append(message)
-                elif oid in tables:
-                    self._open(oid, message)
-            elif kind == _BEGIN_TAG:
-                self._begin = message
-                (self._commit,) = _COMMIT(message, 1)
-                begun.clear()
-            elif kind == _COLUMNS:
-                (oid,) = _RELATION(message, 1)
-                if oid in begun:
-                    tables[oid].messages.append(message)
-                elif oid in tables:
-                    tables[oid].columns = message
-            elif kind == _TRUNCATE_TAG:
-                (count,) = _COUNT(message, 1)
-                for number in range(count):
-                    (oid,) = _RELATION(message, 6 + 4 * number)
-                    if oid in tables:
-                        self._open(oid, message)
-
-    def finish(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The remaining rows."""
-        for table in self._tables.values():
-            for batch in _decoded(table.name, table.decoder.finish()):
-                yield table.name, batch
-
-    def _open(self, oid: int, message: bytes) -> None:
-        """A change of a table: its decoder hears of the transaction first, and of its columns."""
-        table = self._tables[oid]
-        if self._commit < table.first:
-            return
-        if oid not in self._begun:
-            self._begun.add(oid)
-            table.messages.append(self._begin)
-        if table.columns is not None:
-            table.messages.append(table.columns)
-            table.columns = None
-        table.messages.append(message)
-
-
-def _decoded(table: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; an error names the table, and comes again: the log stays as it is."""
-    try:
-        yield from batches
-    except ChannelError as error:
-        error.tables = (table,)
-        raise final(error) from None

@@ -12,10 +12,8 @@ from typing import Any, cast
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.postgresql.failures import sqlstate_of
-from spark_channel.connectors.postgresql.log.pgoutput import (
-    begin_time,
-    lsn_text,
-)
+from spark_channel.connectors.postgresql.log.pgoutput import begin_time
+from spark_channel.connectors.postgresql.log.position import lsn_text
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.feed.log_tables import TableWaiting
 from spark_channel.connectors.sql.read.keyset import SessionHolder

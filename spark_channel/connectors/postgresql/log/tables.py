@@ -18,30 +18,26 @@ from spark_channel.connectors.base.feed import (
     change_schema,
 )
 from spark_channel.connectors.postgresql.catalog import Part, PgTable, find_table, oldest_of
+from spark_channel.connectors.postgresql.log.columns import TableColumns, becomes
 from spark_channel.connectors.postgresql.log.feed import FollowedTable, ReplicationFeed
-from spark_channel.connectors.postgresql.log.pgoutput import (
-    ChangeDecoder,
-    TableColumns,
-    TableShape,
-    becomes,
-)
-from spark_channel.connectors.postgresql.log.publication import (
-    CatalogTable,
-    Followed,
+from spark_channel.connectors.postgresql.log.followed_columns import (
     LogTypes,
-    Published,
     check_decodable,
-    check_published,
+    row_columns,
+    row_key,
+)
+from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
+from spark_channel.connectors.postgresql.log.publication import Followed, Published, check_published
+from spark_channel.connectors.postgresql.log.slot import flushed_lsn
+from spark_channel.connectors.postgresql.log.table_list import (
+    CatalogTable,
     find_listed,
     find_one,
     left_out,
     look_up,
     named,
-    row_columns,
-    row_key,
 )
-from spark_channel.connectors.postgresql.log.slot import flushed_lsn
-from spark_channel.connectors.postgresql.log.tokens import TablePlace, TablesToken
+from spark_channel.connectors.postgresql.log.tables_token import TablePlace, TablesToken
 from spark_channel.connectors.postgresql.log.watermarks import PgWatermarks, obstacle
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.feed.incremental_snapshot import WatermarkLog

@@ -1,4 +1,4 @@
-"""Chunks of existing rows between watermarks in the log."""
+"""Watermarks in PostgreSQL's log, and chunks of a table read between them."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -7,8 +7,8 @@ from typing import cast
 import pyarrow as pa
 
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
-from spark_channel.connectors.postgresql.log.pgoutput import lsn_text
-from spark_channel.connectors.postgresql.log.tokens import Snapshot
+from spark_channel.connectors.postgresql.log.position import lsn_text
+from spark_channel.connectors.postgresql.log.snapshot import Snapshot
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, ChunkWindow, Key
@@ -23,20 +23,10 @@ from spark_channel.connectors.sql.read.keyset import keyset_of
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import SourceError
-from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
-__all__ = [
-    "Connect",
-    "Events",
-    "PgWatermarks",
-    "obstacle",
-    "warn_of_kept_wal",
-]
-
-
-# Watermarks in PostgreSQL's log, and chunks of a table read between them.
+__all__ = ["Connect", "Events", "PgWatermarks", "obstacle"]
 
 
 _PREFIX = "spark-channel"
@@ -221,35 +211,3 @@ def _size(session: PgReadSession, source: ReadSource) -> tuple[int | None, int]:
     """Rows as the server estimates them, None = it does not know; and bytes."""
     ((rows, nbytes),) = session.rows(_SIZE.format(oid=cast(PgTable, source.table).oid))
     return (int(rows) if rows > 0 else None), int(nbytes)
-
-
-# Warn of the WAL that the server keeps for a slot while a table's base is read before its changes.
-
-
-_log = log_of(__name__)
-
-_RATE = """
-SELECT (wal_bytes / greatest(1, extract(epoch FROM now() - stats_reset)) * 3600)::bigint FROM pg_catalog.pg_stat_wal
-"""
-
-
-def warn_of_kept_wal(session: PgReadSession, source: ReadSource, reason: str, slot: str) -> None:
-    """Log that the table is read before its changes, why, and how much WAL that keeps."""
-    nbytes = int(session.value(f"SELECT pg_table_size({cast(PgTable, source.table).oid})::bigint"))
-    try:
-        rate = f", about {_mebibytes(int(session.value(_RATE)))} an hour at its present rate"
-    except SourceError:  # before PostgreSQL 14
-        rate = ""
-    _log.warning(
-        "%s (%s) is read as a whole before its changes: %s. Until then slot %r makes the server keep all WAL "
-        "that it writes%s. Copy it without a low limit, or set max_slot_wal_keep_size on the server",
-        source.label,
-        _mebibytes(nbytes),
-        reason,
-        slot,
-        rate,
-    )
-
-
-def _mebibytes(nbytes: int) -> str:
-    return f"{max(1, nbytes >> 20):,} MiB".replace(",", " ")

@@ -650,7 +650,7 @@ class PostgresReader(SqlReader):
         }
 
     def log_facts(self, slot: str | None) -> LogFacts:
-        from spark_channel.connectors.postgresql.log.publication import log_facts
+        from spark_channel.connectors.postgresql.log.rights import log_facts
 
         with self.connect("plan") as session:
             return log_facts(session, slot or "")
