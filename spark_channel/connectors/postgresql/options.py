@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from pydantic import Field, SecretStr, model_validator
 
-from spark_channel.connectors.base.network import (
+from spark_channel.connectors.base.server_url import (
     check_no_semicolon,
     contradicted,
     decoded,

@@ -11,7 +11,7 @@ import pytest
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.connectors.mysql.log.snapshot import BinlogWatermarks
-from spark_channel.connectors.sql.feed.log_feed import BaseChunk
+from spark_channel.connectors.sql.feed.base_chunk import BaseChunk
 from spark_channel.errors import SchemaError, SourceError
 from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.test_binlog import NO_LIMIT, feed_of, plain

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.connectors import FetchSize
-from spark_channel.connectors.mysql.read import reader as splits
-from spark_channel.connectors.mysql.read.reader import even_ranges
+from spark_channel.connectors.mysql.read import splitter
+from spark_channel.connectors.mysql.read.ranges import even_ranges
 from tests.connectors.mysql.conftest import Shop
 
 KEYS = st.sets(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=300)
@@ -60,7 +60,7 @@ def test_a_table_is_cut_without_a_scan(
 ) -> None:
     """A large one, and any under a limit, whatever the condition: COUNT(*) keeps a core busy for as long as a scan."""
     if not limited:
-        monkeypatch.setattr(splits, "_LARGE_BYTES", 1 << 20)
+        monkeypatch.setattr(splitter, "_LARGE_BYTES", 1 << 20)
     shop.sql(
         "CREATE TABLE t (id BIGINT PRIMARY KEY, text VARCHAR(200)); INSERT INTO t "
         "SELECT IF(seq % 100, 50000000 + seq, seq * 1000), REPEAT('x', seq % 200) FROM seq_1_to_100000; ANALYZE TABLE t"
@@ -88,7 +88,7 @@ def test_a_table_is_cut_without_a_scan(
 def test_a_large_table_without_rows_is_no_split(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(splits, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(splitter, "_LARGE_BYTES", 0)
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
     reader = shop.reader()
     reader.schema()

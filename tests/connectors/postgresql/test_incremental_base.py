@@ -10,7 +10,7 @@ import pytest
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit
 from spark_channel.connectors.postgresql.log.snapshot import Snapshot
 from spark_channel.connectors.postgresql.log.watermarks import PgWatermarks
-from spark_channel.connectors.sql.feed import log_feed
+from spark_channel.connectors.sql.feed import base_table
 from spark_channel.errors import SchemaError, SourceError
 from tests.connectors.postgresql.test_replication import Table
 from tests.servers.postgres import PostgresServer
@@ -351,14 +351,14 @@ def test_a_table_altered_before_its_rows_are_counted_is_looked_at_again(
     table.run("INSERT INTO $t SELECT i, 'old', i FROM generate_series(1, 60) i")
     feed = table.feed(ignores=True)
     changes = ["ALTER TABLE $t DROP n", "ALTER TABLE $t DROP item"]
-    made = getattr(log_feed, statement)
+    made = getattr(base_table, statement)
 
     def altered(*given: Any, **more: Any) -> str:
         if changes:
             table.run(changes.pop())
         return cast(str, made(*given, **more))
 
-    monkeypatch.setattr(log_feed, statement, altered)
+    monkeypatch.setattr(base_table, statement, altered)
     token = begin(feed)
     end = feed.latest(token, FeedLimit(rows=20))
     assert [key for _, key, _ in rows(feed, token, end)] == list(range(1, 21))

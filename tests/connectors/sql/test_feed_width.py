@@ -2,7 +2,7 @@
 
 import pickle
 
-from spark_channel.connectors.sql.feed.cursor_feed import RowWidth
+from spark_channel.connectors.sql.feed.row_width import RowWidth
 from spark_channel.testing import VirtualClock
 
 

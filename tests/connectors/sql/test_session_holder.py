@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from spark_channel.connectors.sql.read.keyset import SessionHolder
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.errors import SourceError
 
 

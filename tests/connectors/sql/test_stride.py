@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.sql.read.splits import Bound, boundaries, parse_bound
+from spark_channel.connectors.sql.read.strides import Bound, boundaries, parse_bound
 from spark_channel.errors import OptionError
 
 

@@ -50,18 +50,17 @@ from spark_channel.connectors.mysql.options import MysqlReadOptions
 from spark_channel.connectors.mysql.session import MysqlSession, is_away, is_short
 from spark_channel.connectors.sql.catalog import MisfitError
 from spark_channel.connectors.sql.feed.incremental_snapshot import read_window
-from spark_channel.connectors.sql.feed.log_feed import SchemaRule
 from spark_channel.connectors.sql.feed.log_tables import (
     CHANGE_BYTES,
     MOST_WAITS,
     RANGE_ROWS,
-    NamedLog,
-    TableWaiting,
-    lag_of_tables,
     warn_of_gone_rows,
 )
-from spark_channel.connectors.sql.read.keyset import SessionHolder
+from spark_channel.connectors.sql.feed.named_rows import NamedLog
+from spark_channel.connectors.sql.feed.schema_rule import SchemaRule
+from spark_channel.connectors.sql.feed.tables_lag import TableWaiting, lag_of_tables
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import ChannelError, OptionError, SourceError

@@ -19,12 +19,8 @@ from spark_channel.connectors.mysql.log.table import WindowReporter
 from spark_channel.connectors.mysql.session import MysqlSession, code_of
 from spark_channel.connectors.mysql.types import parts
 from spark_channel.connectors.sql.catalog import Column, ReadColumn
-from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, ChunkWindow, Key
-from spark_channel.connectors.sql.feed.log_feed import (
+from spark_channel.connectors.sql.feed.base_chunk import (
     BaseChunk,
-    BaseTable,
-    SchemaRule,
-    TableFacts,
     base_keyset,
     between,
     check_order,
@@ -32,8 +28,12 @@ from spark_channel.connectors.sql.feed.log_feed import (
     key_of,
     order_of,
 )
-from spark_channel.connectors.sql.read.keyset import Keyset, SessionHolder, keyset_of
+from spark_channel.connectors.sql.feed.base_table import BaseTable, TableFacts
+from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, ChunkWindow, Key
+from spark_channel.connectors.sql.feed.schema_rule import SchemaRule
+from spark_channel.connectors.sql.read.keyset import Keyset, keyset_of
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import SourceError

@@ -23,8 +23,8 @@ from spark_channel.connectors.mysql.log.position import GtidSet, MariadbGtids, R
 from spark_channel.connectors.mysql.log.rows import Field, RowCutter, field_of
 from spark_channel.connectors.mysql.types import is_text_type, parts
 from spark_channel.connectors.sql.catalog import ReadColumn
+from spark_channel.connectors.sql.feed.base_chunk import texts_of
 from spark_channel.connectors.sql.feed.incremental_snapshot import ChunkWindow
-from spark_channel.connectors.sql.feed.log_feed import texts_of
 from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["RESET", "FollowedTable", "RowShape", "TableDecoder", "WindowReporter", "becomes"]

@@ -38,7 +38,7 @@ from spark_channel.connectors.mysql.log.token import (
 )
 from spark_channel.connectors.mysql.session import MysqlSession, is_away, quoted
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.feed.log_feed import as_inserts, base_splits
+from spark_channel.connectors.sql.feed.base_chunk import as_inserts, base_splits
 from spark_channel.connectors.sql.feed.log_tables import (
     RANGE_SECONDS,
     READ_AGAIN,
@@ -53,11 +53,11 @@ from spark_channel.connectors.sql.feed.log_tables import (
     no_column,
     not_followed,
     of_table,
-    rows_schema,
     rules_of,
     warn_of_dropped,
     warn_of_gone_rows,
 )
+from spark_channel.connectors.sql.feed.named_rows import rows_schema
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import SchemaError, SourceError

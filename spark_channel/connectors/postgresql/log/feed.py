@@ -63,17 +63,16 @@ from spark_channel.connectors.sql.feed.incremental_snapshot import (
     WatermarkLog,
     read_windows,
 )
-from spark_channel.connectors.sql.feed.log_feed import SchemaRule
 from spark_channel.connectors.sql.feed.log_tables import (
     CHANGE_BYTES,
     MOST_WAITS,
     RANGE_ROWS,
-    TableWaiting,
-    lag_of_tables,
     of_table,
 )
-from spark_channel.connectors.sql.read.keyset import SessionHolder
+from spark_channel.connectors.sql.feed.schema_rule import SchemaRule
+from spark_channel.connectors.sql.feed.tables_lag import TableWaiting, lag_of_tables
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import OptionError, SourceError

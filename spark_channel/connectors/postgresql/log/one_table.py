@@ -27,8 +27,8 @@ from spark_channel.connectors.postgresql.log.tables_token import TablesToken
 from spark_channel.connectors.postgresql.log.tokens import LogToken, token_of
 from spark_channel.connectors.postgresql.log.watermarks import PgWatermarks, obstacle
 from spark_channel.connectors.postgresql.session import PgReadSession
+from spark_channel.connectors.sql.feed.base_chunk import as_inserts, base_splits
 from spark_channel.connectors.sql.feed.incremental_snapshot import WatermarkLog
-from spark_channel.connectors.sql.feed.log_feed import as_inserts, base_splits
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import SourceError

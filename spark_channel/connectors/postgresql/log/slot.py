@@ -15,8 +15,8 @@ from spark_channel.connectors.postgresql.failures import sqlstate_of
 from spark_channel.connectors.postgresql.log.pgoutput import begin_time
 from spark_channel.connectors.postgresql.log.position import lsn_text
 from spark_channel.connectors.postgresql.session import PgReadSession
-from spark_channel.connectors.sql.feed.log_tables import TableWaiting
-from spark_channel.connectors.sql.read.keyset import SessionHolder
+from spark_channel.connectors.sql.feed.tables_lag import TableWaiting
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.final_errors import of_input

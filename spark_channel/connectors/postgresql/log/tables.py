@@ -45,7 +45,6 @@ from spark_channel.connectors.sql.feed.log_tables import (
     RANGE_SECONDS,
     READ_AGAIN,
     REMOVE,
-    NamedLog,
     base_refused,
     check_base,
     check_names,
@@ -56,12 +55,11 @@ from spark_channel.connectors.sql.feed.log_tables import (
     not_followed,
     of_table,
     renamed,
-    rows_schema,
     rules_of,
     warn_of_dropped,
     warn_of_gone_rows,
-    with_name,
 )
+from spark_channel.connectors.sql.feed.named_rows import NamedLog, rows_schema, with_name
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import SchemaError, SourceError

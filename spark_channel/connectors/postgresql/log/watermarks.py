@@ -11,14 +11,10 @@ from spark_channel.connectors.postgresql.log.position import lsn_text
 from spark_channel.connectors.postgresql.log.snapshot import Snapshot
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.catalog import Column
+from spark_channel.connectors.sql.feed.base_chunk import BaseChunk, order_of
+from spark_channel.connectors.sql.feed.base_table import BaseTable, TableFacts
 from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, ChunkWindow, Key
-from spark_channel.connectors.sql.feed.log_feed import (
-    BaseChunk,
-    BaseTable,
-    SchemaRule,
-    TableFacts,
-    order_of,
-)
+from spark_channel.connectors.sql.feed.schema_rule import SchemaRule
 from spark_channel.connectors.sql.read.keyset import keyset_of
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource

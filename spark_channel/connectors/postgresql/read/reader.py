@@ -44,8 +44,9 @@ from spark_channel.connectors.postgresql.session import PgReadSession, PgSession
 from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names
 from spark_channel.connectors.sql.catalog import ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
-from spark_channel.connectors.sql.read.keyset import SessionHolder, keyset_of
+from spark_channel.connectors.sql.read.keyset import keyset_of
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.read.splits import (
     Key,

@@ -3,10 +3,9 @@
 `CursorFeed` decides what a range is; a `CursorQuery` asks the table.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from datetime import UTC, datetime
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -14,15 +13,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_channel.arrow_schema import noted
-from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
+from spark_channel.clock import Clock, utc_now
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions, Token
-from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.read.source import (
+from spark_channel.connectors.sql.feed.cursor_values import is_at_or_past, value_before
+from spark_channel.connectors.sql.feed.row_width import RowWidth
+from spark_channel.connectors.sql.read.cursor import (
     CursorPosition,
     CursorValue,
     LateRows,
-    ReadSource,
     check_cursor_type,
     check_same_columns,
     cursor_bounds,
@@ -33,112 +32,16 @@ from spark_channel.connectors.sql.read.source import (
     part_of,
     token_of,
 )
+from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.read.splits import row_bytes
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import OptionError, SourceError, UnsupportedError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
-__all__ = [
-    "CURSOR",
-    "CursorFeed",
-    "CursorQuery",
-    "RowWidth",
-    "is_at_or_past",
-    "value_before",
-]
-
+__all__ = ["CURSOR", "CursorFeed", "CursorQuery"]
 
 _log = log_of(__name__)
-
-# Cursor values in tokens, compared without the database; and the value just before a time. Pure.
-
-
-_TICK = timedelta(microseconds=1)
-
-
-def value_before(dialect: Dialect, column: Column, kind: pa.DataType | None, time: datetime) -> Any:
-    """The last cursor value before `time`: rows after it are of `time` or later.
-
-    A column without a time zone counts as UTC.
-
-    Raises:
-        OptionError: the column does not hold dates or timestamps.
-    """
-    if kind is not None and pa.types.is_date(kind):
-        return dialect.bound((time.astimezone(UTC) - _TICK).date(), column)
-    if kind is None or not pa.types.is_timestamp(kind):
-        raise OptionError(
-            f"'cursorColumn' {column.name!r} is {kind or column.declared}, which is not a time, "
-            "so a position cannot be given by a time. Use 'startingOffsets' and 'endingOffsets', "
-            'as in {"cursor": 1000}, or a cursor column of dates or timestamps',
-            option="cursorColumn",
-            got=column.name,
-            takes="a column of dates or timestamps",
-        )
-    return dialect.bound(time.astimezone(UTC) - _TICK, column)
-
-
-def is_at_or_past(
-    name: str, kind: pa.DataType | None, value: CursorValue, end: CursorValue
-) -> bool:
-    """Whether `value` is `end` or comes after it; None comes before everything.
-
-    Raises:
-        OptionError: texts, whose order only the database knows. SourceError: no value of such a column.
-    """
-    if value == end:
-        return True
-    if value is None or end is None:
-        return end is None
-    if kind is not None and pa.types.is_string(kind):
-        raise OptionError(
-            f"option 'endingOffsets' does not go with cursorColumn {name!r} of texts, whose order only the database "
-            "knows: name a column of numbers, dates or timestamps",
-            option="endingOffsets",
-        )
-    try:
-        return bool(_comparable(kind, value) >= _comparable(kind, end))
-    except (ValueError, TypeError, InvalidOperation) as error:
-        raise SourceError(
-            f"{value!r} and {end!r} are not both positions in cursor column {name!r} ({kind}): {error}"
-        ) from error
-
-
-def _comparable(kind: pa.DataType | None, value: Any) -> Any:
-    if isinstance(value, int | float):
-        return value
-    if kind is not None and pa.types.is_date(kind):
-        return date.fromisoformat(value[:10])
-    if kind is not None and pa.types.is_timestamp(kind):
-        time = datetime.fromisoformat(value)
-        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return Decimal(value)
-
-
-# The width of a table's rows for a change feed: measured periodically, not for every range.
-
-
-_FRESH_SECONDS = 60.0
-
-
-class RowWidth:
-    """Keeps a measured width for a minute. A copy in another process measures again."""
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock: Clock = clock or SYSTEM_CLOCK
-        self._until = 0.0
-        self._width: int | None = None
-
-    def measured(self, measure: Callable[[], int]) -> int:
-        """Bytes of a row, about; `measure` asks the source."""
-        now = self._clock.now()
-        if self._width is None or now >= self._until:
-            self._width, self._until = measure(), now + _FRESH_SECONDS
-        return self._width
-
-    def __reduce__(self) -> tuple[type["RowWidth"], tuple[()]]:
-        return RowWidth, ()
 
 
 CURSOR = "cursor"

@@ -14,7 +14,7 @@ from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.feed.cursor_feed import CursorFeed, CursorQuery, Followed
-from spark_channel.connectors.sql.read.source import CursorValue, cursor_literal, cursor_type
+from spark_channel.connectors.sql.read.cursor import CursorValue, cursor_literal, cursor_type
 from spark_channel.errors import SchemaError
 from spark_channel.plain_text import log_of
 

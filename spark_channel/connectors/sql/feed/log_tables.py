@@ -4,21 +4,11 @@ Each batch has rows of one table, with that table's columns, and its name in the
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, cast
 
-import pyarrow as pa
-
-from spark_channel.connectors.base.feed import TABLE, FeedLag, FeedOptions, TableLag, change_schema
-from spark_channel.connectors.sql.feed.incremental_snapshot import (
-    ChunkWindow,
-    Key,
-    SeveralTables,
-    WatermarkLog,
-)
-from spark_channel.connectors.sql.feed.log_feed import BaseChunk, SchemaRule
+from spark_channel.connectors.base.feed import TABLE, FeedOptions
+from spark_channel.connectors.sql.feed.schema_rule import SchemaRule
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
@@ -32,28 +22,24 @@ __all__ = [
     "RANGE_SECONDS",
     "READ_AGAIN",
     "REMOVE",
-    "NamedLog",
-    "TableWaiting",
     "base_refused",
     "check_base",
     "check_names",
     "check_options",
     "columns_advice",
     "is_pattern",
-    "lag_of_tables",
     "listed",
     "no_column",
     "not_followed",
     "of_table",
     "renamed",
-    "rows_schema",
     "rules_of",
     "warn_of_dropped",
     "warn_of_gone_rows",
-    "with_name",
 ]
 
 _log = log_of(__name__)
+
 
 CHANGE_BYTES = 128
 """A change's size, where a limit is given in bytes alone."""
@@ -73,9 +59,6 @@ READ_AGAIN = (
     "`spark-channel tunnel resnapshot` for this table, which reads it again with the columns that it has now, and does "
     "not report rows deleted meanwhile"
 )
-
-
-# --- options, names and columns ---
 
 
 def check_options(options: SqlReadOptions, instead: str) -> None:
@@ -219,103 +202,3 @@ def warn_of_gone_rows(name: str) -> None:
 def no_column(_name: str) -> bool:
     """A position has the columns of its tables: the log has no others."""
     return False
-
-
-# --- rows ---
-
-
-def rows_schema() -> pa.Schema:
-    """The columns that the rows of all tables have."""
-    common = change_schema(pa.schema([]))
-    return common.append(pa.field(TABLE, pa.string()))
-
-
-def with_name(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    names = pa.repeat(pa.scalar(name), batch.num_rows)
-    schema = batch.schema.append(pa.field(TABLE, pa.string()))
-    return pa.RecordBatch.from_arrays([*batch.columns, names], schema=schema)
-
-
-class NamedLog:
-    """Chunks whose rows have their table's name. See `WatermarkLog`."""
-
-    def __init__(self, log: WatermarkLog[Any, Any], name: str) -> None:
-        self._log, self._name = log, name
-        self.mark, self.events = log.mark, log.events
-
-    def chunk(self, lower: Key | None, upper: Key, rows: int) -> "_NamedChunk":
-        with of_table(self._name):
-            return _NamedChunk(cast(BaseChunk, self._log.chunk(lower, upper, rows)), self._name)
-
-
-class _NamedChunk:
-    def __init__(self, chunk: BaseChunk, name: str) -> None:
-        self._chunk, self._name = chunk, name
-        self.last, self.nbytes, self.sees = chunk.last, chunk.nbytes, chunk.sees
-
-    def kept(self, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
-        for batch in self._chunk.kept(window):
-            yield with_name(batch, self._name)
-
-
-# --- lag ---
-
-
-@dataclass(frozen=True, slots=True)
-class TableWaiting:
-    """`changes` of a table, `nbytes` of them as the log has them, and the `seconds` since the commit of the first;
-    None = not known.
-    """
-
-    changes: int | None = None
-    nbytes: int | None = None
-    seconds: float | None = None
-
-
-def lag_of_tables(
-    token: SeveralTables, waiting: Mapping[str, TableWaiting], present: Sequence[str]
-) -> FeedLag:
-    """By what waits of each table. `present`: the tables that were not dropped."""
-    tables = tuple(
-        _lag_of(name, progress, waiting[name], is_there=name in present)
-        for name, progress in token.tables.items()
-    )
-    changes = _sum([table.changes for table in tables])
-    # Where one has changes that were not counted, the first of those that were is the oldest in the log.
-    seconds = max((table.seconds for table in tables if table.seconds is not None), default=None)
-    if token.is_read:
-        return FeedLag(changes, seconds=seconds, tables=tables)
-    bases = [progress.base for progress in token.tables.values() if progress.since is not None]
-    # None: one waits, and how many it has is not known.
-    numbers = [base for base in bases if base is not None]
-    unknown = [None] * (len(bases) - len(numbers))
-    rows_left = _sum([*unknown, *(base.left for base in numbers)])
-    return FeedLag(
-        None if changes is None or rows_left is None else rows_left + changes,
-        seconds=seconds,
-        base_read=sum(base.read for base in numbers),
-        base_rows=_sum([*unknown, *(base.rows for base in numbers)]),
-        base_chunks=sum(base.chunks for base in numbers),
-        tables=tables,
-    )
-
-
-def _lag_of(name: str, progress: Any, waiting: TableWaiting, *, is_there: bool) -> TableLag:
-    lag = TableLag(
-        name, "changes", changes=waiting.changes, nbytes=waiting.nbytes, seconds=waiting.seconds
-    )
-    if not is_there:
-        return replace(lag, stage="dropped")
-    if progress.since is None:
-        return lag
-    if progress.base is None:
-        return replace(lag, stage="waits")
-    base = progress.base
-    return replace(
-        lag, stage="base", base_read=base.read, base_rows=base.rows, base_chunks=base.chunks
-    )
-
-
-def _sum(values: Sequence[int | None]) -> int | None:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) if len(numbers) == len(values) else None

@@ -32,8 +32,9 @@ from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.pacing import ReadPacer
-from spark_channel.connectors.sql.read.keyset import SessionHolder, ShortStatements, keyset_of
+from spark_channel.connectors.sql.read.keyset import keyset_of
 from spark_channel.connectors.sql.read.rights import naming_rights
+from spark_channel.connectors.sql.read.short_statements import SessionHolder, ShortStatements
 from spark_channel.connectors.sql.read.source import ReadSource, column_types, read_source
 from spark_channel.connectors.sql.read.splits import Splitter as BaseSplitter
 from spark_channel.connectors.sql.read.splits import split_conditions
