@@ -1,6 +1,6 @@
 """Bytes that a server makes up: whatever comes, the result is rows or an error in our words, in bounded memory.
 
-The binary log has its own, in `tests/connectors/mysql/test_binlog_units.py`.
+The binary log has its own, in `tests/connectors/mysql/log/test_statements.py`.
 """
 
 import io

@@ -10,7 +10,7 @@ import pytest
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit
 from spark_channel.connectors.postgresql.log.tables import TablesFeed
 from spark_channel.errors import SchemaError
-from tests.connectors.postgresql.test_tables import NO_LIMIT, Shop, begin, follow, waits
+from tests.connectors.postgresql.log.test_tables import NO_LIMIT, Shop, begin, follow, waits
 from tests.servers.postgres import PostgresServer
 
 OWN = ("_op", "_lsn", "_commit_ts", "_table")

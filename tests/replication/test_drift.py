@@ -12,7 +12,7 @@ import pytest
 import spark_channel
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.drift import FitTypes
-from tests.replication.test_followed import Followed, followed, logging_server
+from tests.replication.test_changes import Followed, followed, logging_server
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 

@@ -12,7 +12,7 @@ from spark_channel.connectors.postgresql.log.snapshot import Snapshot
 from spark_channel.connectors.postgresql.log.watermarks import PgWatermarks
 from spark_channel.connectors.sql.feed import base_table
 from spark_channel.errors import SchemaError, SourceError
-from tests.connectors.postgresql.test_replication import Table
+from tests.connectors.postgresql.log.test_feed import Table
 from tests.servers.postgres import PostgresServer
 
 NO_LIMIT = FeedLimit()

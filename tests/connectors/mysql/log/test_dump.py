@@ -6,7 +6,7 @@ from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.connectors.mysql.log import dump as binlog_dump
 from spark_channel.connectors.mysql.log.position import GtidSet
 from tests.connectors.mysql.conftest import Shop
-from tests.connectors.mysql.test_binlog_tables import follow, made, of, tables_of
+from tests.connectors.mysql.log.test_tables import follow, made, of, tables_of
 
 
 @pytest.fixture

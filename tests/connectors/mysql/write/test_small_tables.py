@@ -425,7 +425,7 @@ def test_first_increments_that_are_killed_where_their_tables_are_made_come_with_
     file.write_text(json.dumps(small.file(parallel=1, defaults=defaults, streams=streams)))
     killed = subprocess.run(
         [sys.executable, "-c", _KILLED, point, str(file)],
-        env={**os.environ, "PYTHONPATH": str(Path(spark_channel.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(spark_channel.__file__).parents[2])},
         capture_output=True,
         timeout=60,
         check=False,
@@ -447,7 +447,7 @@ def test_a_run_that_is_killed_in_a_group_loses_and_doubles_nothing(
     file.write_text(json.dumps(small.file(parallel=2, defaults=defaults)))
     spark_channel.replicate(None, str(file), select=["*.t1", "*.t7"])
     small.sql("UPDATE SOURCE.t1 SET id = id + 100")
-    root = str(Path(spark_channel.__file__).parents[1])
+    root = str(Path(spark_channel.__file__).parents[2])
     killed = subprocess.run(
         [sys.executable, "-c", _KILLED, point, str(file)],
         env={**os.environ, "PYTHONPATH": root},

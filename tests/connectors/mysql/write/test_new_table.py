@@ -263,7 +263,7 @@ def test_a_table_of_another_system_is_whole_after_a_run_that_was_killed_when_it_
     file.write_text(json.dumps(_from_another_system(target, tmp_path)))  # which is YAML, too
     killed = subprocess.run(
         [sys.executable, "-c", _KILLED, str(file)],
-        env={**os.environ, "PYTHONPATH": str(Path(spark_channel.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(spark_channel.__file__).parents[2])},
         capture_output=True,
         timeout=60,
         check=False,

@@ -7,7 +7,7 @@ import pytest
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.errors import ChannelError, OptionError, SchemaError
 from tests.connectors.mysql.conftest import Shop
-from tests.connectors.mysql.test_binlog import all_after, feed_of
+from tests.connectors.mysql.log.test_feed import all_after, feed_of
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from spark_channel.connectors.base.registry import (
 from spark_channel.errors import MissingPackageError, OptionError
 from spark_channel.options import Trait
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 MINE = Connector(
     "mine",

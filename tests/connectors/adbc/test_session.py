@@ -15,7 +15,7 @@ from spark_channel.connectors.adbc import AdbcWriter
 from spark_channel.connectors.adbc.session import AdbcSession
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.adbc.test_adbc import ROWS, Base
+from tests.connectors.adbc.test_writer import ROWS, Base
 
 has_driver = pytest.mark.skipif(
     "OLDEST_VERSIONS" in os.environ,
