@@ -296,6 +296,12 @@ class LeaseLimiter:
             return self._is_static
 
     @property
+    def is_silent(self) -> bool:
+        """Whether the coordinator has not answered the last request."""
+        with self._changed:
+            return self._failures > 0
+
+    @property
     def rows_per_second(self) -> float | None:
         """The rows per second that it may spend now; None = unlimited."""
         with self._changed:

@@ -320,7 +320,7 @@ _LISTEN_AGAIN = 2.0
 
 
 @contextmanager
-def leased(find: Callable[[], SharedLimitAddress], job: str, name: str) -> Iterator[Limiter]:
+def leased(find: Callable[[], SharedLimitAddress], job: str, name: str) -> Iterator[LeaseLimiter]:
     """What spends a shared limit in a `with` block, for work that goes on when the limit is served again.
 
     `find` returns where it is, now and after each failure: a limit that is served again may have another port.

@@ -13,7 +13,7 @@ from spark_channel.errors import (
     TunnelError,
     TunnelStoreError,
 )
-from spark_channel.limits import CombinedLimiter, RateLimiter
+from spark_channel.limits import CombinedLimiter, LeaseLimiter, RateLimiter
 from spark_channel.plain_text import log_of
 from spark_channel.signals import TERMINATED, SigtermHandler
 from spark_channel.tunnel import state_machine
@@ -44,6 +44,8 @@ __all__ = ["Delivery", "Processor", "TunnelWorker"]
 
 _log = log_of(__name__)
 
+_LOOK_SECONDS = 0.5
+"""How often the end looks whether a shared limit still answers."""
 _LEAVE_SECONDS = 5.0
 """How long the end waits for reads that hang in the source: they are daemons, and left behind."""
 
@@ -104,6 +106,7 @@ class TunnelWorker(ChannelTurns):
         rates = reading.rows_per_second, reading.bytes_per_second
         own = None if rates == (None, None) else RateLimiter(*rates)
         self._limit: Limiter | None = own
+        self._lease: LeaseLimiter | None = None
         self._shared = None if reading.shared_limit is None else self._find_shared()
         if reading.is_protected:
             _log.warning(
@@ -180,6 +183,7 @@ class TunnelWorker(ChannelTurns):
 
         own = self._limit
         with leased(self._find_shared, self._record.name, self._client.id) as shared:
+            self._lease = shared
             self._limit = shared if own is None else CombinedLimiter([own, shared])
             yield
 
@@ -481,7 +485,10 @@ class TunnelWorker(ChannelTurns):
             _log.warning("%s; the channels come free at the end", error)
 
     def _await(self, busy: Collection[ChannelRun]) -> None:
-        """Until these ranges are processed and checkpointed; after SIGTERM for as long as the grace lasts."""
+        """Until these ranges are processed and checkpointed; after SIGTERM for as long as the grace lasts.
+
+        A shared limit that does not answer gives no more rows: what waits for it then is delivered again.
+        """
         began = self._clock.now()
         with self._changed:
             while any(not run.closed and run.is_at_hand() for run in busy):
@@ -493,7 +500,15 @@ class TunnelWorker(ChannelTurns):
                     left = began + self._stream.options.shutdown_grace - self._clock.now()
                     if left <= 0:
                         break
+                    if self._hurried and self._lease is not None:
+                        if self._lease.is_silent:
+                            _cancel(busy)
+                        left = min(left, _LOOK_SECONDS)
                 self._clock.wait(self._changed, left)
-        for run in busy:
-            for each in list(run.ranges):
-                each.cancel()
+        _cancel(busy)
+
+
+def _cancel(runs: Collection[ChannelRun]) -> None:
+    for run in runs:
+        for each in list(run.ranges):
+            each.cancel()

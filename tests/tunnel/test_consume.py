@@ -165,6 +165,42 @@ def test_a_client_waits_for_a_shared_limit_whose_service_has_ended(shop: Path) -
     assert rows == [1000]
 
 
+LIMITED = """
+import sys
+from spark_channel.tunnel import Tunnel
+def process(delivery):
+    for batch in delivery.batches:
+        print(batch.num_rows, flush=True)
+options = {"path": sys.argv[1], "dbtable": "orders", "cursorColumn": "id", "sharedLimit": "orders-db"}
+options["shutdownGrace"] = "120"
+Tunnel("orders", options, store=sys.argv[2]).consume(process, drained=True)
+"""
+
+
+def test_a_client_whose_shared_limit_is_lost_ends_at_once(shop: Path) -> None:
+    """No more rows come of the range at hand, whatever the grace; another client gets it."""
+    limit = SharedLimit("orders-db", 20)
+    limit.start()
+    tunnel_of(shop).create()
+    command = [sys.executable, "-c", LIMITED, str(shop), str(shop.parent / "tunnels.db")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline().strip().isdigit()
+            limit.stop()
+            assert any("the work waits for it" in line for line in child.stdout)
+            child.terminate()
+            assert child.wait(60) == 143
+        finally:
+            limit.stop()
+            child.kill()
+    keeper = Keeper()
+    tunnel_of(shop).consume(keeper, drained=True)
+    assert keeper.rows == Counter(range(1, 1001))
+
+
 def test_a_tunnel_of_what_is_there_ends_terminated(shop: Path) -> None:
     tunnel = tunnel_of(shop, tunnelType="base")
     tunnel.create(channels=3)

@@ -23,8 +23,8 @@ from spark_channel.tunnel.channel import FailureAction, FailurePolicy
 from spark_channel.tunnel.records import ChannelState, Client
 from spark_channel.tunnel.source import StreamSource
 from spark_channel.tunnel.store import SqliteStore, SqlStore
-from tests.tunnel.test_client import Heard, locked
 from tests.tunnel.test_consume import ROOT, Keeper, fill, run, tunnel_of
+from tests.tunnel.test_renewal import Heard, locked
 from tests.tunnel.test_store import ORDERS
 from tests.tunnel.world import channels
 
