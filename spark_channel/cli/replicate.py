@@ -166,7 +166,12 @@ def _lag(status: TableStatus) -> str:
 
 def _plan(file: Path, options: ReplicateOptions) -> int:
     settings = RunSettings(select=options.select, full_refresh=options.full_refresh)
-    plan = plan_replication(load_replication(file), settings, parallelism=cores())
+    plan = plan_replication(
+        load_replication(file),
+        settings,
+        parallelism=cores(),
+        explains=options.plans or options.json_output,
+    )
     code = PARKED if plan.missing or any(table.fault for table in plan.tables) else 0
     if options.json_output:
         typer.echo(json_line({"version": 1, "exit_code": code, **asdict(plan)}))

@@ -3,17 +3,21 @@
 A group that fails as a whole, or a table that does not fit into it, is copied table by table: each meets its own error.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
+from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
+from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import ChannelError
 from spark_channel.plain_text import log_of
 from spark_channel.progress import TransferReport
 from spark_channel.replication.table_run import TableRun, reader_of, together_of, writer_of
 from spark_channel.replication.tables import TableCopy, options_but_names
 
-__all__ = ["JoinedMove", "copy_group", "divided", "first_increments", "groups_of"]
+__all__ = ["JoinedMove", "copy_group", "divided", "first_increments", "groups_of", "looked_up"]
 
 _log = log_of(__name__)
 
@@ -74,6 +78,24 @@ def divided(
             group.append(index)
             nbytes += size
     return groups
+
+
+@contextmanager
+def looked_up(copies: Iterable[TableCopy]) -> Iterator[None]:
+    """While tables are looked at, few statements look all of them up; nothing may change a table meanwhile."""
+    alike: dict[str, list[TableCopy]] = {}
+    for copy in copies:
+        alike.setdefault(options_but_names(copy), []).append(copy)
+    alike.pop("", None)
+    with sessions.one_table():
+        for some in (group for group in alike.values() if len(group) > 1):
+            with suppress(ChannelError):  # which each table meets
+                reader, writer = reader_of(some[0]), writer_of(some[0])
+                if isinstance(reader, SqlReader):
+                    reader.look_up([copy.reader["dbtable"] for copy in some])
+                if isinstance(writer, SqlWriter):
+                    writer.look_up([copy.writer["dbtable"] for copy in some])
+        yield
 
 
 def _is_small(copy: TableCopy) -> bool:

@@ -1,6 +1,6 @@
 """What a run of a replication would do, what it asks of the servers, and the faults of its file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.base.feed import FollowsTables, LogFacts
-from spark_channel.connectors.base.session_pool import keeping_sessions, sessions
+from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.base.stored import server_facts
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.rights import lacking_to_read
@@ -32,6 +32,7 @@ from spark_channel.replication.config import (
 from spark_channel.replication.deletes import kept_key, with_columns
 from spark_channel.replication.drift import LoadColumns, decide
 from spark_channel.replication.foreign_keys import ForeignKeys
+from spark_channel.replication.groups import looked_up
 from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.renames import key_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
@@ -142,8 +143,11 @@ def plan_replication(
     *,
     parallelism: int,
     now: datetime | None = None,
+    explains: bool = True,
 ) -> RunPlan:
     """What a run would do. Logs in at both ends, and holds rights and columns; changes nothing, and moves no row.
+
+    `explains`: the source's server is asked how it would read each table.
 
     Raises:
         ChannelError: the source cannot be opened, or the file and `select` match no table.
@@ -160,23 +164,27 @@ def plan_replication(
         )
         runs: dict[str, TableRun] = {}
 
-        def planned(copy: TableCopy) -> TablePlan:
-            with sessions.one_table():
-                return _plan(
-                    replication,
-                    copy,
-                    dry,
-                    parallelism,
-                    begin,
-                    unread.get(copy.stream, ""),
-                    keys,
-                    runs,
-                )
+        def planned(copies: Sequence[TableCopy]) -> Iterator[TablePlan]:
+            """Nothing is changed in a session, so the next table needs no new one."""
+            with looked_up(copies):
+                for copy in copies:
+                    yield _plan(
+                        replication,
+                        copy,
+                        dry,
+                        parallelism,
+                        begin,
+                        unread.get(copy.stream, ""),
+                        keys,
+                        runs,
+                        explains=explains,
+                    )
 
+        places = range(0, len(found_tables.copies), _AT_ONCE)
         tables = tuple(
-            planned(copy)
-            for begin in range(0, len(found_tables.copies), _AT_ONCE)
-            for copy in _looked_up(found_tables.copies[begin : begin + _AT_ONCE])
+            table
+            for place in places
+            for table in planned(found_tables.copies[place : place + _AT_ONCE])
         )
     copied = [table for table in tables if not table.fault]
     nbytes = sum(table.nbytes or 0 for table in copied)
@@ -212,22 +220,6 @@ def plan_replication(
         missing,
         _servers_of(found_tables.copies),
     )
-
-
-def _looked_up(copies: Sequence[TableCopy]) -> Sequence[TableCopy]:
-    """The tables, which few statements have looked up."""
-    alike: dict[str, list[TableCopy]] = {}
-    for copy in copies:
-        alike.setdefault(options_but_names(copy), []).append(copy)
-    alike.pop("", None)
-    for some in (group for group in alike.values() if len(group) > 1):
-        with suppress(ChannelError):  # which each table meets
-            reader, writer = reader_of(some[0]), writer_of(some[0])
-            if isinstance(reader, SqlReader):
-                reader.look_up([copy.reader["dbtable"] for copy in some])
-            if isinstance(writer, SqlWriter):
-                writer.look_up([copy.writer["dbtable"] for copy in some])
-    return copies
 
 
 def _servers_of(copies: Sequence[TableCopy]) -> tuple[str, str]:
@@ -287,6 +279,8 @@ def _plan(
     unread: str,
     keys: ForeignKeys,
     runs: dict[str, TableRun],
+    *,
+    explains: bool,
 ) -> TablePlan:
     """`unread`: why the login may not read the table; "" = it may. `runs`: of tables before it, by their options."""
     limit = replication.limit
@@ -329,7 +323,7 @@ def _plan(
         )
         with ExitStack() as stack:
             transfer, *_ = rehearse(planned, parallelism, stack)
-            statement, server_plan = _explained(transfer)
+            statement, server_plan = _explained(transfer) if explains else ("", "")
     except ChannelError as error:
         return replace(table_plan, fault=why_of(error))
     target_columns = run.target_schema()

@@ -28,6 +28,7 @@ from spark_channel.replication.groups import (
     divided,
     first_increments,
     groups_of,
+    looked_up,
 )
 from spark_channel.replication.reasons import park
 from spark_channel.replication.report import ReplicationReport, TableOutcome
@@ -50,6 +51,8 @@ __all__ = ["Move", "RunSettings", "TableRun", "limited", "replicate_on"]
 
 _log = log_of(__name__)
 
+_Planned = tuple[int, TableRun, TransferSpec | None]
+"""A table that was looked at: its place, and its transfer; None = there is nothing to copy."""
 _DEFAULTS = RunSettings()
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 """Seconds between two tries of a table whose source or target is away."""
@@ -179,18 +182,24 @@ class _Run:
         units = (
             groups_of(self._replication.parallel, batch) if join else [[index] for index in batch]
         )
+        joining = first_increments(batch) if join else set()
+        alone_units = [unit for unit in units if unit[0] not in joining]
+        units = alone_units + divided(self._replication.parallel, sorted(joining), batch)
         pending: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
         for unit in units:
             pending.put(unit)
-        late: queue.SimpleQueue[tuple[int, TableRun, TransferSpec]] = queue.SimpleQueue()
-        joining = first_increments(batch) if join else set()
+        late: queue.SimpleQueue[_Planned] = queue.SimpleQueue()
+        late_small: list[_Planned] = []
+        looking: list[list[int]] = []
         ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
         def next_one() -> None:
-            try:
-                unit = pending.get_nowait()
-            except queue.Empty:
-                end_late(late.get_nowait())  # all tables have been looked at
+            unit = next_unit()
+            if unit is None:
+                end_late()  # all tables have been looked at
+                return
+            if unit[0] in joining:
+                look(unit)
                 return
             copied = (
                 self._group(unit, join, limit_options)
@@ -201,12 +210,58 @@ class _Run:
                 if index not in copied and not self._cancelled:
                     alone(index)
 
-        def end_late(first: tuple[int, TableRun, TransferSpec]) -> None:
-            """Copy a table that was looked at, and with a small one all others that are to be copied in groups."""
-            planned = [first]
-            while joining and planned[-1][0] in joining and not late.empty():
-                with contextlib.suppress(queue.Empty):
-                    planned.append(late.get_nowait())
+        def next_unit() -> list[int] | None:
+            with self._lock:
+                try:
+                    unit = pending.get_nowait()
+                except queue.Empty:
+                    return None
+                if unit[0] in joining:
+                    looking.append(unit)
+                return unit
+
+        def look(unit: list[int]) -> None:
+            """Look at increments together: each is copied now, or late as one that waits, or in a group."""
+            planned: list[_Planned] = []
+
+            def one(index: int) -> bool:
+                run = self._table_run(index)
+
+                def spec_of() -> bool:
+                    spec = run.spec()
+                    self._has_target = True
+                    is_late = spec is not None and (run.waits or run.is_first)
+                    (late_small if is_late else planned).append((index, run, spec))
+                    return False
+
+                return self._patiently(run, spec_of)
+
+            try:
+                with looked_up([self._copies[index] for index in unit]):
+                    for index in unit:
+                        if not self._cancelled:
+                            self._one(index, lambda index=index: one(index))  # type: ignore[misc]
+            finally:
+                with self._lock:
+                    looking.remove(unit)
+            for index, run, spec in planned:
+                if not self._cancelled:
+                    self._one(index, lambda run=run, spec=spec: end(run, [spec]))  # type: ignore[misc]
+
+        def end_late() -> None:
+            """Copy a table that was looked at; after these, the small ones in groups, once all are looked at.
+
+            Raises:
+                queue.Empty: there is nothing that this thread could do.
+            """
+            try:
+                planned = [late.get_nowait()]
+            except queue.Empty:
+                with self._lock:
+                    if looking or not late_small:
+                        raise
+                    planned = late_small.copy()
+                    late_small.clear()
             runs = {index: run for index, run, _ in planned}
             copied: set[int] = set()
             if join is not None:
@@ -218,7 +273,7 @@ class _Run:
                 if index not in copied and not self._cancelled:
                     self._one(index, lambda run=run, spec=spec: end(run, [spec]))  # type: ignore[misc]
 
-        def end(run: TableRun, planned: list[TransferSpec]) -> bool:
+        def end(run: TableRun, planned: list[TransferSpec | None]) -> bool:
             def copy() -> bool:
                 spec = planned.pop() if planned else run.spec()
                 return run.copy(spec, self._move, limit_options)
@@ -233,7 +288,7 @@ class _Run:
                     with sessions.one_table():
                         spec = run.spec()
                     self._has_target = True
-                    if spec is not None and (run.waits or (index in joining and run.is_first)):
+                    if spec is not None and run.waits:
                         late.put((index, run, spec))
                         return False
                     return run.copy(spec, self._move, limit_options)

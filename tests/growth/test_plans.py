@@ -1,10 +1,17 @@
-"""What `plan` costs a server by the tables of its job, in connections, which the server counts."""
+"""What `plan` and `replicate` ask of a server by their tables: connections, which the server counts, and statements."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import spark_channel
+from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
+from spark_channel.replication.config import load_replication
+from spark_channel.replication.plan import plan_replication
+from spark_channel.replication.table_run import RunSettings
 from tests.cli.typed import typed
 from tests.servers.postgres import PostgresServer
 
@@ -43,7 +50,7 @@ def test_a_plan_of_many_tables_logs_in_as_often_as_one_of_few(
             before = _sessions(server)
             planned = typed("plan", str(job))
             assert planned.exit_code == 0, planned.output
-            assert f"{count} tasks" in planned.output
+            assert f"in {count} splits" in planned.output
             logins.append(_sessions(server) - before)
         assert max(logins) <= 12, logins
     finally:
@@ -53,3 +60,71 @@ def test_a_plan_of_many_tables_logs_in_as_often_as_one_of_few(
 def _sessions(server: PostgresServer) -> int:
     """Since the server began, with one for each question."""
     return int(server.psql("SELECT sessions FROM pg_stat_database WHERE datname = 'postgres'"))
+
+
+def _small_tables(server: PostgresServer, count: int) -> None:
+    server.psql(
+        "CREATE SCHEMA looks; DO $$ BEGIN FOR n IN 1.."
+        f"{count} LOOP EXECUTE format('CREATE TABLE looks.t%s AS SELECT 1 AS id, ''x'' AS name; "
+        "ALTER TABLE looks.t%s ADD PRIMARY KEY (id)', n, n); END LOOP; END $$; ANALYZE"
+    )
+
+
+def _statements(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Those that sessions send from now on, by "reader" and "writer"."""
+    sent: Counter[str] = Counter()
+    for name, kind in (("reader", PgReadSession), ("writer", PgWriteSession)):
+        run = kind._run
+
+        def counted(session: Any, sql: str, name: str = name, run: Any = run) -> Any:
+            sent[name] += 1
+            return run(session, sql)
+
+        monkeypatch.setattr(kind, "_run", counted)
+    return sent
+
+
+def test_a_look_at_many_tables_of_a_replication_asks_for_them_together(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = postgres_server
+    few, many = 10, 100
+    dry: dict[int, Counter[str]] = {}
+    runs: dict[tuple[str, int], int] = {}
+    try:
+        for count in (few, many):
+            _small_tables(server, count)
+            for mode in ("full", "incremental"):
+                server.psql(f"CREATE SCHEMA looked_{mode}")
+                login = {**server.login, "currentSchema": f"looked_{mode}"}
+                keys = {"update_key": "id", "primary_key": ["id"]}
+                file = {
+                    "source": server.login,
+                    "target": login,
+                    "streams": {"looks.*": {}},
+                    "defaults": {"mode": mode, **(keys if mode == "incremental" else {})},
+                }
+                with monkeypatch.context() as patch:
+                    sent = _statements(patch)
+                    if mode == "full":
+                        settings = RunSettings()
+                        plan_replication(
+                            load_replication(file), settings, parallelism=2, explains=False
+                        )
+                        dry[count] = Counter(sent)
+                        sent.clear()
+                    assert spark_channel.replicate(None, file).exit_code == 0
+                    runs[mode, count] = sent.total()
+            server.psql(
+                "SET client_min_messages = error; "
+                "DROP SCHEMA looks, looked_full, looked_incremental CASCADE"
+            )
+    finally:
+        server.psql(
+            "SET client_min_messages = error; DROP SCHEMA IF EXISTS looks, looked_full, looked_incremental CASCADE"
+        )
+    more = many - few
+    assert dry[many]["writer"] == dry[few]["writer"], dry
+    assert dry[many]["reader"] - dry[few]["reader"] == more, "a look at the first rows of each"
+    # The highest value of each, and what the groups have.
+    assert runs["incremental", many] - runs["full", many] <= 1.5 * many, runs

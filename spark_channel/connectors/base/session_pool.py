@@ -79,6 +79,8 @@ class SessionPool:
         """Begin again without any session, in a process that was forked: those here are its parent's."""
         self._lock = threading.Lock()
         self._users = 0
+        self._looking: list[object] = []
+        """The blocks of `one_table`, whose sessions no other thread gets."""
         self._done: dict[Hashable, float] = {}
         self._of_parents += self._idle  # a session that is freed would end on its server
         self._idle = []
@@ -105,12 +107,18 @@ class SessionPool:
 
     @contextmanager
     def one_table(self) -> Iterator[None]:
-        """While this thread looks one table up, a session that it gave back is not renewed for it."""
-        self._table.now = object()
+        """While this thread looks one table up, or several of which it changes none, a session that it gave back is not
+        renewed for it.
+        """
+        now = self._table.now = object()
+        with self._lock:
+            self._looking.append(now)
         try:
             yield
         finally:
             self._table.now = None
+            with self._lock:
+                self._looking.remove(now)
 
     @property
     def keeps(self) -> bool:
@@ -142,23 +150,29 @@ class SessionPool:
 
         Where `make` fails since a server `is_full`, those that no job uses are closed, and it is called again.
         """
-        idle = None
+        found, now = None, getattr(self._table, "now", None)
         if key is not None and self.keeps:
             with self._lock:
                 old = self._taken_old()
-                same = [n for n, idle_session in enumerate(self._idle) if idle_session.key == key]
-                idle = self._idle.pop(same[-1]) if same else None
+                others = [each for each in self._looking if each is not now]
+                same = [
+                    place
+                    for place, each in enumerate(self._idle)
+                    if each.key == key and each.of not in others
+                ]
+                same.sort(key=lambda place: now is not None and self._idle[place].of is now)
+                found = self._idle.pop(same[-1]) if same else None
             _close(old)
-        if idle is not None:
+        if found is not None:
             is_renewed = False
-            is_same = idle.of is not None and idle.of is getattr(self._table, "now", None)
+            is_same = found.of is not None and found.of is now
             try:
-                is_renewed = (is_same and fits(idle.session)) or renew(idle.session)
+                is_renewed = (is_same and fits(found.session)) or renew(found.session)
             finally:
                 if not is_renewed:
-                    _close([idle])
+                    _close([found])
             if is_renewed:
-                return cast(_S, idle.session)
+                return cast(_S, found.session)
         try:
             return make()
         except Exception as error:
@@ -208,8 +222,8 @@ class SessionPool:
     def _taken_old(self) -> list[_Idle]:
         """Remove and return the sessions that were idle for too long."""
         least = self._clock.now() - self._idle_seconds
-        old = [idle_session for idle_session in self._idle if idle_session.since <= least]
-        self._idle = [idle_session for idle_session in self._idle if idle_session.since > least]
+        old = [each for each in self._idle if each.since <= least]
+        self._idle = [each for each in self._idle if each.since > least]
         return old
 
 
@@ -217,9 +231,9 @@ def _close(idle: list[_Idle]) -> None:
     """In a separate thread: a session with an event loop cannot end in one that runs another, as a notebook's."""
 
     def close() -> None:
-        for idle_session in idle:
+        for each in idle:
             try:
-                idle_session.session.close()
+                each.session.close()
             except Exception as error:
                 _log.debug("a session that was kept could not be closed: %s", error)
 
@@ -246,18 +260,14 @@ class AnswerCache:
         self._clock = clock
         self._kept: dict[Hashable, tuple[float, dict[str, Any]]] = {}
 
-    def about(self, subject: Hashable) -> dict[str, Any]:
+    def of(self, subject: Hashable) -> dict[str, Any]:
         """The answers about `subject`, to which those that ask now add theirs."""
         now = self._clock.now()
-        since, answers = self._kept.get(subject, (now, {}))
+        since, found = self._kept.get(subject, (now, {}))
         if now - since > _IDLE_SECONDS:
-            since, answers = now, {}
-        self._kept[subject] = since, answers
-        return answers
-
-    def keep(self, subject: Hashable, answers: dict[str, Any]) -> None:
-        """Keep new answers about `subject`."""
-        self._kept[subject] = self._clock.now(), answers
+            since, found = now, {}
+        self._kept[subject] = since, found
+        return found
 
 
 class ThreadSession(Generic[_A]):

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from spark_channel.connectors.base.feed import RetainedLog
+from spark_channel.connectors.base.session_pool import AnswerCache
 from spark_channel.connectors.base.types import exp
 from spark_channel.connectors.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql import catalog
@@ -168,16 +169,23 @@ ORDER BY 1 LIMIT 21
 
 
 def lacking(session: PgSession, rights: Sequence[Right]) -> MissingRights:
-    """What the session's role lacks; a right on some columns counts as one on the table, but for `whole`."""
-    if not rights:
-        return MissingRights("", {})
-    values = (
-        f"({number}, {', '.join(f'{literal_sql(part)}::text' for part in right[:3])}, {right.whole})"
-        for number, right in enumerate(rights)
-    )
-    rows_found = session.rows(_LACKS.format(rights=", ".join(values)))
-    role = str(rows_found[0][0]) if rows_found else ""
-    return MissingRights(role, {rights[int(number)]: str(name) for _, number, name in rows_found})
+    """What the session's role lacks; a right on some columns counts as one on the table, but for `whole`.
+
+    While tables are looked up, one that many of them need is asked for once.
+    """
+    kept = {} if session.looked_up is None else session.looked_up.of("rights")
+    left = [right for right in rights if str(right) not in kept]
+    if left:
+        asked = (
+            f"({number}, {', '.join(f'{literal_sql(each)}::text' for each in right[:3])}, {right.whole})"
+            for number, right in enumerate(left)
+        )
+        kept.update((str(right), None) for right in left)
+        for role, number, place in session.rows(_LACKS.format(rights=", ".join(asked))):
+            kept[str(left[int(number)])] = str(role), str(place)
+    lacks = {right: kept[str(right)] for right in rights if kept[str(right)] is not None}
+    role = next((role for role, _ in lacks.values()), "")
+    return MissingRights(role, {right: place for right, (_, place) in lacks.items()})
 
 
 class Part(NamedTuple):
@@ -261,7 +269,7 @@ class PgTable(catalog.Table):
         return "" if self.kind != "r" or self.is_divided else "ONLY "
 
 
-_LOOKED_UP = "tables"
+_TABLES = "tables"
 _PLAIN = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_]*)\.)?([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -287,12 +295,13 @@ def _folded(name: "exp.Identifier") -> str:
 
 def find_table(session: Session, text: str) -> PgTable | None:
     """The table or view that `text` names; None when there is none. See `look_up`."""
-    answers = session.answer_cache.about(_LOOKED_UP) if isinstance(session, PgSession) else {}
-    if text in answers:
-        row = answers[text]
+    looked_up = session.looked_up if isinstance(session, PgSession) else None
+    kept = {} if looked_up is None else looked_up.of(_TABLES)
+    if text in kept:
+        row = kept[text]
         return None if row is None else described(*row)
     schema, name = name_parts(text) or (None, text)
-    literals = [literal_sql(part) for part in (name, schema, text)]
+    literals = [literal_sql(each) for each in (name, schema, text)]
     rows = session.repeated("spark_channel_find", "name, name, name", _FIND, literals)
     return described(*rows[0]) if rows else None
 
@@ -300,23 +309,24 @@ def find_table(session: Session, text: str) -> PgTable | None:
 def look_up(session: PgSession, texts: Sequence[str]) -> None:
     """Ask for tables by one statement that `find_table` is asked for, in this session and within seconds."""
     rows = find_rows(session, texts)
-    session.answer_cache.keep(_LOOKED_UP, dict(zip(texts, rows, strict=True)))
+    session.looked_up = session.looked_up or AnswerCache()
+    session.looked_up.of(_TABLES).update(zip(texts, rows, strict=True))
 
 
 def find_rows(session: PgSession, texts: Sequence[str]) -> list[tuple[Any, ...] | None]:
     """The catalog's row of the table or view that each of `texts` names, for `described`, by one statement."""
-    values = []
+    asked = []
     for number, text in enumerate(texts):
         schema, name = name_parts(text) or (None, text)
-        names = ", ".join(f"{literal_sql(part)}::name" for part in (name, schema, text))
-        values.append(f"({number}, {names})")
-    find = re.sub(r"\$(\d)", lambda match: f"asked.name{match[1]}", _FIND)
+        names = ", ".join(f"{literal_sql(each)}::name" for each in (name, schema, text))
+        asked.append(f"({number}, {names})")
+    find = re.sub(r"\$(\d)", lambda found: f"asked.name{found[1]}", _FIND)
     rows = session.rows(
-        f"SELECT asked.number, found.* FROM (VALUES {', '.join(values)}) AS asked (number, name1, name2, name3) "  # noqa: S608 - texts are quoted
+        f"SELECT asked.number, found.* FROM (VALUES {', '.join(asked)}) AS asked (number, name1, name2, name3) "  # noqa: S608 - texts are quoted
         f"CROSS JOIN LATERAL ({find}) AS found (f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13)"
     )
-    rows_of = {int(number): tuple(row) for number, *row in rows}
-    return [rows_of.get(number) for number in range(len(texts))]
+    found = {int(number): tuple(row) for number, *row in rows}
+    return [found.get(number) for number in range(len(texts))]
 
 
 def table_names(session: Session) -> list[str]:
@@ -394,10 +404,10 @@ def same_table(table: PgTable, name: str) -> str:
     file, most, columns = table.state.split()
     is_stored = table.kind in ("r", "m")
     stored = _SAME_FILE.format(file=file, table=name) if is_stored else ""
-    condition = _SAME_TABLE.format(
+    made = _SAME_TABLE.format(
         most=most, columns=columns, stored=stored, oid=table.oid, name=literal_sql(name)
     )
-    return condition.strip()
+    return made.strip()
 
 
 # Replication slots, and the WAL that each makes the server keep.
@@ -414,8 +424,8 @@ def retained_logs(session: PgSession) -> list[RetainedLog]:
     """The logical slots of the session's database that decode with pgoutput."""
     where = "database = current_database() AND plugin = 'pgoutput' AND NOT temporary"
     return [
-        RetainedLog(name, active, nbytes)
-        for name, active, nbytes in session.rows(_SLOTS.format(where=where))
+        RetainedLog(name, active, kept)
+        for name, active, kept in session.rows(_SLOTS.format(where=where))
     ]
 
 
@@ -427,10 +437,10 @@ def kept_bytes(session: PgSession, slot: str) -> int | None:
 
 def restart_lsn(session: PgSession, slot: str) -> str | None:
     """Where the WAL begins that a slot makes the server keep."""
-    lsn = session.value(
+    found = session.value(
         f"SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal_sql(slot)}"  # noqa: S608 - quoted
     )
-    return None if lsn is None else str(lsn)
+    return None if found is None else str(found)
 
 
 # Transactions that run, as other sessions can see them.
@@ -455,11 +465,11 @@ def oldest_of(session: PgSession, transactions: Collection[int]) -> str:
     """Describe the oldest of these transactions, with the statement that ends it; "" when all of them have ended."""
     if not transactions:
         return ""
-    numbers = ", ".join(str(transaction & _WIDTH) for transaction in transactions)
-    rows_found = session.rows(_RUNNING.format(numbers=numbers))
-    if not rows_found:
+    numbers = ", ".join(str(each & _WIDTH) for each in transactions)
+    found = session.rows(_RUNNING.format(numbers=numbers))
+    if not found:
         return ""
-    number, pid, gid, user, application, state, seconds = rows_found[0]
+    number, pid, gid, user, application, state, seconds = found[0]
     about = [f"user {user}"] if user else []
     about += [f"application {application!r}"] if application else []
     about += [str(state)] if state else []
@@ -470,7 +480,7 @@ def oldest_of(session: PgSession, transactions: Collection[int]) -> str:
     )
     described = f" ({', '.join(about)})" if about else ""
     age = "" if seconds is None else f", which has been open for {seconds} s"
-    others = f", and for {len(rows_found) - 1} younger ones" if len(rows_found) > 1 else ""
+    others = f", and for {len(found) - 1} younger ones" if len(found) > 1 else ""
     return f"transaction {number} {who}{described}{age}{others}. {ends}"
 
 

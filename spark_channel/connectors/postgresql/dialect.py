@@ -179,10 +179,10 @@ class PostgresDialect(Dialect):
 
     def only_named(self, names: Sequence[tuple[str, str]]) -> str:
         """Names of the catalog's own type: its index does not find texts."""
-        names_sql = ", ".join(
+        listed = ", ".join(
             f"({literal_sql(schema)}::name, {literal_sql(name)}::name)" for schema, name in names
         )
-        return f"AND (n.nspname, c.relname) IN (VALUES {names_sql})"
+        return f"AND (n.nspname, c.relname) IN (VALUES {listed})"
 
     def table_names(self, session: Session) -> list[str]:
         return table_names(session)
@@ -192,13 +192,13 @@ class PostgresDialect(Dialect):
         schema = cast("PgReadSession", session).schema_of(
             f"SELECT * FROM ({query}) AS source LIMIT 0"  # noqa: S608 - a query that was parsed
         )
-        columns = []
+        found = []
         for field in schema:
             notes = field.metadata or {}
             name = notes.get(b"POSTGRESQL:type", b"text").decode()
             typmod = int(notes.get(b"POSTGRESQL:typmod", b"-1"))
-            columns.append(PgColumn(field.name, name, base=name, typmod=typmod))
-        return tuple(columns)
+            found.append(PgColumn(field.name, name, base=name, typmod=typmod))
+        return tuple(found)
 
     def arrow_type(self, column: Column) -> pa.DataType:
         kind = _read_type(column).kind
@@ -239,10 +239,10 @@ class PostgresDialect(Dialect):
 
     def bound(self, value: int | date | datetime, column: Column) -> Any:
         """With its zone, which would be the session's."""
-        bound = super().bound(value, column)
+        found = super().bound(value, column)
         is_instant = isinstance(value, datetime) and value.tzinfo is not None
         return (
-            f"{bound}+00" if is_instant and cast(PgColumn, column).base == "timestamptz" else bound
+            f"{found}+00" if is_instant and cast(PgColumn, column).base == "timestamptz" else found
         )
 
     def is_never_null(self, table: Table, column: Column) -> bool:
@@ -282,9 +282,9 @@ class PostgresDialect(Dialect):
     def finds(self, table: Table, columns: Sequence[str]) -> bool:
         """By an index that begins with all of them, or holds the first of them unique."""
         assert isinstance(table, PgTable)
-        prefix = tuple(columns)
+        wanted = tuple(columns)
         return any(
-            names[: len(prefix)] == prefix or (is_unique and names == prefix[: len(names)])
+            names[: len(wanted)] == wanted or (is_unique and names == wanted[: len(names)])
             for names, is_unique in table.indexes
         )
 
@@ -320,14 +320,12 @@ class PostgresDialect(Dialect):
         )[0]
         if version < 120_000:
             return None
-        constant = "SELECT pg_catalog.hashtextextended('spark-channel' COLLATE \"C\", 0)"
-        return str(encoding), int(session.value(constant))
+        known = "SELECT pg_catalog.hashtextextended('spark-channel' COLLATE \"C\", 0)"
+        return str(encoding), int(session.value(known))
 
     def range_number(self, text: str, edges: Sequence[int]) -> str:
-        edges_sql = ", ".join(map(str, edges))
-        return (
-            f"pg_catalog.width_bucket(CAST({text} AS bigint), CAST(ARRAY[{edges_sql}] AS bigint[]))"
-        )
+        listed = ", ".join(map(str, edges))
+        return f"pg_catalog.width_bucket(CAST({text} AS bigint), CAST(ARRAY[{listed}] AS bigint[]))"
 
     def split_key(self, table: Table) -> tuple[str, ...]:
         """A unique key, or else the first column of an index, which may be NULL."""
@@ -473,7 +471,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
 
     def declared_as(self, column: Column, declared: str) -> Column:
         words, _, sizes = declared.partition("(")
-        base = next((base for base, number in _NUMBERS.items() if number == words), None)
+        base = next((base for base, each in _NUMBERS.items() if each == words), None)
         if base is None:
             is_sized = bool(sizes)
             typmod = int(sizes.rstrip(") ")) + 4 if is_sized else -1
@@ -494,7 +492,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
         label = f"{schema}.{name}"
         rows = session.rows(_REACHES.format(name=literal_sql(self.place(schema, name))))
         for key, other, rule, columns in rows:
-            filled = " AND ".join(f"{self.quoted(column)} IS NOT NULL" for column in columns)
+            filled = " AND ".join(f"{self.quoted(each)} IS NOT NULL" for each in columns)
             if session.rows(f"SELECT 1 FROM {other} WHERE {filled} LIMIT 1"):  # noqa: S608 - names are quoted
                 raise reached_by_delete(label, str(key), str(other), _RULES[str(rule)])
 
@@ -569,21 +567,19 @@ def match_target(
     if made_as is None:
         target = old_target(DIALECT, table, schema, options, computed=computed, column=column)
         return replace(target, only=table.only), is_native
-    schema_name, name = made_as
-    label = f"{schema_name}.{name}"
+    place, name = made_as
+    label = f"{place}.{name}"
     target = old_target(DIALECT, table, schema, options, made_as=label, column=column)
-    sql = DIALECT.place(schema_name, name)
+    sql = DIALECT.place(place, name)
     create = create_statement(sql, schema, options)
-    return replace(
-        target, schema=schema_name, name=name, label=label, sql=sql, create=create
-    ), is_native
+    return replace(target, schema=place, name=name, label=label, sql=sql, create=create), is_native
 
 
 def create_statement(
-    table: str, schema: pa.Schema, options: PostgresWriteOptions, key: Sequence[str] = ()
+    place: str, schema: pa.Schema, options: PostgresWriteOptions, key: Sequence[str] = ()
 ) -> str:
-    """CREATE TABLE for the rows. `table` is SQL, `key` a primary key that is not made when the rows are in."""
-    return create_table(DIALECT, table, schema, options, key)
+    """CREATE TABLE for the rows. `place` is SQL, `key` a primary key that is not made when the rows are in."""
+    return create_table(DIALECT, place, schema, options, key)
 
 
 def written_columns(target: TargetTable) -> Sequence[PgWriteColumn]:

@@ -28,19 +28,15 @@ class MissingRights(NamedTuple):
     rights: Mapping[Right, str]
 
 
-def advice(missing: MissingRights, rights: Sequence[Right], end: str) -> str:
+def advice(found: MissingRights, rights: Sequence[Right], end: str) -> str:
     words: dict[str, list[str]] = {}
-    for right in rights:
-        if right in missing.rights:
-            words.setdefault(missing.rights[right], []).append(right.word)
-    statements = []
-    for table_sql, every in words.items():
-        if granted := ", ".join(word for word in every if word != OWNER):
-            statements.append(f"GRANT {granted} ON {table_sql} TO {missing.role}")
+    for each in rights:
+        if each in found.rights:
+            words.setdefault(found.rights[each], []).append(each.word)
+    said = []
+    for place, every in words.items():
+        if granted := ", ".join(each for each in every if each != OWNER):
+            said.append(f"GRANT {granted} ON {place} TO {found.role}")
         if OWNER in every:
-            statements.append(f"ALTER TABLE {table_sql} OWNER TO {missing.role}")
-    return (
-        f"the {end}'s role {missing.role} lacks rights: run {'; '.join(statements)}"
-        if statements
-        else ""
-    )
+            said.append(f"ALTER TABLE {place} OWNER TO {found.role}")
+    return f"the {end}'s role {found.role} lacks rights: run {'; '.join(said)}" if said else ""

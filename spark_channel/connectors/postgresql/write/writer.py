@@ -150,16 +150,22 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         return name_parts(text) or (None, text)
 
     def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
-        known = session.answer_cache.about(("claims", place.schema, place.ledger))
+        cache = session.looked_up or session.answer_cache
+        known = cache.of(("claims", place.schema, place.ledger))
         return claim_dialect(
-            session.rows, place.schema, ledger=place.ledger, takes_scripts=True, known=known
+            session.rows,
+            place.schema,
+            ledger=place.ledger,
+            takes_scripts=True,
+            known=known,
+            makes_none=session.looked_up is not None,
         )
 
     def new_place(self, session: PgWriteSession) -> tuple[str, str]:
         space, name = new_name(self.options)
         known = space
         if space is None:  # the first schema of the search path that is there
-            kept = session.answer_cache.about("current_schema")
+            kept = session.answer_cache.of("current_schema")
             known = kept.get("") or session.value("SELECT current_schema()")
             kept[""] = known
         elif not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal_sql(space)}"):  # noqa: S608 - a text is quoted

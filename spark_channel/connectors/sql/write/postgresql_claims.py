@@ -19,6 +19,7 @@ __all__ = ["END_WHEN_SILENT", "claim_dialect"]
 END_WHEN_SILENT = "SET LOCAL idle_in_transaction_session_timeout = '30s'"
 """The server ends a transaction whose client then says nothing, as a process that is paused, and so frees its locks."""
 
+_ASKED = ""
 _OWN = """
 WITH RECURSIVE mine (oid) AS (
   SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user
@@ -48,10 +49,12 @@ def claim_dialect(
     *,
     takes_scripts: bool = False,
     known: dict[str, str] | None = None,
+    makes_none: bool = False,
 ) -> ClaimDialect:
     """For one session, whose statements `rows` runs. Tables that are there are asked for once.
 
-    `known`: those of this `ledger` that the session has asked for, with why they must not be used.
+    `known`: those of this `ledger` that the session has asked for, with why they must not be used. `makes_none`: one
+    that was not there is not asked for again.
     """
     known = {} if known is None else known
     own = ledger or Ledger(schema, schema)
@@ -63,7 +66,9 @@ def claim_dialect(
 
     def exists(name: str) -> bool:
         name = own.name(name)
-        if name not in known:
+        if name not in known and not (makes_none and _ASKED in known):
+            if makes_none:
+                known[_ASKED] = ""
             known.update(
                 (str(found), str(why))
                 for found, why in rows(_OWN.format(schema=escaped_text(schema), names=names))
