@@ -11,7 +11,7 @@ from io import TextIOWrapper
 
 __all__ = ["main"]
 
-_COLLECTED = 20_000
+_COLLECTED = 200_000
 """New objects after which Python looks for garbage. Its default of 700 is met 70 times by the imports of a copy."""
 _LOGGERS_OF_PY4J = ("root", "py4j.java_gateway", "py4j.clientserver")
 """A filter of the root logger sees only what is logged by that logger itself."""
@@ -24,9 +24,8 @@ def main() -> None:
     143 ended by SIGTERM.
     """
     gc.set_threshold(_COLLECTED)
-    atexit.register(
-        gc.freeze
-    )  # Python ends with three looks for garbage, which took a fifth of a small copy
+    # Python ends with three looks for garbage, which took a fifth of a small copy.
+    atexit.register(gc.freeze)
     from spark_channel.requirements import check_versions
 
     try:

@@ -31,6 +31,8 @@ _BLOCKED_SECONDS = 0.005
 _WAITING_PART = 1 / 8
 """Tasks that are read and wait for the target have this part of a channel's capacity at most: the target adds the rows
 of one task slowly, and tasks without rows, as filters make them, must not keep the next one from being read."""
+_NATIVE_PART = 1 / 4
+"""Native rows come in small pieces, which the target takes as they are: more of them in memory make no copy faster."""
 _MOST_WAITING = 8
 """The most tasks that wait, however few rows they have: a lane that is free finds none of them."""
 _MANY_BEFORE = 2
@@ -279,9 +281,10 @@ class GroupTransfer:
                 return None
             task = self._queue.popleft()
             work = self._work
+            _, plan = work.target_of(task)
             channel = MemoryChannel(
                 work.capacity_rows,
-                work.capacity_bytes,
+                max(1, round(work.capacity_bytes * (_NATIVE_PART if plan.native else 1))),
                 transaction_rows=work.transaction_rows,
                 limiter=self._limiter,
             )

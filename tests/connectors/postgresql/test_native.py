@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
+import spark_channel
 from spark_channel.connectors import FetchSize, Receipt, WritePlan, load_reader
 from spark_channel.connectors.base.contract import NATIVE, native_data
 from spark_channel.connectors.postgresql import PostgresReader
@@ -279,6 +280,18 @@ def test_rows_come_in_pieces_of_a_megabyte(big: PostgresReader) -> None:
     sizes = [len(native_data(batch)) for batch in big.read(split)]
     assert len(sizes) > 40
     assert max(sizes) < 2 << 20
+
+
+def test_all_rows_pass_a_channel_that_holds_one(pg: Pg) -> None:
+    pg.psql(
+        "CREATE TABLE a (id bigint PRIMARY KEY, item text); CREATE TABLE b (LIKE a);"
+        "INSERT INTO a SELECT i, repeat('x', i) FROM generate_series(1, 200) i"
+    )
+    source = pg.options(name="postgresql", dbtable="a")
+    target = pg.options(name="postgresql", dbtable="b", capacityBytes="4")
+    report = spark_channel.transfer(None, source, target)
+    assert report.path.startswith("rows pass as the source's bytes")
+    assert pg.psql("SELECT count(*), sum(length(item)) FROM b").strip() == "200|20100"
 
 
 def test_who_leaves_early_leaves_no_connection_and_no_thread(big: PostgresReader) -> None:
