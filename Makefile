@@ -106,12 +106,12 @@ test-lowest: ready-oldest servers
 lowest-in-ci: test-oldest
 	@$(MAKE) --no-print-directory test-lowest OF_LIBRARIES='$(NEAR_LIBRARIES)'
 
-NEAR_MYSQL = test_types.py test_settings.py test_queries.py test_guard.py test_limited.py test_binlog_units.py test_new_table.py
-NEAR_FILES = test_formats.py test_conditional.py test_hdfs.py test_every_type.py test_csv.py test_inference.py test_object_stores.py test_where.py
-NEAR_LIBRARIES = $(addprefix tests/connectors/,adbc clickhouse delta duckdb iceberg kafka lake mongodb postgresql protocol redis remote test_contract.py) \
+NEAR_MYSQL = test_types.py test_options.py test_dialect.py test_session.py write/test_task_writer.py log/test_statements.py write/test_new_table.py
+NEAR_FILES = formats test_conditional_put.py test_filesystem.py test_where.py
+NEAR_LIBRARIES = $(addprefix tests/connectors/,adbc clickhouse delta duckdb iceberg kafka lake mongodb postgresql protocol redis remote test_contract.py test_hdfs.py) \
   $(addprefix tests/connectors/mysql/,$(NEAR_MYSQL)) $(addprefix tests/connectors/files/,$(NEAR_FILES)) \
-  tests/cli/test_help.py tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/test_cast_exactly.py tests/test_extras.py
-OF_LIBRARIES = tests/connectors tests/cli tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/test_cast_exactly.py tests/test_extras.py
+  tests/cli/test_pages.py tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/arrow_schema/test_casts.py tests/test_extras.py
+OF_LIBRARIES = tests/connectors tests/cli tests/observe tests/verification tests/test_options.py tests/test_retry.py tests/arrow_schema/test_casts.py tests/test_extras.py
 ON_OLDEST = OLDEST_VERSIONS=1 PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
 	  $(TESTS) $(OLDEST)/bin/python -n $(OLDEST_PROCESSES) $(SPREAD) -o cache_dir=artifacts/pytest-oldest \
 	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning' -W 'ignore::DeprecationWarning' -W 'ignore::ImportWarning'

@@ -1,6 +1,6 @@
 """Names and modules that are imported on their first use, because every Python process of Spark pays for its imports.
 
-A package names what it exports, and where it is; `tests/test_exported.py` holds the three lists together::
+A package names what it exports, and where it is; `tests/test_lazy.py` holds the three lists together::
 
     if TYPE_CHECKING:
         from spark_channel.channel.memory import MemoryChannel

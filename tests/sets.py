@@ -36,9 +36,9 @@ _LINES = 0.98
 _ALWAYS = (
     "tests/test_",  # of the whole repository: layers, names, pages, options, secrets
     "tests/limits/test_any_history.py",
-    "tests/cli/test_copy.py::test_a_file_goes_to_a_database_and_on_to_files",
-    "tests/cli/test_copy.py::test_tables_of_postgresql",
-    "tests/connectors/mysql/test_write.py",
+    "tests/cli/test_copying.py::test_a_file_goes_to_a_database_and_on_to_files",
+    "tests/cli/test_copying.py::test_tables_of_postgresql",
+    "tests/connectors/mysql/write/test_writer.py",
     "tests/spark/test_read.py",
     "tests/spark/test_write.py",
 )

@@ -19,8 +19,8 @@ import pyarrow as pa
 from spark_channel.clock import FixedSeconds
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.sql.catalog import ReadColumn
-from spark_channel.connectors.sql.read.keyset import SessionHolder
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.read.splits import conditions_of
 from spark_channel.errors import ChannelError

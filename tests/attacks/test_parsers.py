@@ -1,6 +1,6 @@
 """Bytes that a server makes up: whatever comes, the result is rows or an error in our words, in bounded memory.
 
-The binary log has its own, in `tests/connectors/mysql/test_binlog_units.py`.
+The binary log has its own, in `tests/connectors/mysql/log/test_statements.py`.
 """
 
 import io
@@ -18,13 +18,9 @@ from pymysql.protocol import MysqlPacket
 from spark_channel.connectors.base.feed import change_schema
 from spark_channel.connectors.mysql.protocol import field_batches
 from spark_channel.connectors.postgresql.copy_format import row_bounds
-from spark_channel.connectors.postgresql.log.pgoutput import (
-    ChangeDecoder,
-    LogColumn,
-    TableChanges,
-    TablesDecoder,
-    TableShape,
-)
+from spark_channel.connectors.postgresql.log.columns import LogColumn
+from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
+from spark_channel.connectors.postgresql.log.tables_decoder import TableChanges, TablesDecoder
 from spark_channel.errors import ChannelError
 from tests.service.fuzz import mutated, resident_mib
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_channel.connectors import load_reader, load_writer
-from spark_channel.connectors.base.network import server_url
+from spark_channel.connectors.base.server_url import server_url
 from spark_channel.connectors.files.filesystem import locate
 from spark_channel.errors import OptionError
 

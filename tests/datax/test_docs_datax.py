@@ -112,20 +112,24 @@ PROVEN = (
     ("real server", "tests/datax/test_job_hdfs.py", "hdfsreader hdfswriter"),
     (
         "another product",
-        "tests/datax/test_job_aliases.py",
+        "tests/datax/plugins/test_aliases.py",
         (
             "drdsreader drdswriter oceanbasev10reader oceanbasev10writer adbmysqlreader adbmysqlwriter "
             "gaussdbreader gaussdbwriter adbpgreader adbpgwriter kingbaseesreader kingbaseeswriter"
         ),
     ),
-    ("engine", "tests/datax/test_job_spark_formats.py", "rdbmsreader rdbmswriter"),
-    ("engine", "tests/datax/test_job_spark_formats.py", "hivereader hivewriter"),
+    ("engine", "tests/datax/plugins/test_hive.py", "rdbmsreader rdbmswriter"),
+    ("engine", "tests/datax/plugins/test_hive.py", "hivereader hivewriter"),
     (
         "engine",
         "tests/connectors/clickhouse/test_clickhouse.py",
         "clickhousereader clickhousewriter",
     ),
-    ("another product", "tests/datax/test_job_stores.py", "ossreader osswriter s3reader s3writer"),
+    (
+        "another product",
+        "tests/datax/plugins/test_buckets.py",
+        "ossreader osswriter s3reader s3writer",
+    ),
     ("test server", "tests/connectors/remote/test_remote.py", "ftpreader ftpwriter"),
     ("another product", "tests/connectors/mongodb/test_ferretdb.py", "mongodbreader mongodbwriter"),
     (
@@ -136,10 +140,10 @@ PROVEN = (
     ("real server", "tests/connectors/kafka/test_kafka_jobs.py", "kafkareader kafkawriter"),
     (
         "test server",
-        "tests/connectors/stream_load/test_streamload.py",
+        "tests/connectors/stream_load/test_writer.py",
         "starrockswriter doriswriter selectdbwriter",
     ),
-    ("test server", "tests/connectors/http/test_http.py", "httpreader"),
+    ("test server", "tests/connectors/http/test_reader.py", "httpreader"),
     (
         "no server",
         "tests/datax/test_as_datax.py",
@@ -147,14 +151,14 @@ PROVEN = (
     ),
     (
         "no server",
-        "tests/datax/test_job_connectors.py",
+        "tests/datax/plugins/test_connectors.py",
         "deltareader deltawriter icebergreader icebergwriter",
     ),
     ("no server", "tests/datax/test_end_to_end.py", "txtfilereader txtfilewriter"),
-    ("no server", "tests/datax/test_stream_and_steps.py", "streamreader streamwriter"),
+    ("no server", "tests/datax/plugins/test_streams.py", "streamreader streamwriter"),
     (
         "planned only",
-        "tests/datax/test_job_databases.py",
+        "tests/datax/plugins/test_databases.py",
         "oraclereader oraclewriter sqlserverreader sqlserverwriter db2reader db2writer",
     ),
 )

@@ -12,8 +12,8 @@ import pytest
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.base.registry import load_reader
 from spark_channel.connectors.postgresql import PostgresReader
-from spark_channel.connectors.postgresql.log.pgoutput import LogColumn, TableColumns
-from spark_channel.connectors.postgresql.log.tokens import TablePlace, TablesToken
+from spark_channel.connectors.postgresql.log.columns import LogColumn, TableColumns
+from spark_channel.connectors.postgresql.log.tables_token import TablePlace, TablesToken
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, Key
 from spark_channel.connectors.sqlite.session import SqliteSession

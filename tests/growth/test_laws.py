@@ -28,7 +28,7 @@ _ELSEWHERE = {
     "what PostgreSQL estimates for three named tables of its catalog": "test_catalogs.py",
     "what PostgreSQL estimates for all tables of its catalog": "test_catalogs.py",
     "questions to the publication and looks at the slot in that run": "test_followed_tables.py",
-    "dumps of a binary log": "../connectors/mysql/test_binlog_kept.py",
+    "dumps of a binary log": "../connectors/mysql/log/test_dump.py",
     "descriptions in a look at a Kafka topic": "../connectors/kafka/test_kafka_feed.py",
     "descriptions of a Kafka topic in a read": "../connectors/kafka/test_kafka_feed.py",
     "lists that an overwrite beside a job that adds files writes": "../connectors/files/test_parts.py",

@@ -20,12 +20,12 @@ from spark_channel.errors import SourceError
 from spark_channel.testing import VirtualClock
 from spark_channel.tunnel import Tunnel, channel
 from spark_channel.tunnel.channel import BackfillStallMonitor
-from tests.connectors.postgresql.test_tables import Shop
+from tests.cli.test_tunnel import call
+from tests.connectors.postgresql.log.test_tables import Shop
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.children import ROOT
 from tests.tunnel.test_drained import Log
 from tests.tunnel.test_tables import Copy, options
-from tests.tunnel.test_tunnel_command import call
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,7 +11,7 @@ from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.ranges import ReadAheadBudget
 from spark_channel.tunnel.worker import TunnelWorker
 from tests.tunnel.tables_world import Copy, Log, Shop, mixed, of_log
-from tests.tunnel.test_table_deliveries import begin
+from tests.tunnel.test_worker import begin
 
 Make = Callable[..., Shop]
 

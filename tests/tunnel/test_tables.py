@@ -25,10 +25,10 @@ from spark_channel.errors import (
 from spark_channel.tunnel import Delivery, Tunnel, state_machine
 from spark_channel.tunnel.records import Channel, ChannelState, TunnelState
 from spark_channel.tunnel.source import StreamSource
-from tests.connectors.postgresql.test_tables import Shop
+from tests.cli.test_tunnel import call
+from tests.connectors.postgresql.log.test_tables import Shop
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.children import Child
-from tests.tunnel.test_tunnel_command import call
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 
 from spark_channel.errors import SourceError, TunnelError, UnsupportedError
 from spark_channel.tunnel import Delivery, Tunnel
-from tests.connectors.postgresql.test_tables import Shop
+from tests.cli.test_tunnel import call
+from tests.connectors.postgresql.log.test_tables import Shop
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.test_tables import Copy, options
-from tests.tunnel.test_tunnel_command import call
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -15,12 +15,12 @@ from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.records import Client
 from spark_channel.tunnel.tunnel import ChannelView
 from spark_channel.tunnel.worker import TunnelWorker
-from tests.connectors.postgresql.test_tables import Shop
+from tests.cli.test_tunnel import call, cells
+from tests.connectors.postgresql.log.test_tables import Shop
 from tests.servers.postgres import PostgresServer
 from tests.spark.test_stream_progress import Heard, heard
 from tests.tunnel.children import ADMISSION, Child
 from tests.tunnel.test_tables import options
-from tests.tunnel.test_tunnel_command import call, cells
 
 
 @pytest.fixture

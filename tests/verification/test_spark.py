@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_channel
-from tests.verification.test_verify import ROWS, differ, sqlite
+from tests.verification.test_run import ROWS, differ, sqlite
 
 
 @pytest.mark.spark

@@ -58,7 +58,7 @@ class _RefusedError(Exception):
         self.sqlstate = sqlstate or ""
 
     @classmethod
-    def of(cls, error: BaseException) -> Self:
+    def from_driver(cls, error: BaseException) -> Self:
         return cls(getattr(error, "sqlstate", None))
 
 
@@ -189,7 +189,7 @@ class AdbcSession(BoundSession):
             return False
         except FAILURES as error:
             self._connection.close()
-            raise self.explain(error) from _RefusedError.of(error)
+            raise self.explain(error) from _RefusedError.from_driver(error)
         return True
 
     def _run_first(self, options: DriverOptions) -> None:
@@ -301,7 +301,7 @@ class AdbcSession(BoundSession):
         except adbc_driver_manager.Error as error:
             is_missing = error.status_code == adbc_driver_manager.AdbcStatusCode.NOT_FOUND
             if not (is_missing or "not" in str(error).lower()):
-                raise self.explain(error) from _RefusedError.of(error)
+                raise self.explain(error) from _RefusedError.from_driver(error)
             table = None
         self.undo()
         return table
@@ -350,7 +350,7 @@ class AdbcSession(BoundSession):
         try:
             yield
         except FAILURES as error:
-            raise self.explain(error) from _RefusedError.of(error)
+            raise self.explain(error) from _RefusedError.from_driver(error)
 
     def explain(self, error: BaseException) -> ChannelError:
         """Without anything that the driver was given."""

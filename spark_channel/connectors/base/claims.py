@@ -68,7 +68,7 @@ class Identity:
     version: int | None = None
 
     @classmethod
-    def of(cls, target: str, context: Write) -> "Identity":
+    def for_write(cls, target: str, context: Write) -> "Identity":
         if context.stream is not None:
             return cls(target, "stream", context.stream[0])
         if context.txn is not None:

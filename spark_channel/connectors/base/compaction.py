@@ -106,19 +106,19 @@ def published(
     count: Callable[[_Made], int],
 ) -> list[_Made]:
     """What all steps made. The error of a later one says how many files (`count`) those before have merged."""
-    made: list[_Made] = []
+    results: list[_Made] = []
     for step in steps:
         try:
-            made += merge(step)
+            results += merge(step)
         except ChannelError as error:
-            if made:
-                files = sum(map(count, made))
+            if results:
+                files = sum(map(count, results))
                 error.args = (
                     f"{error}. {files} files were merged before, in steps of their own, and stay merged",
                     *error.args[1:],
                 )
             raise
-    return made
+    return results
 
 
 def _alike(group: list[_File], nbytes: Callable[[_File], int]) -> list[_File]:

@@ -681,8 +681,8 @@ class Writer(ABC):
 
     def stream_or_target(self, stream: str) -> tuple[StreamProgress | None, bool | None]:
         """Driver, before `prepare`. Return `stream_progress`, and without any what `exists` returns."""
-        known = self.stream_progress(stream)
-        return known, self.exists() if known is None else None
+        progress = self.stream_progress(stream)
+        return progress, self.exists() if progress is None else None
 
     def forget_stream(self, stream: str) -> None:
         """Driver. Let a stream begin again, and fence off its runs. The rows that it has published stay.
@@ -774,7 +774,7 @@ class Writer(ABC):
 def is_row_refusal(writer: Writer, error: ChannelError) -> bool:
     """Whether a row is the matter of `error`, or of what it was raised from, as where a publish fails."""
     causes = (error, error.__cause__)
-    return any(isinstance(each, ChannelError) and writer.is_refusal(each) for each in causes)
+    return any(isinstance(cause, ChannelError) and writer.is_refusal(cause) for cause in causes)
 
 
 def bisect_refused(

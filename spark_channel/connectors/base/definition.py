@@ -147,8 +147,8 @@ class TableDefinition:
 
     def with_keys_to_itself(self) -> "TableDefinition":
         """The same without foreign keys to other tables."""
-        place = self.schema, self.name
-        keys = (key for key in self.foreign_keys if (key.schema, key.table) == place)
+        itself = self.schema, self.name
+        keys = (key for key in self.foreign_keys if (key.schema, key.table) == itself)
         return replace(self, foreign_keys=tuple(keys))
 
     def of_parts(self) -> Iterator[str]:
@@ -179,26 +179,26 @@ def notes_of(
     definition: TableDefinition, rows: pa.Schema, *, is_full: bool
 ) -> tuple[tuple[str, ...], dict[str, str], list[str]]:
     """What a format without constraints notes of a table with these rows: its key, comments; and what it leaves out."""
-    key, left = definition.primary, []
+    key, left_out = definition.primary, []
     names: tuple[str, ...] = () if key is None else key.columns
     for name in names:
         field = rows.field(name) if name in rows.names else None
         if field is None or field.nullable or pa.types.is_floating(field.type):
-            left.append(f"the primary key: its column {name} may be NULL or is no exact value")
+            left_out.append(f"the primary key: its column {name} may be NULL or is no exact value")
             names = ()
             break
     if not is_full:
-        return names, {}, left
+        return names, {}, left_out
     comments = {
         column.name: column.comment
         for column in definition.columns
         if column.comment is not None and column.name in rows.names
     }
-    left += [part for part in definition.of_parts() if not part.startswith("comment ")]
-    left += [one.label for one in definition.constraints if one is not key]
-    left += [foreign.label for foreign in definition.foreign_keys]
-    left += definition.others
-    return names, comments, left
+    left_out += [part for part in definition.of_parts() if not part.startswith("comment ")]
+    left_out += [one.label for one in definition.constraints if one is not key]
+    left_out += [foreign.label for foreign in definition.foreign_keys]
+    left_out += definition.others
+    return names, comments, left_out
 
 
 KEY_NOTE = "spark_channel.primary_key"
@@ -209,10 +209,10 @@ def with_notes(rows: pa.Schema, key: Sequence[str], comments: Mapping[str, str])
     """The columns with their comments, and those of the key with their places in it."""
     fields = []
     for field in rows:
-        said = {"comment": comments[field.name]} if field.name in comments else {}
+        notes = {"comment": comments[field.name]} if field.name in comments else {}
         if field.name in key:
-            said[KEY_NOTE] = str(1 + key.index(field.name))
-        fields.append(field.with_metadata({**(field.metadata or {}), **said}) if said else field)
+            notes[KEY_NOTE] = str(1 + key.index(field.name))
+        fields.append(field.with_metadata({**(field.metadata or {}), **notes}) if notes else field)
     return pa.schema(fields, rows.metadata)
 
 

@@ -290,8 +290,8 @@ class ChangeFeed(SplitReader):
 
     def end_of(self, token: Token) -> Token:
         """The present end of the partition of `token`, as `end`: all that was committed before is at or before it."""
-        (found,) = self.end()
-        return found
+        (end,) = self.end()
+        return end
 
     def settled(self, upto: Sequence[Token]) -> None:
         """Wait until all that belongs up to these tokens, which `now` gave, has come to light.
@@ -341,10 +341,10 @@ class ChangeFeed(SplitReader):
 
         `end` may lie ahead of what the source has now.
         """
-        found = self.latest(after, limit, upto)
-        if not self.reaches(found, end):
-            return found
-        cut = self.latest(after, limit, end)  # everything up to `end` exists, as before `found`
+        position = self.latest(after, limit, upto)
+        if not self.reaches(position, end):
+            return position
+        cut = self.latest(after, limit, end)  # everything up to `end` exists, as before `position`
         return None if cut == after else cut
 
     def divide(self, token: Token) -> list[Token]:
@@ -462,7 +462,7 @@ def change_schema(columns: pa.Schema) -> pa.Schema:
     """
     return pa.schema(
         [
-            *(pa.field(each.name, each.type) for each in columns),
+            *(pa.field(column.name, column.type) for column in columns),
             pa.field(OPERATION, pa.string()),
             pa.field("_lsn", pa.string()),
             pa.field("_commit_ts", pa.timestamp("us", "UTC")),

@@ -150,7 +150,7 @@ class SessionPool:
 
         Where `make` fails since a server `is_full`, those that no job uses are closed, and it is called again.
         """
-        found, now = None, getattr(self._table, "now", None)
+        idle, now = None, getattr(self._table, "now", None)
         if key is not None and self.keeps:
             with self._lock:
                 old = self._taken_old()
@@ -161,18 +161,18 @@ class SessionPool:
                     if each.key == key and each.of not in others
                 ]
                 same.sort(key=lambda place: now is not None and self._idle[place].of is now)
-                found = self._idle.pop(same[-1]) if same else None
+                idle = self._idle.pop(same[-1]) if same else None
             _close(old)
-        if found is not None:
+        if idle is not None:
             is_renewed = False
-            is_same = found.of is not None and found.of is now
+            is_same = idle.of is not None and idle.of is now
             try:
-                is_renewed = (is_same and fits(found.session)) or renew(found.session)
+                is_renewed = (is_same and fits(idle.session)) or renew(idle.session)
             finally:
                 if not is_renewed:
-                    _close([found])
+                    _close([idle])
             if is_renewed:
-                return cast(_S, found.session)
+                return cast(_S, idle.session)
         try:
             return make()
         except Exception as error:
@@ -222,8 +222,8 @@ class SessionPool:
     def _taken_old(self) -> list[_Idle]:
         """Remove and return the sessions that were idle for too long."""
         least = self._clock.now() - self._idle_seconds
-        old = [each for each in self._idle if each.since <= least]
-        self._idle = [each for each in self._idle if each.since > least]
+        old = [idle_session for idle_session in self._idle if idle_session.since <= least]
+        self._idle = [idle_session for idle_session in self._idle if idle_session.since > least]
         return old
 
 
@@ -231,9 +231,9 @@ def _close(idle: list[_Idle]) -> None:
     """In a separate thread: a session with an event loop cannot end in one that runs another, as a notebook's."""
 
     def close() -> None:
-        for each in idle:
+        for idle_session in idle:
             try:
-                each.session.close()
+                idle_session.session.close()
             except Exception as error:
                 _log.debug("a session that was kept could not be closed: %s", error)
 
@@ -260,14 +260,14 @@ class AnswerCache:
         self._clock = clock
         self._kept: dict[Hashable, tuple[float, dict[str, Any]]] = {}
 
-    def of(self, subject: Hashable) -> dict[str, Any]:
+    def about(self, subject: Hashable) -> dict[str, Any]:
         """The answers about `subject`, to which those that ask now add theirs."""
         now = self._clock.now()
-        since, found = self._kept.get(subject, (now, {}))
+        since, answers = self._kept.get(subject, (now, {}))
         if now - since > _IDLE_SECONDS:
-            since, found = now, {}
-        self._kept[subject] = since, found
-        return found
+            since, answers = now, {}
+        self._kept[subject] = since, answers
+        return answers
 
 
 class ThreadSession(Generic[_A]):

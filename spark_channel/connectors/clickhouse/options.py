@@ -7,13 +7,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pydantic import Field
 
-from spark_channel.connectors.base.network import (
-    check_no_fragment,
-    check_tls,
-    decoded,
-    flag,
-    server_url,
-)
+from spark_channel.connectors.base.network import check_tls
+from spark_channel.connectors.base.server_url import check_no_fragment, decoded, flag, server_url
 from spark_channel.connectors.sql.options import (
     CreateTable,
     ServerOptions,

@@ -63,13 +63,13 @@ SELECT count(nextval({name})), any_value(gap) FROM (SELECT coalesce(greatest(0,
 def read_definition(session: Session, table: DuckdbTable) -> TableDefinition:
     """What the catalog says of the table."""
     dialect, inside = DuckdbWriteDialect(), in_table(table.schema, table.name)
-    found = session.rows(f"SELECT sql, comment FROM duckdb_tables() {inside}")  # noqa: S608 - names are quoted
-    statement, comment = found[0] if found else ("", None)
+    rows_found = session.rows(f"SELECT sql, comment FROM duckdb_tables() {inside}")  # noqa: S608 - names are quoted
+    statement, comment = rows_found[0] if rows_found else ("", None)
     constraints = session.rows(
         "SELECT constraint_type, constraint_name, constraint_column_names, constraint_text, referenced_table, "  # noqa: S608 - names are quoted
         f"referenced_column_names FROM duckdb_constraints() {inside} ORDER BY constraint_index"
     )
-    made = [
+    stated = [
         ConstraintDefinition(
             _KINDS[kind],
             str(name),
@@ -94,7 +94,7 @@ def read_definition(session: Session, table: DuckdbTable) -> TableDefinition:
         table.schema,
         table.name,
         tuple(_columns(session, table)),
-        (*made, *_indexes(session, inside)),
+        (*stated, *_indexes(session, inside)),
         tuple(keys),
         comment,
         statement=_without(str(statement), texts),
@@ -136,11 +136,11 @@ def _sequence(
         if rows:
             following, increment, settings = rows[0]
             last = "max" if increment > 0 else "min"
-            place = dialect.place(table.schema, table.name)
-            least = session.value(f"SELECT {last}({dialect.quoted(column)}) FROM {place}")  # noqa: S608 - quoted names
+            table_sql = dialect.place(table.schema, table.name)
+            least = session.value(f"SELECT {last}({dialect.quoted(column)}) FROM {table_sql}")  # noqa: S608 - quoted names
             if least is not None:
-                more = max if increment > 0 else min
-                following = more(following, least + increment)
+                farther = max if increment > 0 else min
+                following = farther(following, least + increment)
             return SequenceDefinition(name, int(following), int(increment), settings=settings)
     return None
 
@@ -187,8 +187,8 @@ def tried(
     lacks = [column.name for column in definition.columns if column.name not in rows.names]
     if lacks:
         return f"the rows lack column {lacks[0]}"
-    dialect, left, renamed, steps = DuckdbWriteDialect(), list[str](), list[str](), []
-    place = dialect.place(schema, name)
+    dialect, left_out, renamed, steps = DuckdbWriteDialect(), list[str](), list[str](), []
+    table_sql = dialect.place(schema, name)
     create = _TABLE.sub(lambda _: f"CREATE TABLE {TABLE}(", definition.statement, count=1)
     sequences: dict[str, SequenceDefinition] = {}
     for column in definition.columns:
@@ -198,8 +198,8 @@ def tried(
             sequences[free] = column.sequence
             if free != column.sequence.name:
                 renamed.append(f"sequence of {column.name} is {free}")
-    create = _NEXT.sub(lambda found: _renamed(found, schema, sequences), create).rstrip(";")
-    made = [
+    create = _NEXT.sub(lambda match: _renamed(match, schema, sequences), create).rstrip(";")
+    creates = [
         f"CREATE SEQUENCE IF NOT EXISTS {dialect.place(schema, free)} START {sequence.following} "
         f"INCREMENT BY {sequence.increment} {sequence.settings}"
         for free, sequence in sequences.items()
@@ -212,11 +212,11 @@ def tried(
     ):
         session.execute(f"CREATE SCHEMA IF NOT EXISTS {dialect.quoted(schema)}")
         try:
-            for statement in (*made, create.replace(TABLE, place)):
+            for statement in (*creates, create.replace(TABLE, table_sql)):
                 session.execute(statement)
         except TargetError as error:
             return " ".join(str(error).split())
-        table = dialect.find_table(session, place)
+        table = dialect.find_table(session, table_sql)
         assert table is not None
         for made_column in table.columns:
             try:
@@ -230,37 +230,37 @@ def tried(
             free = name_of(constraint.name)
             step = _index(constraint, schema, free)
             try:
-                for statement in step.on(place):
+                for statement in step.on(table_sql):
                     session.execute(statement)
             except TargetError as error:
-                left.append(f"{constraint.label}: {' '.join(str(error).split())}")
+                left_out.append(f"{constraint.label}: {' '.join(str(error).split())}")
                 continue
             steps.append(step)
             if free != constraint.name:
                 renamed.append(f"{constraint.label} is {free}")
     steps += _counted(definition, schema, sequences)
     steps += comments_of(definition, rows)
-    left += [
+    left_out += [
         f"{key.label}: {dialect.product} adds none to a table that is there"
         for key in definition.foreign_keys
     ]
     return NewTable(
         with_not_null(rows, definition),
-        create="; ".join((*made, create)),
+        create="; ".join((*creates, create)),
         table=table,
         steps=tuple(steps),
-        left_out=tuple(left),
+        left_out=tuple(left_out),
         renamed=tuple(renamed),
     )
 
 
-def _renamed(found: "re.Match[str]", schema: str, sequences: dict[str, SequenceDefinition]) -> str:
+def _renamed(match: "re.Match[str]", schema: str, sequences: dict[str, SequenceDefinition]) -> str:
     """`nextval` of the target's sequence."""
-    read = name_readings(found[1].replace("''", "'"), "duckdb", "main")
+    read = name_readings(match[1].replace("''", "'"), "duckdb", "main")
     for free, sequence in sequences.items():
         if sequence.name in [name for _, name in read] and (schema, free) not in read:
             return f"nextval({_literal(schema, free)})"
-    return found[0]
+    return match[0]
 
 
 def _literal(schema: str, name: str) -> str:
@@ -312,19 +312,19 @@ def _ahead(
     """
     column = DuckdbWriteDialect().quoted(column)
     last, sign = ("max", "") if increment > 0 else ("min", "-")
-    own = (
+    owner = (
         f"SELECT {_FOLLOWING} FROM duckdb_sequences() "  # noqa: S608 - quoted
         f"WHERE database_name = current_database() AND schema_name = {text_literal(schema)} "
         f"AND sequence_name = {text_literal(name)}"
     )
     reached = f"(SELECT {last}({column}) FROM {table})"  # noqa: S608 - quoted names
     if following is not None:
-        more = "greatest" if increment > 0 else "least"
-        reached = f"{more}({reached}, {following - increment})"
+        farther = "greatest" if increment > 0 else "least"
+        reached = f"{farther}({reached}, {following - increment})"
     statement = _AHEAD.format(
         name=_literal(schema, name),
         last=f"{sign}{reached}",
-        following=f"{sign}({own})",
+        following=f"{sign}({owner})",
         step=abs(increment),
         most=_MOST_NUMBERS,
     )
@@ -333,15 +333,17 @@ def _ahead(
 
 def counted_on(table: TableDefinition, source: TableDefinition | None) -> tuple[str, ...]:
     """Statements after which the sequences of a table that is there are behind its rows, and behind its source's."""
-    place, statements = DuckdbWriteDialect().place(table.schema, table.name), []
+    table_sql, statements = DuckdbWriteDialect().place(table.schema, table.name), []
     for column in table.columns:
-        own = column.sequence
-        if own is None:
+        sequence = column.sequence
+        if sequence is None:
             continue
         theirs = None if source is None else source.column(column.name)
         following = None if theirs is None or theirs.sequence is None else theirs.sequence.following
         statements.append(
-            _ahead(table.schema, own.name, own.increment, column.name, place, following)
+            _ahead(
+                table.schema, sequence.name, sequence.increment, column.name, table_sql, following
+            )
         )
     return tuple(statements)
 

@@ -60,11 +60,11 @@ def insert_files(
         TargetError: DuckDB refused a row, or two rows have one key.
     """
     quoted = DuckdbWriteDialect().quoted
-    listed, staged = ", ".join(map(quoted, target.names)), staged_schema(target)
+    names, staged = ", ".join(map(quoted, target.names)), staged_schema(target)
     counted = _Counted(files)
     if options.write_mode == "insert":
         stored = session.insert(
-            f"INSERT INTO {target.sql} ({listed}) SELECT {listed} FROM {_ROWS}",  # noqa: S608 - quoted names
+            f"INSERT INTO {target.sql} ({names}) SELECT {names} FROM {_ROWS}",  # noqa: S608 - quoted names
             _ROWS,
             staged,
             counted.batches(),
@@ -72,8 +72,8 @@ def insert_files(
         check_stored(target.label, counted.rows, stored)
         return counted.rows
     typed = [
-        f"CAST({quoted(each.target)} AS {each.declared}) AS {quoted(each.target)}"
-        for each in target.columns
+        f"CAST({quoted(column.target)} AS {column.declared}) AS {quoted(column.target)}"
+        for column in target.columns
     ]
     if target.operation is not None:
         typed.append(OPERATION)
@@ -169,31 +169,36 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
     def tried(
         self,
         session: DuckdbSession | None,
-        place: WriteTarget,
+        target: WriteTarget,
         definition: TableDefinition,
         rows: pa.Schema,
     ) -> NewTable | str:
-        taken = set() if session is None else set(self.dialect.index_names(session, place.schema))
-        name_of, other_name = free_names(taken, None, folds=True), free_names((), None, folds=True)
+        used_names = (
+            set() if session is None else set(self.dialect.index_names(session, target.schema))
+        )
+        name_of, other_name = (
+            free_names(used_names, None, folds=True),
+            free_names((), None, folds=True),
+        )
 
         def sequence_of(sequence: SequenceDefinition) -> str:
             name = other_name(sequence.name)
-            while session is not None and not same_sequence(session, place.schema, name, sequence):
+            while session is not None and not same_sequence(session, target.schema, name, sequence):
                 name = other_name(sequence.name)
             return name
 
-        return tried(definition, rows, place.schema, place.name, name_of, sequence_of)
+        return tried(definition, rows, target.schema, target.name, name_of, sequence_of)
 
     def new_table(
         self,
         session: DuckdbSession | None,
-        place: WriteTarget,
+        target: WriteTarget,
         definition: TableDefinition,
         rows: pa.Schema,
         *,
         is_full: bool,
     ) -> NewTable:
-        new = super().new_table(session, place, definition, rows, is_full=is_full)
+        new = super().new_table(session, target, definition, rows, is_full=is_full)
         if not is_full or new.create:
             return new
         return new.with_carried([*comments_of(definition, rows)])
@@ -259,7 +264,7 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
         text = str(error)
         return ("ransaction" in text and "onflict" in text) or "write-write conflict" in text
 
-    def claim_dialect(self, session: DuckdbSession, place: WriteTarget) -> ClaimDialect:
+    def claim_dialect(self, session: DuckdbSession, target: WriteTarget) -> ClaimDialect:
         def exists(name: str) -> bool:
             query = (
                 "SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = 'main' "

@@ -178,7 +178,7 @@ class _Run:
         directory, writer = self.directory, self.writer
         directory.ready()
         context = WriteContext(f"compact-{uuid4().hex[:12]}")
-        taken = directory.take(context, Identity.of(self.shown, context), empty=False)
+        taken = directory.take(context, Identity.for_write(self.shown, context), empty=False)
         assert taken.held is not None
         plan = writer.merging(context.job, taken.held, self.place)
         try:

@@ -24,7 +24,7 @@ from pyarrow import fs as pafs
 from pydantic import BeforeValidator, SecretStr
 
 from spark_channel.connectors import hdfs
-from spark_channel.connectors.base.network import is_of_this_machine
+from spark_channel.connectors.base.server_url import is_of_this_machine
 from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
 from spark_channel.connectors.remote import filesystem
 from spark_channel.connectors.remote.client import SETTINGS, Address, is_remote

@@ -239,7 +239,7 @@ class FilesWriter(Writer):
                 self._refuse_foreign(place, target)
             target.ready()
             empty = plan.commit == "task" and plan.overwrite
-            taken = target.take(context, Identity.of(shown, context), empty=empty)
+            taken = target.take(context, Identity.for_write(shown, context), empty=empty)
             if taken.overtaken is not None:
                 _log.warning(
                     "job %s takes the claim on %s over from run %s",
@@ -303,7 +303,7 @@ class FilesWriter(Writer):
             if not store.exists(posixpath.join(home, LOG)):
                 return None
             manifest = self.directory(store, place.path).manifest()
-            identity = Identity.of(self.names.show(place.show()), context)
+            identity = Identity.for_write(self.names.show(place.show()), context)
             claim, receipts = manifest.claim(identity), manifest.receipts(identity)
             if claim is None or claim.has_published(None) or not receipts:
                 return None

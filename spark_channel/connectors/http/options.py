@@ -7,7 +7,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from spark_channel.connectors.base.network import Login, Seconds, TlsOptions, basic, server_url
+from spark_channel.connectors.base.network import Login, Seconds, TlsOptions, basic
+from spark_channel.connectors.base.server_url import server_url
 from spark_channel.connectors.records.columns import path_of
 from spark_channel.connectors.records.reader import RecordReadOptions
 from spark_channel.errors import OptionError

@@ -183,7 +183,7 @@ class LakeWriter(LakeMerger):
                 lake = self.lake()
                 table = lake.open()
                 plan = self._planned(lake, table, context, schema)
-            identity = Identity.of(lake.shown, context)
+            identity = Identity.for_write(lake.shown, context)
             position = context.stream[1] if context.stream else None
             process = "" if context.stream is not None else own_process()
             # Another run of a job has another name, so that none needs to be kept out before the publish.

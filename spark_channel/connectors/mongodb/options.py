@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
-from spark_channel.connectors.base.network import Seconds, contradicted, decoded
+from spark_channel.connectors.base.network import Seconds
+from spark_channel.connectors.base.server_url import contradicted, decoded
 from spark_channel.connectors.mongodb.shell import parse_query
 from spark_channel.connectors.records.direct_writer import DirectOptions
 from spark_channel.connectors.records.reader import RecordReadOptions, Zone, texts_by_name

@@ -61,8 +61,10 @@ def read_definition(
     session: Session, table: MysqlTable, reads: MysqlDialect | None = None
 ) -> TableDefinition:
     """What the server says of the table. `reads`: how its rows are read, of which some NULL may not be there."""
-    place = table.schema, table.name
-    rows = catalog_rows(session, [place]).get(place, CatalogRows((*place, None, None, None)))
+    full_name = table.schema, table.name
+    rows = catalog_rows(session, [full_name]).get(
+        full_name, CatalogRows((*full_name, None, None, None))
+    )
     return read_definitions(session, [(table, rows)], reads)[0]
 
 
@@ -74,8 +76,8 @@ def read_definitions(
     """As `read_definition`, of tables whose rows of the catalog are known."""
     triggers: dict[tuple[str, str], list[str]] = {}
     for some in parted(tables):
-        asked = [f"{_TRIGGERS} WHERE {on_table(table.schema, table.name)}" for table, _ in some]
-        for schema, name, trigger in sorted(session.rows(" UNION ALL ".join(asked))):
+        queries = [f"{_TRIGGERS} WHERE {on_table(table.schema, table.name)}" for table, _ in some]
+        for schema, name, trigger in sorted(session.rows(" UNION ALL ".join(queries))):
             triggers.setdefault((str(schema), str(name)), []).append(str(trigger))
     return [
         _definition(session, table, rows, triggers.get((table.schema, table.name), []), reads)
@@ -92,12 +94,12 @@ def _definition(
 ) -> TableDefinition:
     dialect = MysqlDialect()
     reads = reads or dialect
-    place = ".".join(map(dialect.quoted, (table.schema, table.name)))
-    statement, keys, checks = _apart(_shown(session, table, place))
+    table_sql = ".".join(map(dialect.quoted, (table.schema, table.name)))
+    statement, keys, checks = _apart(_shown(session, table, table_sql))
     lines = (_INDEX.match(line) for line in statement.split("\n"))
     texts = {_unquoted(line[2]): line[1] for line in lines if line is not None}
     following = _FOLLOWING.search(statement)
-    more = {str(row[0]): (row[3], row[4], row[7], row[8]) for row in rows.columns}
+    facts = {str(row[0]): (row[3], row[4], row[7], row[8]) for row in rows.columns}
     about = _described(statement)
     plain = _Described()
     columns = tuple(
@@ -106,17 +108,17 @@ def _definition(
             column.declared,
             not_null=column.not_null and reads.read_as_null(table, column, "") is None,
             default=about.get(column.name, plain).default,
-            generated=f"{more[column.name][3]} {more[column.name][1]}"
+            generated=f"{facts[column.name][3]} {facts[column.name][1]}"
             if column.generated
             else None,
             sequence=SequenceDefinition(table.name, int(following[1]) if following else 1)
-            if "auto_increment" in str(more[column.name][1]).lower()
+            if "auto_increment" in str(facts[column.name][1]).lower()
             else None,
             collation=about.get(column.name, plain).collation,
-            comment=str(more[column.name][2]) or None,
+            comment=str(facts[column.name][2]) or None,
         )
         for column in table.columns
-        if column.name in more
+        if column.name in facts
     )
     return TableDefinition(
         dialect.sql,
@@ -132,14 +134,14 @@ def _definition(
     )
 
 
-def _shown(session: Session, table: MysqlTable, place: str) -> str:
+def _shown(session: Session, table: MysqlTable, table_sql: str) -> str:
     """
     Raises:
         SchemaError: the definition is no text: MariaDB shows the bytes of a default as they are.
     """
     try:
         with session.closed_on_failure():
-            return str(session.rows(f"SHOW CREATE TABLE {place}")[0][1])
+            return str(session.rows(f"SHOW CREATE TABLE {table_sql}")[0][1])
     except UnicodeDecodeError as error:
         raise SchemaError(
             f"the server shows the definition of {table.label} with bytes that are no text, as in DEFAULT 0xFF, and "
@@ -165,50 +167,50 @@ class _Described:
 
 def _described(statement: str) -> dict[str, _Described]:
     """The clauses of each column, by its name: SHOW CREATE TABLE prints one column in a line."""
-    found = {}
+    clauses = {}
     for line in statement.split("\n"):
         words = list(_WORD.finditer(line.rstrip().removesuffix(",")))
         if line.startswith("  `") and words:
-            found[_unquoted(words[0][0][1:-1])] = _words(line, words)
+            clauses[_unquoted(words[0][0][1:-1])] = _words(line, words)
         elif line.startswith("  PERIOD FOR "):
             period = _Described(own=[line.strip().removesuffix(",")])
-            found[line] = period
-    return found
+            clauses[line] = period
+    return clauses
 
 
 def _words(line: str, words: Sequence[re.Match[str]]) -> _Described:
     """Parse the line of one column; `words`: its tokens."""
-    made, column, depth = _Described(), _unquoted(words[0][0][1:-1]), 0
+    described, column, depth = _Described(), _unquoted(words[0][0][1:-1]), 0
     open_, begins = "", 0
     """The part whose text is not yet at its end, and where that begins."""
 
     def end(at: int) -> None:
         text = line[begins:at].strip()
         if open_ == "DEFAULT" and text.upper() != "NULL":
-            made.default = text
+            described.default = text
         elif open_ == "CHECK":
-            made.check = f"CHECK {text}"
+            described.check = f"CHECK {text}"
 
-    for word, behind in zip(words, [*(each[0].upper() for each in words[1:]), ""], strict=True):
-        what, is_outside = word[0].upper(), depth == 0
-        depth += (what == "(") - (what == ")")
+    for word, behind in zip(words, [*(word[0].upper() for word in words[1:]), ""], strict=True):
+        text_of_word, is_outside = word[0].upper(), depth == 0
+        depth += (text_of_word == "(") - (text_of_word == ")")
         if not is_outside:
             continue
-        if open_ and (what in _AFTER_DEFAULT or what.startswith("/*!")):
+        if open_ and (text_of_word in _AFTER_DEFAULT or text_of_word.startswith("/*!")):
             end(word.start())
             open_ = ""
-        if what in ("DEFAULT", "CHECK"):
-            open_, begins = what, word.end()
-        elif what == "COLLATE":
-            made.collation = behind.lower()
-        elif (what, behind) == ("ON", "UPDATE"):
-            made.own.append(f"ON UPDATE of {column}")
-        elif what in ("INVISIBLE", "COMPRESSED"):
-            made.own.append(f"{what} of {column}")
-        elif (what, behind) == ("WITHOUT", "SYSTEM"):
-            made.own.append(f"WITHOUT SYSTEM VERSIONING of {column}")
+        if text_of_word in ("DEFAULT", "CHECK"):
+            open_, begins = text_of_word, word.end()
+        elif text_of_word == "COLLATE":
+            described.collation = behind.lower()
+        elif (text_of_word, behind) == ("ON", "UPDATE"):
+            described.own.append(f"ON UPDATE of {column}")
+        elif text_of_word in ("INVISIBLE", "COMPRESSED"):
+            described.own.append(f"{text_of_word} of {column}")
+        elif (text_of_word, behind) == ("WITHOUT", "SYSTEM"):
+            described.own.append(f"WITHOUT SYSTEM VERSIONING of {column}")
     end(len(line.rstrip().removesuffix(",")))
-    return made
+    return described
 
 
 def _own_checks(columns: Mapping[str, _Described]) -> Iterator[ConstraintDefinition]:
@@ -243,23 +245,23 @@ def _apart(
         return "", (), ()
     lines = statement[head.end() :].split("\n")
     end = max(number for number, line in enumerate(lines) if line.startswith(")"))
-    keys, checks, kept = [], [], []
+    keys, checks, lines_left = [], [], []
     for line in lines[:end]:
         text = line.rstrip().removesuffix(",")
-        if found := _FOREIGN_KEY.match(text):
-            keys.append(_foreign_key(found))
+        if match := _FOREIGN_KEY.match(text):
+            keys.append(_foreign_key(match))
             continue
-        if found := _CHECK.match(text):
-            name = found[1].replace("``", "`")
-            condition = text.strip().removeprefix(f"CONSTRAINT `{found[1]}` ")
+        if match := _CHECK.match(text):
+            name = match[1].replace("``", "`")
+            condition = text.strip().removeprefix(f"CONSTRAINT `{match[1]}` ")
             checks.append(ConstraintDefinition("check", name, (), condition, is_plain=False))
-        kept.append(text)
-    made = "\n".join([f"CREATE TABLE {TABLE} (", ",\n".join(kept), *lines[end:]])
-    return made, tuple(keys), tuple(checks)
+        lines_left.append(text)
+    without_keys = "\n".join([f"CREATE TABLE {TABLE} (", ",\n".join(lines_left), *lines[end:]])
+    return without_keys, tuple(keys), tuple(checks)
 
 
-def _foreign_key(found: re.Match[str]) -> ForeignKeyDefinition:
-    name, columns, schema, table, referenced, behind = found.groups()
+def _foreign_key(match: re.Match[str]) -> ForeignKeyDefinition:
+    name, columns, schema, table, referenced, behind = match.groups()
     return ForeignKeyDefinition(
         _unquoted(name),
         tuple(map(_unquoted, re.findall(_NAME, columns))),
@@ -277,10 +279,10 @@ def _unquoted(name: str) -> str:
 def _indexes(
     rows: Sequence[tuple[Any, ...]], texts: Mapping[str, str]
 ) -> Iterator[ConstraintDefinition]:
-    found: dict[str, list[tuple[object, ...]]] = {}
+    parts_of: dict[str, list[tuple[object, ...]]] = {}
     for name, unique, column, _, part, order, kind in rows:
-        found.setdefault(str(name), []).append((unique, column, part, order, kind))
-    for name, parts in found.items():
+        parts_of.setdefault(str(name), []).append((unique, column, part, order, kind))
+    for name, parts in parts_of.items():
         # A part of a column, an expression, a hash or an index of words is not of columns alone.
         plain = all(
             column is not None and part is None and order == "A" and str(kind) == "BTREE"
@@ -288,6 +290,8 @@ def _indexes(
         )
         columns = tuple(str(column) for _, column, *_ in parts if column is not None)
         is_unique = not int(str(parts[0][0]))
-        what: ConstraintKind = "primary key" if name == "PRIMARY" else "index"
+        constraint_kind: ConstraintKind = "primary key" if name == "PRIMARY" else "index"
         text = texts.get(name, "")
-        yield ConstraintDefinition(what, name, columns, text, is_unique=is_unique, is_plain=plain)
+        yield ConstraintDefinition(
+            constraint_kind, name, columns, text, is_unique=is_unique, is_plain=plain
+        )

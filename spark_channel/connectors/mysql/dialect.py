@@ -216,16 +216,16 @@ class MysqlDialect(Dialect):
             if is_away(error):
                 raise
             return MissingRights("", {})  # a server without grants, as with --skip-grant-tables
-        found = _lacking(grants, rights)
-        kept = {
-            right: place
-            for right, place in found.rights.items()
+        missing = _lacking(grants, rights)
+        missing_rights = {
+            right: table
+            for right, table in missing.rights.items()
             if not _is_held_otherwise(session, right)
         }
-        return MissingRights(found.role, kept)
+        return MissingRights(missing.role, missing_rights)
 
     def lacking_on_hidden(self, session: Session, text: str) -> str:
-        rights = [Right(*place, "SELECT") for place in name_places(session, text)[-1:]]
+        rights = [Right(*name_place, "SELECT") for name_place in name_places(session, text)[-1:]]
         return advice(self.lacking(session, rights), rights, "source")
 
     def find_table(self, session: Session, text: str) -> MysqlTable | None:
@@ -240,14 +240,14 @@ class MysqlDialect(Dialect):
         return not table.state or state_of(session, table) == table.state
 
     def change_of(self, was: Table, now: Table) -> str:
-        found = super().change_of(was, now)
-        return f"{found}, or altered" if found.endswith("made again") else found
+        change = super().change_of(was, now)
+        return f"{change}, or altered" if change.endswith("made again") else change
 
     def list_tables(self, names: Sequence[tuple[str, str]] = ()) -> str:
         """MariaDB opens one table for one schema and one name, and all tables for several of them."""
         if not names:
             return f"{self.tables_sql} ORDER BY table_schema, table_name"
-        return " UNION ALL ".join(f"{self.tables_sql} AND {_there(*place)}" for place in names)
+        return " UNION ALL ".join(f"{self.tables_sql} AND {_there(*name)}" for name in names)
 
     def table_names(self, session: Session) -> list[str]:
         rows = session.rows(
@@ -372,8 +372,8 @@ class MysqlDialect(Dialect):
         """By the session's clock within two days, which an index finds, and of these by the seconds since 1970."""
         if parts(column.declared)[0] != "timestamp":
             return None
-        seconds, rest = divmod(micros, 1_000_000)
-        exact = f"UNIX_TIMESTAMP({text}) {compare} {seconds}.{rest:06}"
+        seconds, fraction = divmod(micros, 1_000_000)
+        exact = f"UNIX_TIMESTAMP({text}) {compare} {seconds}.{fraction:06}"
         wide = seconds + (_CLOCK_SECONDS if compare.startswith("<") else -_CLOCK_SECONDS)
         if not 0 < wide < _LAST_SECOND:
             return exact
@@ -402,10 +402,10 @@ class MysqlDialect(Dialect):
     def finds(self, table: Table, columns: Sequence[str]) -> bool:
         """An index of InnoDB's ends with the primary key, said or not."""
         assert isinstance(table, MysqlTable)
-        wanted = tuple(columns)
+        prefix = tuple(columns)
         primary = table.primary if str(table.engine).lower() == "innodb" else ()
         return any(
-            (*names, *(each for each in primary if each not in names))[: len(wanted)] == wanted
+            (*names, *(name for name in primary if name not in names))[: len(prefix)] == prefix
             for names in table.indexes
         )
 
@@ -461,39 +461,39 @@ def _hashed(declared: str, text: str) -> str | None:
     """A text that only equal values of a column have, in UTF-8; None = there is none that is known."""
     name, sizes, _ = parts(declared)
     if name in _PLAIN_TEXTS or name in ("enum", "set", "json"):
-        shown = f"CONCAT(QUOTE(CONVERT({text} USING utf8mb4)), ',')"
+        value_text = f"CONCAT(QUOTE(CONVERT({text} USING utf8mb4)), ',')"
     elif name in _HASHED_BYTES:
-        shown = f"CONCAT(CONVERT(HEX({text}) USING utf8mb4), ',')"
+        value_text = f"CONCAT(CONVERT(HEX({text}) USING utf8mb4), ',')"
     elif name in _HASHED_NUMBERS:
-        shown = f"CONCAT(CAST({text} AS CHAR CHARACTER SET utf8mb4), ',')"
+        value_text = f"CONCAT(CAST({text} AS CHAR CHARACTER SET utf8mb4), ',')"
     elif name == "bit":
-        shown = f"CONCAT(CAST({text} AS UNSIGNED), ',')"
+        value_text = f"CONCAT(CAST({text} AS UNSIGNED), ',')"
     elif name in ("double", "float") and not sizes:
-        shown = (
+        value_text = (
             f"CONCAT(({text} + 0e0), ',')"  # as text a float has 6 digits; as a double it has all
         )
     elif name == "timestamp":
-        shown = f"CONCAT(UNIX_TIMESTAMP({text}), ',')"
+        value_text = f"CONCAT(UNIX_TIMESTAMP({text}), ',')"
     else:
         return None
-    return f"IF({text} IS NULL, 'N', {shown})"
+    return f"IF({text} IS NULL, 'N', {value_text})"
 
 
 def _without_modifiers(query: str) -> str:
     """Without words of a SELECT that change no rows, and that a server takes at the beginning of a statement only."""
     cuts, depth = [], 0
-    found = sqlglot.tokenize(query, read="mysql")
-    for number, token in enumerate(found):
+    tokens_of_query = sqlglot.tokenize(query, read="mysql")
+    for number, token in enumerate(tokens_of_query):
         depth += {tokens.TokenType.L_PAREN: 1, tokens.TokenType.R_PAREN: -1}.get(
             token.token_type, 0
         )
         if depth or token.token_type is not tokens.TokenType.SELECT:
             continue
         end = token.end + 1
-        for word in found[number + 1 :]:
+        for word in tokens_of_query[number + 1 :]:
             cuts += [
-                (end + each.start(), end + each.end())
-                for each in _MODIFIER_COMMENT.finditer(query[end : word.start])
+                (end + comment.start(), end + comment.end())
+                for comment in _MODIFIER_COMMENT.finditer(query[end : word.start])
             ]
             if word.text.upper() in _MODIFIERS:
                 cuts.append((word.start, word.end + 1))
@@ -510,13 +510,13 @@ def _sorted_as_written(query: str) -> str:
     variables such as `@n := @n + 1` count.
     """
     kinds = tokens.TokenType
-    found, depth, top = sqlglot.tokenize(query, read="mysql"), 0, set[Any]()
+    tokens_of_query, depth, top = sqlglot.tokenize(query, read="mysql"), 0, set[Any]()
     behind = {kinds.LIMIT, kinds.FETCH, kinds.FOR, kinds.LOCK}
-    for token in found:
+    for token in tokens_of_query:
         depth += {kinds.L_PAREN: 1, kinds.R_PAREN: -1}.get(token.token_type, 0)
         if depth == 0:
             top.add(token.token_type)
-    counts = any(token.token_type is kinds.PARAMETER for token in found)
+    counts = any(token.token_type is kinds.PARAMETER for token in tokens_of_query)
     if not counts or kinds.ORDER_BY not in top or top & behind:
         return query
     return f"{query} LIMIT {_NO_LIMIT}"
@@ -525,18 +525,19 @@ def _sorted_as_written(query: str) -> str:
 def _is_one_expression(query: str) -> bool:
     """Whether it begins as a query does, and has no semicolon and no parenthesis that would end an outer one."""
     try:
-        found = sqlglot.tokenize(statements.text_of(query, "mysql"), read="mysql")
+        tokens_of_query = sqlglot.tokenize(statements.text_of(query, "mysql"), read="mysql")
     except sqlglot.errors.SqlglotError:
         return False
     depth, kinds = 0, tokens.TokenType
-    for token in found:
+    for token in tokens_of_query:
         depth += {kinds.L_PAREN: 1, kinds.R_PAREN: -1}.get(token.token_type, 0)
         if depth < 0 or token.token_type is kinds.SEMICOLON:
             return False
     return (
         depth == 0
-        and bool(found)
-        and found[0].token_type in (*(kinds.SELECT, kinds.WITH, kinds.VALUES, kinds.L_PAREN),)
+        and bool(tokens_of_query)
+        and tokens_of_query[0].token_type
+        in (*(kinds.SELECT, kinds.WITH, kinds.VALUES, kinds.L_PAREN),)
     )
 
 
@@ -547,7 +548,7 @@ def name_places(session: Session, text: str) -> list[tuple[str, str]]:
 
 def places_of(text: str, here: str) -> list[tuple[str, str]]:
     """As `name_places`; `here` is the session's database, "" = none."""
-    return [place for place in name_readings(text, "mysql", here) if place[0]]
+    return [full_name for full_name in name_readings(text, "mysql", here) if full_name[0]]
 
 
 @dataclass(slots=True)
@@ -583,7 +584,7 @@ def of_tables(select: str, places: Sequence[tuple[str, str]], *behind: str) -> s
     and all tables for several of them.
     """
     return " UNION ALL ".join(
-        f"{select} WHERE {' AND '.join((_there(*each), *behind))}" for each in places
+        f"{select} WHERE {' AND '.join((_there(*table), *behind))}" for table in places
     )
 
 
@@ -597,61 +598,67 @@ def catalog_rows(
     session: Session, places: Sequence[tuple[str, str]], *, indexes: bool = True
 ) -> dict[tuple[str, str], CatalogRows]:
     """The tables and views of these that are there, by their places as they were asked for."""
-    found: dict[tuple[str, str], CatalogRows] = {}
+    rows_of: dict[tuple[str, str], CatalogRows] = {}
     for some in parted(places):
-        asked = [
-            f"SELECT {number}, {_OF_TABLE} WHERE {_there(*place)}"
-            for number, place in enumerate(some)
+        queries = [
+            f"SELECT {number}, {_OF_TABLE} WHERE {_there(*table)}"
+            for number, table in enumerate(some)
         ]
-        for row in session.rows(" UNION ALL ".join(asked)):
-            found[some[int(row[0])]] = CatalogRows(row[1:])
-    by_place = {rows.place: rows for rows in found.values()}
+        for row in session.rows(" UNION ALL ".join(queries)):
+            rows_of[some[int(row[0])]] = CatalogRows(row[1:])
+    by_place = {rows.place: rows for rows in rows_of.values()}
     for some in parted(list(by_place)):
         for row in session.rows(f"{of_tables(_COLUMN_ROWS, some)} ORDER BY 1, 2, 3"):
             by_place[str(row[0]), str(row[1])].columns.append(row[3:])
-    keyed = [place for place, rows in by_place.items() if "VIEW" not in str(rows.table[2])]
+    keyed = [table for table, rows in by_place.items() if "VIEW" not in str(rows.table[2])]
     for some in parted(keyed if indexes else []):
         for row in session.rows(f"{of_tables(_INDEX_ROWS, some)} ORDER BY 1, 2, 3, 4"):
             by_place[str(row[0]), str(row[1])].indexes.append((row[2], *row[4:]))
-    return {place: by_place[rows.place] for place, rows in found.items()}
+    return {table: by_place[rows.place] for table, rows in rows_of.items()}
 
 
 def find_rows(session: Session, texts: Sequence[str]) -> list[CatalogRows | None]:
     """What each `dbtable` names, by few statements for all; None = nothing."""
     here = str(session.value("SELECT DATABASE()") or "")
     meant = [places_of(text, here) for text in texts]
-    found = catalog_rows(session, list(dict.fromkeys(place for each in meant for place in each)))
-    return [next((found[place] for place in each if place in found), None) for each in meant]
+    rows_of = catalog_rows(
+        session, list(dict.fromkeys(table for readings in meant for table in readings))
+    )
+    return [
+        next((rows_of[table] for table in readings if table in rows_of), None) for readings in meant
+    ]
 
 
 def table_named(session: Session, database: str, name: str) -> MysqlTable | None:
     """The table or view; None when there is none."""
-    found = catalog_rows(session, [(database, name)]).get((database, name))
-    return None if found is None else table_of(found)
+    rows = catalog_rows(session, [(database, name)]).get((database, name))
+    return None if rows is None else table_of(rows)
 
 
 def table_of(rows: CatalogRows) -> MysqlTable:
     """The table as it is read and written."""
-    database, name, kind, engine = (None if each is None else str(each) for each in rows.table[:4])
+    database, name, kind, engine = (
+        None if value is None else str(value) for value in rows.table[:4]
+    )
     assert database is not None
     assert name is not None
     columns = _columns(rows.columns)
     if "VIEW" in str(kind):
         return MysqlTable(database, name, columns, is_view=True)
     indexes = _indexes(rows.indexes)
-    unique = [each for each in indexes if each.is_unique]
+    unique = [index for index in indexes if index.is_unique]
     return MysqlTable(
         database,
         name,
         columns,
-        unique=tuple(each.names for each in unique if not each.takes_null),
-        primary=next((each.names for each in indexes if each.name == "PRIMARY"), ()),
-        loose=tuple(each.names for each in unique if each.takes_null),
+        unique=tuple(index.names for index in unique if not index.takes_null),
+        primary=next((index.names for index in indexes if index.name == "PRIMARY"), ()),
+        loose=tuple(index.names for index in unique if index.takes_null),
         engine=engine,
         keys=tuple(
-            tuple(each.columns) for each in unique if each.is_ordered and not each.takes_null
+            tuple(index.columns) for index in unique if index.is_ordered and not index.takes_null
         ),
-        indexes=tuple(each.names for each in indexes if each.is_ordered and not each.descends),
+        indexes=tuple(index.names for index in indexes if index.is_ordered and not index.descends),
     )
 
 
@@ -666,27 +673,27 @@ def state_of(session: Session, table: MysqlTable) -> str:
 
     MySQL keeps the time when a table is renamed, and MariaDB when it is emptied; the number is another one then.
     """
-    there = _there(table.schema, table.name)
-    found = session.rows(
+    condition = _there(table.schema, table.name)
+    rows_found = session.rows(
         "SELECT CONCAT(create_time), (SELECT SUM(CRC32(CONCAT(ordinal_position, ' ', column_name, ' ', column_type))) "  # noqa: S608 - quoted
-        f"FROM information_schema.columns WHERE {there}) FROM information_schema.tables WHERE {there}"
+        f"FROM information_schema.columns WHERE {condition}) FROM information_schema.tables WHERE {condition}"
     )
-    if not found or found[0][0] is None or str(table.engine).lower() not in LOCAL_ENGINES:
+    if not rows_found or rows_found[0][0] is None or str(table.engine).lower() not in LOCAL_ENGINES:
         return ""
-    created, columns = found[0]
+    created, columns = rows_found[0]
     return f"{created} {columns} {_number(session, table)}"
 
 
 def _number(session: Session, table: MysqlTable) -> object:
     """InnoDB's number of the table; None = not known."""
-    place = f"{table.schema}/{table.name}"
-    if str(table.engine).lower() != "innodb" or not _PLAIN_PLACE.fullmatch(place):
+    full_name = f"{table.schema}/{table.name}"
+    if str(table.engine).lower() != "innodb" or not _PLAIN_PLACE.fullmatch(full_name):
         return None
     is_mariadb = cast(MysqlSession, session).is_mariadb
     catalog = "INNODB_SYS_TABLES" if is_mariadb else "INNODB_TABLES"
     try:
         return session.value(
-            f"SELECT table_id FROM information_schema.{catalog} WHERE name = '{place}'"  # noqa: S608 - plain letters
+            f"SELECT table_id FROM information_schema.{catalog} WHERE name = '{full_name}'"  # noqa: S608 - plain letters
         )
     except (SourceError, TargetError) as error:
         if is_away(error):
@@ -711,7 +718,7 @@ _EXPLAINED = {
 
 def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> MissingRights:
     """A right on some columns of a table counts as one on the table. Where a role is granted, nothing is sure."""
-    held, login = [], ""
+    granted, login = [], ""
     for grant in grants:
         if _OF_ROUTINES.match(grant):
             continue
@@ -723,20 +730,22 @@ def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> MissingRights:
         names = {
             re.sub(r" ?\(.*?\)", "", word).strip() for word in re.split(r",(?![^(]*\))", words)
         }
-        held.append((names, None if every else _plain(database), table and _plain(table)))
+        granted.append((names, None if every else _plain(database), table and _plain(table)))
 
     def has(right: Right) -> bool:
         return right.word == "USAGE" or any(
             {right.word, _ALL} & words
             and (database is None or _is_named(right.schema, database, is_pattern=not table))
             and (not table or table.casefold() == right.name.casefold())
-            for words, database, table in held
+            for words, database, table in granted
         )
 
     lacks = [right for right in rights if login and not has(right)]
     if all(right.word == "DROP" for right in lacks):
         lacks = []  # the write succeeds without, and warns that its staging stays
-    places = (f"{quoted(each.schema)}.{quoted(each.name) if each.name else '*'}" for each in lacks)
+    places = (
+        f"{quoted(right.schema)}.{quoted(right.name) if right.name else '*'}" for right in lacks
+    )
     return MissingRights(login, dict(zip(lacks, places, strict=True)))
 
 
@@ -744,7 +753,7 @@ def _is_held_otherwise(session: Session, right: Right) -> bool:
     """Whether a login may have a right that its grants do not say, as those of an anonymous user on a database."""
     name = MysqlDialect().literal(right.schema, None)
     if not right.name:
-        own = " OR ".join(
+        granted = " OR ".join(
             f"EXISTS (SELECT 1 FROM information_schema.{view} WHERE {condition})"  # noqa: S608 - quoted
             for view, condition in (
                 ("user_privileges", "privilege_type <> 'USAGE'"),
@@ -753,13 +762,13 @@ def _is_held_otherwise(session: Session, right: Right) -> bool:
                 ("column_privileges", f"table_schema = {name}"),
             )
         )
-        seen = f"SELECT 1 FROM information_schema.schemata WHERE schema_name = {name}"  # noqa: S608 - quoted
-        return bool(session.rows(f"{seen} AND NOT ({own})"))
+        visible = f"SELECT 1 FROM information_schema.schemata WHERE schema_name = {name}"  # noqa: S608 - quoted
+        return bool(session.rows(f"{visible} AND NOT ({granted})"))
     table = f"{quoted(right.schema)}.{quoted(right.name)}"
     statement = _EXPLAINED.get(right.word, "").format(table=table)
     if right.word == "UPDATE":
-        there = _there(right.schema, right.name)
-        columns = f"SELECT column_name FROM information_schema.columns WHERE {there} LIMIT 1"  # noqa: S608 - quoted
+        condition = _there(right.schema, right.name)
+        columns = f"SELECT column_name FROM information_schema.columns WHERE {condition} LIMIT 1"  # noqa: S608 - quoted
         for (column,) in session.rows(columns):
             statement = f"UPDATE {table} SET {quoted(str(column))} = NULL"  # noqa: S608 - quoted
     if not statement:
@@ -787,10 +796,10 @@ def _is_named(name: str, granted: str, *, is_pattern: bool) -> bool:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> tuple[MysqlColumn, ...]:
-    found = []
+    columns = []
     for column, declared, nullable, default, extra, charset, collation, *_ in rows:
         notes = str(extra).upper()
-        found.append(
+        columns.append(
             MysqlColumn(
                 str(column),
                 _without_comments(str(declared)),
@@ -803,12 +812,12 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> tuple[MysqlColumn, ...]:
                 "INVISIBLE" in notes,
             )
         )
-    return tuple(found)
+    return tuple(columns)
 
 
 def _without_comments(declared: str) -> str:
     """A type without what a server says beside it: `/* mariadb-5.3 */`, `/*M!100301 COMPRESSED*/`."""
-    return _QUOTED_OR_COMMENT.sub(lambda found: found[1] or "", declared).strip()
+    return _QUOTED_OR_COMMENT.sub(lambda match: match[1] or "", declared).strip()
 
 
 @dataclass(slots=True)
@@ -823,25 +832,25 @@ class _Index:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(each.name for each in self.columns)
+        return tuple(column.name for column in self.columns)
 
     @property
     def descends(self) -> bool:
-        return any(each.descending for each in self.columns)
+        return any(column.descending for column in self.columns)
 
 
 def _indexes(rows: Sequence[tuple[Any, ...]]) -> list[_Index]:
     """The indexes of whole columns: the primary key first, then the shortest."""
-    found: dict[str, _Index] = {}
+    indexes: dict[str, _Index] = {}
     partial = set()
     for name, non_unique, column, nullable, part, order, _ in rows:
-        index = found.setdefault(str(name), _Index(str(name), not int(non_unique)))
+        index = indexes.setdefault(str(name), _Index(str(name), not int(non_unique)))
         index.columns.append(KeyColumn(str(column), order == "D"))
         index.takes_null |= nullable == "YES"
         index.is_ordered &= order is not None
         if column is None or part is not None:
             partial.add(index.name)  # an expression, or a prefix of a column
-    whole = (index for index in found.values() if index.name not in partial)
+    whole = (index for index in indexes.values() if index.name not in partial)
     return sorted(whole, key=lambda index: (index.name != "PRIMARY", len(index.columns)))
 
 

@@ -155,7 +155,7 @@ def _history(session: MysqlSession) -> float | None:
 def _behind(sql: str) -> Callable[[MysqlSession], float | None]:
     def ask(session: MysqlSession) -> float | None:
         row: dict[str, Any] = session.named(sql)
-        found = next((row[name] for name in _BEHIND if row.get(name) is not None), None)
-        return None if found is None else float(found)
+        seconds = next((row[name] for name in _BEHIND if row.get(name) is not None), None)
+        return None if seconds is None else float(seconds)
 
     return ask

@@ -8,12 +8,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BeforeValidator, Field
 
-from spark_channel.connectors.base.network import (
+from spark_channel.connectors.base.network import tls_mode
+from spark_channel.connectors.base.server_url import (
     check_no_fragment,
     check_no_semicolon,
     contradicted,
     decoded,
-    tls_mode,
 )
 from spark_channel.connectors.base.types import sqlglot, tokens
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
@@ -144,21 +144,21 @@ def _without_login(raw: Mapping[str, Any], ignored: Collection[str]) -> dict[str
         return dict(raw)
     text = str(raw[key]).strip()
     bare = text[len("jdbc:") :] if text.lower().startswith("jdbc:") else text
-    scheme, separator, rest = bare.partition("://")
+    scheme, separator, address = bare.partition("://")
     if not separator:
         return dict(raw)
-    place, _, query = rest.partition("?")
-    check_no_fragment(place)
-    check_no_semicolon(place.rpartition("@")[2])
-    authority, slash, path = place.partition("/")
+    address_part, _, query = address.partition("?")
+    check_no_fragment(address_part)
+    check_no_semicolon(address_part.rpartition("@")[2])
+    authority, slash, path = address_part.partition("/")
     login, at, host = authority.rpartition("@")
-    found: dict[str, str] = {}
+    logins: dict[str, str] = {}
     if at:
         user, colon, password = login.partition(":")
-        found["user"] = decoded(user, "user")
+        logins["user"] = decoded(user, "user")
         if colon:
-            found["password"] = decoded(password, "password")
-    kept = []
+            logins["password"] = decoded(password, "password")
+    unread = []
     twice = contradicted(query)
     if twice is not None:
         raise OptionError(
@@ -167,29 +167,29 @@ def _without_login(raw: Mapping[str, Any], ignored: Collection[str]) -> dict[str
         )
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name.lower() in ("user", "password"):
-            found[name.lower()] = value
+            logins[name.lower()] = value
         else:
-            kept.append((name, value))
+            unread.append((name, value))
     url = f"{scheme}://{host}{slash}{path}"
-    made: dict[str, Any] = {name: value for name, value in raw.items() if name != key}
-    for name, value in kept:
+    options: dict[str, Any] = {name: value for name, value in raw.items() if name != key}
+    for name, value in unread:
         option = _parameter(name, value)
         if option is not None and option[0].lower() not in by_name and option[0] not in ignored:
-            made[option[0]] = option[1]
-    said = {name.lower(): value for name, value in kept}
-    zone = said.get("connectiontimezone", said.get("servertimezone"))
-    forced = said.get("forceconnectiontimezonetosession", "").lower() == "true"
+            options[option[0]] = option[1]
+    properties = {name.lower(): value for name, value in unread}
+    zone = properties.get("connectiontimezone", properties.get("servertimezone"))
+    forced = properties.get("forceconnectiontimezonetosession", "").lower() == "true"
     if forced and zone is not None and "sessiontimezone" not in by_name:
-        made["sessionTimeZone"] = zone
-    if said.get("verifyservercertificate", "").lower() == "true" and "sslmode" not in by_name:
-        made["sslmode"] = {
+        options["sessionTimeZone"] = zone
+    if properties.get("verifyservercertificate", "").lower() == "true" and "sslmode" not in by_name:
+        options["sslmode"] = {
             None: "verify-full",
             "prefer": "verify-full",
             "require": "verify-ca",
-        }.get(made.get("sslmode"), made.get("sslmode"))
-    made |= {name: value for name, value in found.items() if name not in by_name}
-    made[key] = url
-    return made
+        }.get(options.get("sslmode"), options.get("sslmode"))
+    options |= {name: value for name, value in logins.items() if name not in by_name}
+    options[key] = url
+    return options
 
 
 def _parameter(name: str, value: str) -> tuple[str, str] | None:
@@ -263,7 +263,7 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
     @property
     def is_plain_table(self) -> bool:
         """Whether nothing of the user's is worked out in the session."""
-        own = (
+        of_user = (
             self.query,
             self.where,
             self.session_init_statement,
@@ -271,7 +271,11 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
             self.session_time_zone,
         )
         bracket = (self.dbtable or "").lstrip().startswith("(")
-        return self.timestamps_as == "instant" and not bracket and all(each is None for each in own)
+        return (
+            self.timestamps_as == "instant"
+            and not bracket
+            and all(setting is None for setting in of_user)
+        )
 
     def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
@@ -408,19 +412,19 @@ def own_mode() -> str:
     return mode
 
 
-def settings_to_change(shown: Mapping[str, str]) -> str:
+def settings_to_change(server_settings: Mapping[str, str]) -> str:
     """The assignments, as SET SESSION takes them, of those of `SETTINGS` and `LEAST` that a server shows with other
     values.
     """
     changed = {
-        name: wanted if wanted == "DEFAULT" or wanted.isdigit() else repr(wanted)
-        for name, wanted in SETTINGS.items()
-        if name in shown and shown[name].upper() != wanted.upper()
+        name: value if value == "DEFAULT" or value.isdigit() else repr(value)
+        for name, value in SETTINGS.items()
+        if name in server_settings and server_settings[name].upper() != value.upper()
     }
     changed |= {
         name: str(least)
         for name, least in LEAST.items()
-        if name in shown and int(shown[name]) < least
+        if name in server_settings and int(server_settings[name]) < least
     }
     return ", ".join(f"{name} = {value}" for name, value in changed.items())
 
@@ -433,11 +437,11 @@ def session_variables(text: str) -> str:
     """
     takes = "name=value pairs with commas between, such as sql_mode='ANSI',time_zone='+08:00'"
     try:
-        found = sqlglot.tokenize(text, read="mysql")
+        token_list = sqlglot.tokenize(text, read="mysql")
     except sqlglot.errors.SqlglotError:
-        found = []
+        token_list = []
     parts, begin, depth = [], 0, 0
-    for token in found:
+    for token in token_list:
         depth += {tokens.TokenType.L_PAREN: 1, tokens.TokenType.R_PAREN: -1}.get(
             token.token_type, 0
         )

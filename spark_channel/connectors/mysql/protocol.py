@@ -99,8 +99,8 @@ class _Rows:
                 break
             if self.ended:
                 break
-            if self._is_long(used) and (found := self._long(used)):
-                row, self._buffer = found[0], buffer[found[1] :]
+            if self._is_long(used) and (long_row := self._long(used)):
+                row, self._buffer = long_row[0], buffer[long_row[1] :]
                 return row, np.array([0]), np.array([len(row)])
             self._more()
         self._buffer = buffer[used:]
@@ -186,10 +186,10 @@ def _field(
     for code, wide in _WIDE.items():
         rows = np.flatnonzero(mark == code)
         if len(rows):
-            each = [
-                memory[start[rows] + place].astype(np.int64) << 8 * place for place in range(wide)
+            lengths = [
+                memory[start[rows] + byte].astype(np.int64) << 8 * byte for byte in range(wide)
             ]
-            length[rows] = np.sum(each, axis=0)
+            length[rows] = np.sum(lengths, axis=0)
             start[rows] += wide
     return start, start + length, null
 
@@ -204,8 +204,8 @@ def _cut(
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
     every = pa.Array.from_buffers(pa.large_binary(), 2 * rows, buffers)
     # Made of buffers: Arrow looks at an array of numpy's with pandas, which takes half a second to import.
-    held = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
-    places = [held, pa.py_buffer(np.arange(0, 2 * rows, 2, dtype=np.int64))]
+    validity = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    places = [validity, pa.py_buffer(np.arange(0, 2 * rows, 2, dtype=np.int64))]
     return every.take(pa.Array.from_buffers(pa.int64(), rows, places))
 
 
@@ -244,7 +244,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         takes_key: bool = False,
         sends_plain: bool = False,
         is_local: bool = False,
-        **given: Any,
+        **arguments: Any,
     ) -> None:
         self._is_encrypted = False
         self._is_local = is_local
@@ -255,13 +255,13 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         self._sendable: tuple[str, memoryview] | None = None
         self._public_key: bytes | None = None
         self._takes_key = True
-        given["server_public_key"] = server_public_key
+        arguments["server_public_key"] = server_public_key
         super().__init__(
             ssl=tls,
             ssl_disabled=True if tls is None else None,
             defer_connect=True,
             client_flag=CLIENT.FOUND_ROWS,  # an UPDATE counts the rows that it found, not those that it changed
-            **given,
+            **arguments,
         )
         if tls is not None:
             self._ssl_required = tls_required
@@ -271,7 +271,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         # The time of an attempt holds for the login, too: another service may wait for the client to speak first.
         self._read_timeout = self.connect_timeout
         self.connect()
-        self._read_timeout = given.get("read_timeout")
+        self._read_timeout = arguments.get("read_timeout")
 
     _auth_plugin_name: str
 
@@ -329,12 +329,12 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         Raises:
             pymysql.err.OperationalError: it asks for another; the connection is ended.
         """
-        asked = bytes(LoadLocalPacketWrapper(packet).filename)
-        if self._sendable is None or asked != self._sendable[0].encode():
+        name_asked = bytes(LoadLocalPacketWrapper(packet).filename)
+        if self._sendable is None or name_asked != self._sendable[0].encode():
             self._force_close()
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
-                f"the server asked for the file {asked[:200]!r} of this machine, which no statement named: "
+                f"the server asked for the file {name_asked[:200]!r} of this machine, which no statement named: "
                 "it is not the server that it should be, or it was taken over. Nothing was sent",
             )
         return self._sendable[1]
@@ -362,11 +362,11 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             self.server_status = result.server_status
         return result.affected_rows
 
-    def _process_auth(self, plugin_name: bytes, auth_packet: Any, *more: Any) -> Any:
+    def _process_auth(self, plugin_name: bytes, auth_packet: Any, *arguments: Any) -> Any:
         self._plugin = plugin_name
         if plugin_name in _PLAIN and not self._secure:
             self._refuse_plain(plugin_name.decode())
-        return super()._process_auth(plugin_name, auth_packet, *more)
+        return super()._process_auth(plugin_name, auth_packet, *arguments)
 
     def _refuse_plain(self, plugin: str) -> None:
         self._force_close()

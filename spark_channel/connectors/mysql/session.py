@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.base.network import is_of_this_machine
+from spark_channel.connectors.base.server_url import is_of_this_machine
 from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.base.stored import FreeConnections
 from spark_channel.connectors.mysql.options import (
@@ -246,8 +246,10 @@ class MysqlSession(BoundSession):
             if code_of(error) != _UNKNOWN_VARIABLE:
                 raise
         names = ", ".join(f"'{name}'" for name in (*SETTINGS, *LEAST))
-        shown = self.rows(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
-        if changes := settings_to_change({str(name).lower(): str(value) for name, value in shown}):
+        variables = self.rows(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
+        if changes := settings_to_change(
+            {str(name).lower(): str(value) for name, value in variables}
+        ):
             self.execute(f"SET SESSION {changes}")
 
     def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
@@ -335,13 +337,13 @@ class MysqlSession(BoundSession):
             counts = [int(most) - int(used)]
             if own_most:
                 (user,) = self.rows("SELECT SUBSTRING_INDEX(USER(), '@', 1)")
-                own = [row for row in self.rows("SHOW PROCESSLIST") if row[1] == user[0]]
-                counts.append(int(own_most) - len(own))
+                logins = [row for row in self.rows("SHOW PROCESSLIST") if row[1] == user[0]]
+                counts.append(int(own_most) - len(logins))
         except ChannelError:  # a server of another program that speaks MySQL's protocol
             return None
         product = "MariaDB" if "MariaDB" in version else "MySQL"
-        shown = f"{product} {version.partition('-')[0]}"
-        return FreeConnections(f"{host}:{port}", self.place, min(counts), shown)
+        server = f"{product} {version.partition('-')[0]}"
+        return FreeConnections(f"{host}:{port}", self.place, min(counts), server)
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """As fields of bytes. The server sends as fast as batches are taken: memory stays flat."""
@@ -351,7 +353,7 @@ class MysqlSession(BoundSession):
 
         if self._connection is None:
             raise self._failure(f"{self.place}: the connection is closed")
-        done = False
+        is_over = False
         try:
             for fields in field_batches(
                 self._connection, sql, size.rows, min(size.nbytes, _BATCH_BYTES)
@@ -359,7 +361,7 @@ class MysqlSession(BoundSession):
                 yield pa.RecordBatch.from_arrays(
                     fields, [str(number) for number in range(len(fields))]
                 )
-            done = True
+            is_over = True
             if self._connection.warnings_left:
                 self._check_whole()
         except (pymysql.err.MySQLError, OSError) as error:
@@ -368,7 +370,7 @@ class MysqlSession(BoundSession):
                 raise self._failure(f"{self._text(error)}. {_LOST_ADVICE}") from error
             raise self.explain(error) from error
         finally:
-            if not done:
+            if not is_over:
                 self.abandon()
 
     def _check_whole(self) -> None:
@@ -434,7 +436,7 @@ class MysqlSession(BoundSession):
             row = cursor.fetchone()
             if row is None:
                 return {}
-            return dict(zip((each[0] for each in cursor.description), row, strict=True))
+            return dict(zip((field[0] for field in cursor.description), row, strict=True))
 
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, text) of the last statement's first warnings."""
@@ -452,8 +454,8 @@ class MysqlSession(BoundSession):
         return self._failure(text)
 
     def explain(self, error: BaseException) -> ChannelError:
-        code, made = _code(error), self._failure(self._text(error))
-        return final(of_input(made, is_of_input=code in _OF_INPUT), is_final=code in _FULL)
+        code, explained = _code(error), self._failure(self._text(error))
+        return final(of_input(explained, is_of_input=code in _OF_INPUT), is_final=code in _FULL)
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
@@ -541,11 +543,11 @@ def _mode(options: ServerOptions) -> str:
     return options.tls_mode or "prefer"
 
 
-def _missing_library(said: str) -> str:
-    if "pynacl" in said.lower():
-        return f"the login (client_ed25519) needs a library ({said}): install `PyNaCl`"
+def _missing_library(library_error: str) -> str:
+    if "pynacl" in library_error.lower():
+        return f"the login (client_ed25519) needs a library ({library_error}): install `PyNaCl`"
     return (
-        f"the login needs the library 'cryptography' ({said}), since the server has no TLS: install "
+        f"the login needs the library 'cryptography' ({library_error}), since the server has no TLS: install "
         "`PyMySQL[rsa]`, or switch TLS on in the server"
     )
 
@@ -617,11 +619,11 @@ class MysqlWriteSession(MysqlSession):
         key = _key(options)
 
         def make() -> "MysqlWriteSession":
-            made = cls(options, failure, patient=patient)
-            made.pool_key = key
-            return made
+            session = cls(options, failure, patient=patient)
+            session.pool_key = key
+            return session
 
-        return cast(Self, sessions.take(key, lambda kept: kept.renewed(failure), make))
+        return cast(Self, sessions.take(key, lambda session: session.renewed(failure), make))
 
     def renewed(self, failure: type[ChannelError]) -> bool:
         """Let another table use it; False = its server does not answer."""
@@ -656,19 +658,23 @@ class MysqlWriteSession(MysqlSession):
     def _make_ready(self, options: ServerOptions) -> None:
         super()._make_ready(options)
         self._kept: dict[Any, Any] = {}
-        shown = {
+        variables = {
             str(name).lower(): str(value).upper()
             for name, value in self.rows(
                 "SHOW SESSION VARIABLES WHERE Variable_name IN ('local_infile', 'max_allowed_packet', "
                 "'log_bin', 'binlog_format', 'sql_mode', 'time_zone')"
             )
         }
-        self.local_infile = shown.get("local_infile") == "ON"
-        self.most_packet = self._connection.most_packet = int(shown["max_allowed_packet"])
-        self.lenient = options.sql_mode == "session" and "STRICT_" not in shown.get("sql_mode", "")
-        self._zone = shown.get("time_zone", "SYSTEM")
+        self.local_infile = variables.get("local_infile") == "ON"
+        self.most_packet = self._connection.most_packet = int(variables["max_allowed_packet"])
+        self.lenient = options.sql_mode == "session" and "STRICT_" not in variables.get(
+            "sql_mode", ""
+        )
+        self._zone = variables.get("time_zone", "SYSTEM")
         # A server that logs statements refuses to write under READ COMMITTED. SERIALIZABLE, too, reads nothing old.
-        by_statement = shown.get("log_bin") == "ON" and shown.get("binlog_format") == "STATEMENT"
+        by_statement = (
+            variables.get("log_bin") == "ON" and variables.get("binlog_format") == "STATEMENT"
+        )
         level = "SERIALIZABLE" if by_statement else "READ COMMITTED"
         self.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
 
@@ -696,10 +702,10 @@ class MysqlWriteSession(MysqlSession):
 
         A statement of `IGNORED_ROWS` rows leaves fewer than the server keeps.
         """
-        found = self.rows("SHOW WARNINGS")
-        if len(found) >= _MOST_WARNINGS:
+        warnings = self.rows("SHOW WARNINGS")
+        if len(warnings) >= _MOST_WARNINGS:
             return [f"more than {_MOST_WARNINGS} warnings, of which the server shows no more"]
-        return [str(text) for _, code, text in found if int(code) not in _OF_KEYS][:3]
+        return [str(text) for _, code, text in warnings if int(code) not in _OF_KEYS][:3]
 
     def end_when_silent(self) -> None:
         """From here on the server ends this session, and its transaction, when the client says nothing for 30 s.
@@ -714,8 +720,11 @@ def _key(options: ServerOptions) -> Hashable | None:
     names = ("session_init_statement", "start_sql", "pre_sql", "post_sql", "max_connections")
     if any(getattr(options, name, None) for name in names):
         return None
-    kept = {*ServerOptions.model_fields, "query_timeout", "hide_values"} - {"dbtable", *names}
-    return MysqlWriteSession, *(getattr(options, name, None) for name in sorted(kept))
+    names_compared = {*ServerOptions.model_fields, "query_timeout", "hide_values"} - {
+        "dbtable",
+        *names,
+    }
+    return MysqlWriteSession, *(getattr(options, name, None) for name in sorted(names_compared))
 
 
 def is_conflict(error: BaseException) -> bool:

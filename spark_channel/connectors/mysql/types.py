@@ -114,7 +114,7 @@ def is_wide_decimal(declared: str) -> bool:
 def members(declared: str) -> list[str]:
     """The texts that an `enum(...)` or `set(...)` may hold, in its order."""
     return [
-        _ESCAPED.sub(lambda found: _CONTROLS.get(found[1], found[1]) if found[1] else "'", text)
+        _ESCAPED.sub(lambda match: _CONTROLS.get(match[1], match[1]) if match[1] else "'", text)
         for text in _MEMBER.findall(declared)
     ]
 
@@ -224,8 +224,8 @@ def selected(columns: Sequence[ReadColumn]) -> list[str]:
     Numbers, dates and times hold no comma, so that Arrow's own CSV reader takes them apart, which is several
     times as fast as a field each.
     """
-    plain = [f"IFNULL({_shown(each)}, '')" for each in columns if not _is_raw(each)]
-    raw = [each.expression for each in columns if _is_raw(each)]
+    plain = [f"IFNULL({_shown(column)}, '')" for column in columns if not _is_raw(column)]
+    raw = [column.expression for column in columns if _is_raw(column)]
     return [f"CONCAT_WS(',', {', '.join(plain)})", *raw] if plain else raw
 
 
@@ -249,11 +249,11 @@ def decode_fields(
     """
     plain = [column for column in columns if not _is_raw(column)]
     arrays = _plain_arrays(fields[0], plain) if plain else {}
-    taken = iter(fields[1:] if plain else fields)
+    raw_fields = iter(fields[1:] if plain else fields)
     for column in columns:
         if _is_raw(column):
             try:
-                arrays[column.name] = pc.cast(next(taken), column.kind)
+                arrays[column.name] = pc.cast(next(raw_fields), column.kind)
             except pa.ArrowInvalid as error:
                 raise MisfitError(column, str(error)) from None
     return pa.RecordBatch.from_arrays([arrays[column.name] for column in columns], schema=schema)
@@ -334,9 +334,10 @@ def _misfit(
     for name, column in zip(kinds, columns, strict=True):
         try:
             _parsed(text, names, {name: kinds[name]})
-        except pa.ArrowInvalid as found:
+        except pa.ArrowInvalid as failure:
             return MisfitError(
-                column, str(found).rpartition("CSV conversion error")[2].strip(" :") or str(found)
+                column,
+                str(failure).rpartition("CSV conversion error")[2].strip(" :") or str(failure),
             )
     return error
 
@@ -357,18 +358,18 @@ _QUOTED = (b'"', b",", b"\n", b"NULL")
 
 def assignments(columns: Sequence[WriteColumn], quoted: Any) -> tuple[str, str]:
     """The column list and SET clause of LOAD DATA: bytes come as hexadecimal digits, bits as numbers."""
-    listed, sets = [], []
+    names, sets = [], []
     for number, column in enumerate(columns):
         name = parts(column.declared)[0]
         if _is_binary(column):
-            listed.append(f"@c{number}")
+            names.append(f"@c{number}")
             sets.append(f"{quoted(column.target)} = UNHEX(@c{number})")
         elif name == "bit":
-            listed.append(f"@c{number}")
+            names.append(f"@c{number}")
             sets.append(f"{quoted(column.target)} = CAST(@c{number} AS UNSIGNED)")
         else:
-            listed.append(quoted(column.target))
-    return ", ".join(listed), f" SET {', '.join(sets)}" if sets else ""
+            names.append(quoted(column.target))
+    return ", ".join(names), f" SET {', '.join(sets)}" if sets else ""
 
 
 def load_lines(
@@ -497,8 +498,8 @@ def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, 
     if is_text(kind):
         array = pc.cast(array, pa.string())
         if name == "char" and exact:
-            why = "a CHAR column drops the spaces at the end; declare it VARCHAR"
-            refuse_where(pc.ends_with(array, " "), array, column, why)
+            reason = "a CHAR column drops the spaces at the end; declare it VARCHAR"
+            refuse_where(pc.ends_with(array, " "), array, column, reason)
         elif name in ("enum", "set"):
             _refuse_strangers(array, column, one=name == "enum")
         return array, True
@@ -521,9 +522,9 @@ _BYTES = {"tiny": 2**8 - 1, "": 2**16 - 1, "medium": 2**24 - 1}
 def wider_text(declared: str) -> str:
     """The type of a column for longer texts or bytes; "" = there is none."""
     name, _, _ = parts(declared)
-    known = {"char": "text", "varchar": "text", "binary": "blob", "varbinary": "blob"}
-    known |= {f"{size}{end}": f"long{end}" for size in _BYTES for end in ("text", "blob")}
-    return known.get(name, "")
+    wider = {"char": "text", "varchar": "text", "binary": "blob", "varbinary": "blob"}
+    wider |= {f"{size}{end}": f"long{end}" for size in _BYTES for end in ("text", "blob")}
+    return wider.get(name, "")
 
 
 def check_values(array: pa.Array, column: WriteColumn) -> None:
@@ -535,15 +536,17 @@ def check_values(array: pa.Array, column: WriteColumn) -> None:
     array = storage(array)
     _text(array, column, True)
     name, sizes, _ = parts(column.declared)
-    why, wider = f"it is longer than {column.declared}", wider_text(column.declared)
+    reason, wider = f"it is longer than {column.declared}", wider_text(column.declared)
     ends = [end for end in ("text", "blob") if name.endswith(end)]
     most = _BYTES.get(name.removesuffix(ends[0])) if ends else None
     if name in ("char", "varchar") and sizes and is_text(array.type):
-        refuse_where(pc.greater(pc.utf8_length(array), int(sizes[0])), array, column, why, wider)
+        refuse_where(pc.greater(pc.utf8_length(array), int(sizes[0])), array, column, reason, wider)
     elif name in ("binary", "varbinary") and sizes:
-        refuse_where(pc.greater(pc.binary_length(array), int(sizes[0])), array, column, why, wider)
+        refuse_where(
+            pc.greater(pc.binary_length(array), int(sizes[0])), array, column, reason, wider
+        )
     elif most is not None:
-        refuse_where(pc.greater(pc.binary_length(array), most), array, column, why, wider)
+        refuse_where(pc.greater(pc.binary_length(array), most), array, column, reason, wider)
 
 
 def _refuse_filled_nulls(array: pa.Array, column: WriteColumn, name: str) -> None:
@@ -552,31 +555,36 @@ def _refuse_filled_nulls(array: pa.Array, column: WriteColumn, name: str) -> Non
     if not array.null_count or not about.not_null:
         return
     if name == "timestamp":
-        why = f"column {column.target!r} is NOT NULL, and the server would store the present time"
-        refuse_where(pc.is_null(array), array, column, why)
+        reason = (
+            f"column {column.target!r} is NOT NULL, and the server would store the present time"
+        )
+        refuse_where(pc.is_null(array), array, column, reason)
     elif getattr(about, "numbered", False):
-        why = f"column {column.target!r} is AUTO_INCREMENT, and the server would store a number. Leave the column out"
-        refuse_where(pc.is_null(array), array, column, why)
+        reason = (
+            f"column {column.target!r} is AUTO_INCREMENT, and the server would store a number. "
+            "Leave the column out"
+        )
+        refuse_where(pc.is_null(array), array, column, reason)
 
 
 def _refuse_strangers(array: pa.Array, column: WriteColumn, *, one: bool) -> None:
     """Values that are not exactly a member: MySQL takes '1' for the first member, and 'A' or 'a ' for 'a'."""
-    places = {text: place for place, text in enumerate(members(column.declared))}
+    places = {text: number for number, text in enumerate(members(column.declared))}
 
     def is_kept(text: str) -> bool:
         if one:
             return text in places
-        found = [places.get(part, -1) for part in text.split(",")] if text else []
-        return all(before < after for before, after in zip([-1, *found], found, strict=False))
+        numbers = [places.get(part, -1) for part in text.split(",")] if text else []
+        return all(before < after for before, after in zip([-1, *numbers], numbers, strict=False))
 
     texts = pc.unique(array.drop_null()).to_pylist()
     strange = pa.array([text for text in texts if not is_kept(text)], pa.string())
-    why = (
+    reason = (
         f"column {column.target!r} is {column.declared}, and it is none of these"
         if one
         else f"column {column.target!r} is {column.declared}: members of it, in this order, each once"
     )
-    refuse_where(pc.is_in(array, value_set=strange), array, column, why)
+    refuse_where(pc.is_in(array, value_set=strange), array, column, reason)
 
 
 def _moment(array: pa.Array, column: WriteColumn, sizes: list[str], exact: bool) -> pa.Array:
@@ -584,11 +592,11 @@ def _moment(array: pa.Array, column: WriteColumn, sizes: list[str], exact: bool)
         local = local_timestamps(array, column)
     else:
         is_late = getattr(column.column, "holds_2106", False)
-        why = (
+        reason = (
             f"a TIMESTAMP of this server goes from 1970 to {2106 if is_late else 2038}; cast it to a timestamp "
             "without zone, which is a DATETIME"
         )
-        local = local_timestamps(array, column, _LATE_INSTANTS if is_late else _INSTANTS, why)
+        local = local_timestamps(array, column, _LATE_INSTANTS if is_late else _INSTANTS, reason)
     if exact:
         _refuse_finer(pc.cast(local, pa.int64()), local, column, sizes)
     return pc.cast(local, pa.string())
@@ -602,8 +610,8 @@ def _refuse_finer(micro: pa.Array, array: pa.Array, column: WriteColumn, sizes: 
     if digits < 6:
         unit = 10 ** (6 - digits)
         whole = pc.multiply(pc.divide(micro, unit), unit)
-        why = f"column {column.target!r} is {column.declared}, which rounds it to {digits} digits of a second"
-        refuse_where(pc.not_equal(whole, micro), array, column, why)
+        reason = f"column {column.target!r} is {column.declared}, which rounds it to {digits} digits of a second"
+        refuse_where(pc.not_equal(whole, micro), array, column, reason)
 
 
 def _hexadecimal(array: pa.Array) -> pa.Array:
@@ -614,13 +622,15 @@ def _hexadecimal(array: pa.Array) -> pa.Array:
         return (
             pc.fill_null(pa.array([""] * len(array), pa.string()), "")
             if not array.null_count
-            else pa.array([None if each is None else "" for each in array.to_pylist()], pa.string())
+            else pa.array(
+                [None if value is None else "" for value in array.to_pylist()], pa.string()
+            )
         )
     places = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, offsets], offset=array.offset)
     doubled = pc.multiply(places, pa.scalar(2, pa.int32()))
     digits = pa.py_buffer(bytes(data).hex().encode())
     if array.offset and validity is not None:
         return pa.array(
-            [None if each is None else each.hex() for each in array.to_pylist()], pa.string()
+            [None if value is None else value.hex() for value in array.to_pylist()], pa.string()
         )
     return pa.Array.from_buffers(pa.string(), len(array), [validity, doubled.buffers()[1], digits])

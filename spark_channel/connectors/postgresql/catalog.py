@@ -173,7 +173,7 @@ def lacking(session: PgSession, rights: Sequence[Right]) -> MissingRights:
 
     While tables are looked up, one that many of them need is asked for once.
     """
-    kept = {} if session.looked_up is None else session.looked_up.of("rights")
+    kept = {} if session.looked_up is None else session.looked_up.about("rights")
     left = [right for right in rights if str(right) not in kept]
     if left:
         asked = (
@@ -296,12 +296,12 @@ def _folded(name: "exp.Identifier") -> str:
 def find_table(session: Session, text: str) -> PgTable | None:
     """The table or view that `text` names; None when there is none. See `look_up`."""
     looked_up = session.looked_up if isinstance(session, PgSession) else None
-    kept = {} if looked_up is None else looked_up.of(_TABLES)
+    kept = {} if looked_up is None else looked_up.about(_TABLES)
     if text in kept:
         row = kept[text]
         return None if row is None else described(*row)
     schema, name = name_parts(text) or (None, text)
-    literals = [literal_sql(each) for each in (name, schema, text)]
+    literals = [literal_sql(part) for part in (name, schema, text)]
     rows = session.repeated("spark_channel_find", "name, name, name", _FIND, literals)
     return described(*rows[0]) if rows else None
 
@@ -310,23 +310,23 @@ def look_up(session: PgSession, texts: Sequence[str]) -> None:
     """Ask for tables by one statement that `find_table` is asked for, in this session and within seconds."""
     rows = find_rows(session, texts)
     session.looked_up = session.looked_up or AnswerCache()
-    session.looked_up.of(_TABLES).update(zip(texts, rows, strict=True))
+    session.looked_up.about(_TABLES).update(zip(texts, rows, strict=True))
 
 
 def find_rows(session: PgSession, texts: Sequence[str]) -> list[tuple[Any, ...] | None]:
     """The catalog's row of the table or view that each of `texts` names, for `described`, by one statement."""
-    asked = []
+    values = []
     for number, text in enumerate(texts):
         schema, name = name_parts(text) or (None, text)
-        names = ", ".join(f"{literal_sql(each)}::name" for each in (name, schema, text))
-        asked.append(f"({number}, {names})")
-    find = re.sub(r"\$(\d)", lambda found: f"asked.name{found[1]}", _FIND)
+        names = ", ".join(f"{literal_sql(part)}::name" for part in (name, schema, text))
+        values.append(f"({number}, {names})")
+    find = re.sub(r"\$(\d)", lambda match: f"asked.name{match[1]}", _FIND)
     rows = session.rows(
-        f"SELECT asked.number, found.* FROM (VALUES {', '.join(asked)}) AS asked (number, name1, name2, name3) "  # noqa: S608 - texts are quoted
+        f"SELECT asked.number, found.* FROM (VALUES {', '.join(values)}) AS asked (number, name1, name2, name3) "  # noqa: S608 - texts are quoted
         f"CROSS JOIN LATERAL ({find}) AS found (f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13)"
     )
-    found = {int(number): tuple(row) for number, *row in rows}
-    return [found.get(number) for number in range(len(texts))]
+    rows_of = {int(number): tuple(row) for number, *row in rows}
+    return [rows_of.get(number) for number in range(len(texts))]
 
 
 def table_names(session: Session) -> list[str]:
@@ -404,10 +404,10 @@ def same_table(table: PgTable, name: str) -> str:
     file, most, columns = table.state.split()
     is_stored = table.kind in ("r", "m")
     stored = _SAME_FILE.format(file=file, table=name) if is_stored else ""
-    made = _SAME_TABLE.format(
+    condition = _SAME_TABLE.format(
         most=most, columns=columns, stored=stored, oid=table.oid, name=literal_sql(name)
     )
-    return made.strip()
+    return condition.strip()
 
 
 # Replication slots, and the WAL that each makes the server keep.
@@ -424,8 +424,8 @@ def retained_logs(session: PgSession) -> list[RetainedLog]:
     """The logical slots of the session's database that decode with pgoutput."""
     where = "database = current_database() AND plugin = 'pgoutput' AND NOT temporary"
     return [
-        RetainedLog(name, active, kept)
-        for name, active, kept in session.rows(_SLOTS.format(where=where))
+        RetainedLog(name, active, nbytes)
+        for name, active, nbytes in session.rows(_SLOTS.format(where=where))
     ]
 
 
@@ -437,10 +437,10 @@ def kept_bytes(session: PgSession, slot: str) -> int | None:
 
 def restart_lsn(session: PgSession, slot: str) -> str | None:
     """Where the WAL begins that a slot makes the server keep."""
-    found = session.value(
+    lsn = session.value(
         f"SELECT restart_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal_sql(slot)}"  # noqa: S608 - quoted
     )
-    return None if found is None else str(found)
+    return None if lsn is None else str(lsn)
 
 
 # Transactions that run, as other sessions can see them.
@@ -465,11 +465,11 @@ def oldest_of(session: PgSession, transactions: Collection[int]) -> str:
     """Describe the oldest of these transactions, with the statement that ends it; "" when all of them have ended."""
     if not transactions:
         return ""
-    numbers = ", ".join(str(each & _WIDTH) for each in transactions)
-    found = session.rows(_RUNNING.format(numbers=numbers))
-    if not found:
+    numbers = ", ".join(str(transaction & _WIDTH) for transaction in transactions)
+    rows_found = session.rows(_RUNNING.format(numbers=numbers))
+    if not rows_found:
         return ""
-    number, pid, gid, user, application, state, seconds = found[0]
+    number, pid, gid, user, application, state, seconds = rows_found[0]
     about = [f"user {user}"] if user else []
     about += [f"application {application!r}"] if application else []
     about += [str(state)] if state else []
@@ -480,7 +480,7 @@ def oldest_of(session: PgSession, transactions: Collection[int]) -> str:
     )
     described = f" ({', '.join(about)})" if about else ""
     age = "" if seconds is None else f", which has been open for {seconds} s"
-    others = f", and for {len(found) - 1} younger ones" if len(found) > 1 else ""
+    others = f", and for {len(rows_found) - 1} younger ones" if len(rows_found) > 1 else ""
     return f"transaction {number} {who}{described}{age}{others}. {ends}"
 
 

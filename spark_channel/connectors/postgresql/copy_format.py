@@ -107,11 +107,11 @@ def _lists(array: pa.ListArray, element: int) -> pa.LargeBinaryArray:
     rows, elements = len(array), array.flatten()
     counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
     ends = np.concatenate(([0], np.cumsum(counts)))
-    each = _joined(list(_field(elements, {})), len(elements))
+    joined = _joined(list(_field(elements, {})), len(elements))
     header = np.empty((rows, 5), ">i4")
     header[:] = (1, int(elements.null_count > 0), element, 0, 1)
     header[:, 3] = counts
-    content = _cut(each.buffers()[2], _offsets(each)[ends])
+    content = _cut(joined.buffers()[2], _offsets(joined)[ends])
     return _where_valid(array, _joined([header.view(np.uint8), content], rows))
 
 
@@ -190,10 +190,10 @@ def _numeric(array: pa.Array) -> Matrix:
     precision, scale = array.type.precision, array.type.scale
     before, after = -(-max(0, precision - scale) // 4), -(-scale // 4)
     fill = 4 * after - scale
-    found = _low_groups(array, before + after, fill)
-    if found is None:
-        found = _all_groups(array, before, after, fill)
-    negative, groups = found
+    groups_found = _low_groups(array, before + after, fill)
+    if groups_found is None:
+        groups_found = _all_groups(array, before, after, fill)
+    negative, groups = groups_found
     value = np.empty((len(array), 4 + groups.shape[1]), ">i2")
     value[:, 0] = groups.shape[1]
     value[:, 1] = groups.shape[1] - after - 1
@@ -212,11 +212,11 @@ def _low_groups(array: pa.Array, count: int, fill: int) -> Groups | None:
     if array.type.bit_width != 128 or array.type.precision + fill > _LOW_DIGITS:
         return None
     low = _plain(array, np.dtype(("<i8", 2)))[:, 0]
-    rest = np.abs(low) * 10**fill
+    remainder = np.abs(low) * 10**fill
     groups = np.empty((len(array), count), np.int16)
-    for place in reversed(range(count)):
-        rest, groups[:, place] = np.divmod(rest, 10_000)
-    return None if rest.any() else (low < 0, groups)
+    for group in reversed(range(count)):
+        remainder, groups[:, group] = np.divmod(remainder, 10_000)
+    return None if remainder.any() else (low < 0, groups)
 
 
 def _all_groups(array: pa.Array, before: int, after: int, fill: int) -> Groups:
@@ -285,9 +285,9 @@ def _cut(data: pa.Buffer, offsets: npt.NDArray[np.int64]) -> pa.LargeBinaryArray
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
-def _where_valid(given: pa.Array, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """`values`, null where `given` is."""
-    return pc.if_else(pc.is_valid(given), values, None) if given.null_count else values
+def _where_valid(nulls_of: pa.Array, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """`values`, null where `nulls_of` is."""
+    return pc.if_else(pc.is_valid(nulls_of), values, None) if nulls_of.null_count else values
 
 
 def _offsets(array: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
@@ -442,10 +442,10 @@ def _likely(data: bytes, columns: int) -> Bounds | None:
     """Where the number of columns is; None when it is everywhere: places take eight times their bytes."""
     octets = np.frombuffer(data, np.uint8)
     high, low = _COUNT.pack(columns)
-    found = octets[1:] == low  # the rarer one of the two
-    if np.count_nonzero(found) > len(data) // 4:
+    matches = octets[1:] == low  # the rarer one of the two
+    if np.count_nonzero(matches) > len(data) // 4:
         return None
-    places = np.flatnonzero(found)
+    places = np.flatnonzero(matches)
     return np.asarray(places[octets[places] == high])
 
 
@@ -501,7 +501,7 @@ def _chain(starts: Bounds, ends: Bounds, size: int) -> Bounds | None:
 
 
 def _walked(data: bytes, columns: int) -> Bounds:
-    found, at = [0], 0
+    bounds, at = [0], 0
     try:
         while at < len(data):
             if _COUNT.unpack_from(data, at)[0] != columns:
@@ -509,9 +509,9 @@ def _walked(data: bytes, columns: int) -> Bounds:
             at += _COUNT.size
             for _ in range(columns):
                 at += _LENGTH.size + max(0, _LENGTH.unpack_from(data, at)[0])
-            found.append(at)
+            bounds.append(at)
     except struct.error:
         at = len(data) + 1
     if at != len(data):
         raise ValueError("the last row is cut off")
-    return np.array(found, np.int64)
+    return np.array(bounds, np.int64)

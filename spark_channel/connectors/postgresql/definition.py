@@ -157,8 +157,8 @@ def defined(session: PgSession, tables: Sequence[PgTable]) -> list[TableDefiniti
     return [_definition(table, json.loads(texts[table.oid])) for table in tables]
 
 
-def _definition(table: PgTable, found: dict[str, Any]) -> TableDefinition:
-    constraints = found["constraints"] or []
+def _definition(table: PgTable, definition: dict[str, Any]) -> TableDefinition:
+    constraints = definition["constraints"] or []
     # A SELECT also reads the tables that inherit from it, which its keys do not hold for.
     hold_null = {column.name for column in table.columns if column.holds_null}
     of_parent = table.is_parent and table.kind == "r"
@@ -175,7 +175,7 @@ def _definition(table: PgTable, found: dict[str, Any]) -> TableDefinition:
         for row in constraints
         if row["kind"] != "f" and not (of_parent and row["kind"] in ("p", "u", "x"))
     ]
-    indexes = found["indexes"] or []
+    indexes = definition["indexes"] or []
     keys += [
         ConstraintDefinition(
             "index",
@@ -199,11 +199,11 @@ def _definition(table: PgTable, found: dict[str, Any]) -> TableDefinition:
         SYSTEM,
         table.schema,
         table.name,
-        tuple(_column(row, hold_null) for row in found["columns"] or []),
+        tuple(_column(row, hold_null) for row in definition["columns"] or []),
         tuple(keys),
         tuple(_foreign_key(row) for row in constraints if row["kind"] == "f"),
-        found["comment"],
-        (*broken, *parted, *(found["others"] or ())),
+        definition["comment"],
+        (*broken, *parted, *(definition["others"] or ())),
     )
 
 
@@ -218,14 +218,14 @@ def _column(row: dict[str, Any], hold_null: Collection[str]) -> ColumnDefinition
         row["sequence"]["declared"],
     )
     has_default = expression is not None and not generated and sequence is None
-    kept = {"s": "STORED", "v": "VIRTUAL"}.get(generated)
+    storage = {"s": "STORED", "v": "VIRTUAL"}.get(generated)
     return ColumnDefinition(
         row["name"],
         row["declared"],
         not_null=row["not_null"] and row["name"] not in hold_null,
         is_own=row["is_own"],
         default=expression if has_default else None,
-        generated=f"({expression}) {kept}" if kept else None,
+        generated=f"({expression}) {storage}" if storage else None,
         sequence=sequence or None,
         collation=row["collation"],
         comment=row["comment"],

@@ -179,10 +179,10 @@ class PostgresDialect(Dialect):
 
     def only_named(self, names: Sequence[tuple[str, str]]) -> str:
         """Names of the catalog's own type: its index does not find texts."""
-        listed = ", ".join(
+        names_sql = ", ".join(
             f"({literal_sql(schema)}::name, {literal_sql(name)}::name)" for schema, name in names
         )
-        return f"AND (n.nspname, c.relname) IN (VALUES {listed})"
+        return f"AND (n.nspname, c.relname) IN (VALUES {names_sql})"
 
     def table_names(self, session: Session) -> list[str]:
         return table_names(session)
@@ -192,13 +192,13 @@ class PostgresDialect(Dialect):
         schema = cast("PgReadSession", session).schema_of(
             f"SELECT * FROM ({query}) AS source LIMIT 0"  # noqa: S608 - a query that was parsed
         )
-        found = []
+        columns = []
         for field in schema:
             notes = field.metadata or {}
             name = notes.get(b"POSTGRESQL:type", b"text").decode()
             typmod = int(notes.get(b"POSTGRESQL:typmod", b"-1"))
-            found.append(PgColumn(field.name, name, base=name, typmod=typmod))
-        return tuple(found)
+            columns.append(PgColumn(field.name, name, base=name, typmod=typmod))
+        return tuple(columns)
 
     def arrow_type(self, column: Column) -> pa.DataType:
         kind = _read_type(column).kind
@@ -239,10 +239,10 @@ class PostgresDialect(Dialect):
 
     def bound(self, value: int | date | datetime, column: Column) -> Any:
         """With its zone, which would be the session's."""
-        found = super().bound(value, column)
+        bound = super().bound(value, column)
         is_instant = isinstance(value, datetime) and value.tzinfo is not None
         return (
-            f"{found}+00" if is_instant and cast(PgColumn, column).base == "timestamptz" else found
+            f"{bound}+00" if is_instant and cast(PgColumn, column).base == "timestamptz" else bound
         )
 
     def is_never_null(self, table: Table, column: Column) -> bool:
@@ -282,9 +282,9 @@ class PostgresDialect(Dialect):
     def finds(self, table: Table, columns: Sequence[str]) -> bool:
         """By an index that begins with all of them, or holds the first of them unique."""
         assert isinstance(table, PgTable)
-        wanted = tuple(columns)
+        prefix = tuple(columns)
         return any(
-            names[: len(wanted)] == wanted or (is_unique and names == wanted[: len(names)])
+            names[: len(prefix)] == prefix or (is_unique and names == prefix[: len(names)])
             for names, is_unique in table.indexes
         )
 
@@ -320,12 +320,14 @@ class PostgresDialect(Dialect):
         )[0]
         if version < 120_000:
             return None
-        known = "SELECT pg_catalog.hashtextextended('spark-channel' COLLATE \"C\", 0)"
-        return str(encoding), int(session.value(known))
+        constant = "SELECT pg_catalog.hashtextextended('spark-channel' COLLATE \"C\", 0)"
+        return str(encoding), int(session.value(constant))
 
     def range_number(self, text: str, edges: Sequence[int]) -> str:
-        listed = ", ".join(map(str, edges))
-        return f"pg_catalog.width_bucket(CAST({text} AS bigint), CAST(ARRAY[{listed}] AS bigint[]))"
+        edges_sql = ", ".join(map(str, edges))
+        return (
+            f"pg_catalog.width_bucket(CAST({text} AS bigint), CAST(ARRAY[{edges_sql}] AS bigint[]))"
+        )
 
     def split_key(self, table: Table) -> tuple[str, ...]:
         """A unique key, or else the first column of an index, which may be NULL."""
@@ -471,7 +473,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
 
     def declared_as(self, column: Column, declared: str) -> Column:
         words, _, sizes = declared.partition("(")
-        base = next((base for base, each in _NUMBERS.items() if each == words), None)
+        base = next((base for base, number in _NUMBERS.items() if number == words), None)
         if base is None:
             is_sized = bool(sizes)
             typmod = int(sizes.rstrip(") ")) + 4 if is_sized else -1
@@ -492,7 +494,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
         label = f"{schema}.{name}"
         rows = session.rows(_REACHES.format(name=literal_sql(self.place(schema, name))))
         for key, other, rule, columns in rows:
-            filled = " AND ".join(f"{self.quoted(each)} IS NOT NULL" for each in columns)
+            filled = " AND ".join(f"{self.quoted(column)} IS NOT NULL" for column in columns)
             if session.rows(f"SELECT 1 FROM {other} WHERE {filled} LIMIT 1"):  # noqa: S608 - names are quoted
                 raise reached_by_delete(label, str(key), str(other), _RULES[str(rule)])
 
@@ -567,19 +569,21 @@ def match_target(
     if made_as is None:
         target = old_target(DIALECT, table, schema, options, computed=computed, column=column)
         return replace(target, only=table.only), is_native
-    place, name = made_as
-    label = f"{place}.{name}"
+    schema_name, name = made_as
+    label = f"{schema_name}.{name}"
     target = old_target(DIALECT, table, schema, options, made_as=label, column=column)
-    sql = DIALECT.place(place, name)
+    sql = DIALECT.place(schema_name, name)
     create = create_statement(sql, schema, options)
-    return replace(target, schema=place, name=name, label=label, sql=sql, create=create), is_native
+    return replace(
+        target, schema=schema_name, name=name, label=label, sql=sql, create=create
+    ), is_native
 
 
 def create_statement(
-    place: str, schema: pa.Schema, options: PostgresWriteOptions, key: Sequence[str] = ()
+    table: str, schema: pa.Schema, options: PostgresWriteOptions, key: Sequence[str] = ()
 ) -> str:
-    """CREATE TABLE for the rows. `place` is SQL, `key` a primary key that is not made when the rows are in."""
-    return create_table(DIALECT, place, schema, options, key)
+    """CREATE TABLE for the rows. `table` is SQL, `key` a primary key that is not made when the rows are in."""
+    return create_table(DIALECT, table, schema, options, key)
 
 
 def written_columns(target: TargetTable) -> Sequence[PgWriteColumn]:

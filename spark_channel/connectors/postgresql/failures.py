@@ -187,9 +187,9 @@ def is_locked(error: BaseException) -> bool:
 
 def _is(error: BaseException, state: str, text: str) -> bool:
     """In the middle of a COPY the driver gives no code."""
-    found, cause = sqlstate_of(error), _cause(error)
-    if found is not None:
-        return found == state
+    code, cause = sqlstate_of(error), _cause(error)
+    if code is not None:
+        return code == state
     return not isinstance(cause, ChannelError) and text in str(cause)
 
 
@@ -199,7 +199,7 @@ def is_refused_data(error: BaseException) -> bool:
     return state[:2] in ("22", "23") or state in ("44000", "P0001")
 
 
-def explain(error: BaseException, place: str, *, hides: bool = False) -> str:
+def explain(error: BaseException, server: str, *, hides: bool = False) -> str:
     """The message of `error` for a user: what to do, and the server's own words without the statement.
 
     `hides`: words that may quote a value are left out, here and in `error`.
@@ -208,16 +208,18 @@ def explain(error: BaseException, place: str, *, hides: bool = False) -> str:
     state = sqlstate_of(error)
     if match := _ODD_ARRAY.search(text):
         return (
-            f"{place}: {match.group(1)}, which has several dimensions or does not begin at 1. Leave the rows out "
+            f"{server}: {match.group(1)}, which has several dimensions or does not begin at 1. Leave the rows out "
             "with 'where', or read the column as text with 'customSchema'"
         )
-    said = _LINES.sub(". ", _NOISE.sub("", text).strip() or text)
+    words = _LINES.sub(". ", _NOISE.sub("", text).strip() or text)
     hint = next((hint for words, hint in _HINT_TEXTS.items() if words in text), "") or _HINTS.get(
         state or "", ""
     )
     if hides and not hint and not is_gone(error) and (state is None or state[:2] in _MAY_QUOTE):
-        said = f"error {state or 'of a value'}; {HIDDEN}"
-        error.args = (said,)
+        words = f"error {state or 'of a value'}; {HIDDEN}"
+        error.args = (words,)
     return (
-        f"{place}: {hint}. PostgreSQL says: {said}" if hint else f"{place}: PostgreSQL says: {said}"
+        f"{server}: {hint}. PostgreSQL says: {words}"
+        if hint
+        else f"{server}: PostgreSQL says: {words}"
     )

@@ -159,7 +159,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
     def _asked(self, session: PgWriteSession, latency: list[float]) -> HealthSample:
         self._look(session)
         lag = self._lag_of(session)
-        found = {**self._slow, "replication_lag": lag}
+        all_delays = {**self._slow, "replication_lag": lag}
         naps = session.rows(_ASLEEP)
         self._working = [kinds.split() for *_, kinds in naps if kinds is not None]
         delays = {
@@ -172,7 +172,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         return HealthSample(
             {
                 name: (float(value), signal_bound(name))
-                for name, value in found.items()
+                for name, value in all_delays.items()
                 if value is not None
             },
             delays,
@@ -183,12 +183,12 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
     @property
     def server(self) -> Hashable:
         options = self._options
-        own = getattr(options, "session_init_statement", None)
-        return options.conninfo(), own, options.query_timeout
+        script = getattr(options, "session_init_statement", None)
+        return options.conninfo(), script, options.query_timeout
 
     def sample_for(self, other: Self, sample: HealthSample) -> HealthSample:
-        own = {"own_sessions": self._own_sessions(other._kind)}
-        return replace(super().sample_for(other, sample), delays={**sample.delays, **own})
+        sessions = {"own_sessions": self._own_sessions(other._kind)}
+        return replace(super().sample_for(other, sample), delays={**sample.delays, **sessions})
 
     def connect(self) -> PgWriteSession:
         session = PgWriteSession.lent(self._options, failure=self._failure, purpose="health")
@@ -233,11 +233,11 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
     def _look_at_sessions(self, session: PgWriteSession) -> None:
         active, waiting, xmin_age, hidden = session.rows(_SESSIONS)[0]
         self._hides_sessions = bool(hidden)
-        seen = (None, None) if hidden else (active, waiting)
+        counts = (None, None) if hidden else (active, waiting)
         self._slow |= {
             "xmin_age": xmin_age,
-            "active_sessions": seen[0],
-            "waiting_sessions": seen[1],
+            "active_sessions": counts[0],
+            "waiting_sessions": counts[1],
         }
 
     def _look_at_log(self, session: PgWriteSession) -> None:
@@ -271,10 +271,10 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
 
 def _statements_sql(session: PgWriteSession) -> str | None:
     """The question for the sums of others' statements; None = the server has none, "" = this role may not read them."""
-    found = session.rows(_STATEMENTS_SCHEMA)
-    if not found:
+    rows_found = session.rows(_STATEMENTS_SCHEMA)
+    if not rows_found:
         return None
-    schema, is_new = found[0]
+    schema, is_new = rows_found[0]
     sql = _STATEMENTS.format(schema=schema, total=_TOTAL[is_new])
     try:
         session.rows(sql)

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from pydantic import Field, SecretStr, model_validator
 
-from spark_channel.connectors.base.network import (
+from spark_channel.connectors.base.server_url import (
     check_no_semicolon,
     contradicted,
     decoded,
@@ -161,18 +161,18 @@ def parse_url(url: str, environment: Mapping[str, str] = MappingProxyType({})) -
     text = url.strip()
     jdbc = text.lower().startswith("jdbc:")
     text = text[5:] if jdbc else text
-    scheme, colon, rest = text.partition(":")
+    scheme, colon, address = text.partition(":")
     if scheme.lower() not in ("postgresql", "postgres") or not colon:
         raise _wrong(f"has scheme {scheme!r}", scheme)
-    rest, _, query = rest.partition("?")
-    check_no_semicolon(rest.rpartition("@")[2])
+    address, _, query = address.partition("?")
+    check_no_semicolon(address.rpartition("@")[2])
     extra, schema = _parameters(query)
     outside: Mapping[str, str] = {} if jdbc else environment
     service = extra.get("service") or outside.get("PGSERVICE")
     parameters: dict[str, str] = {}
     user = password = None
-    if rest.startswith("//"):
-        authority, _, name = rest[2:].partition("/")
+    if address.startswith("//"):
+        authority, _, name = address[2:].partition("/")
         login, at, places = authority.rpartition("@")
         if at:
             name_of_user, has_password, secret = login.partition(":")
@@ -180,7 +180,7 @@ def parse_url(url: str, environment: Mapping[str, str] = MappingProxyType({})) -
             password = decoded(secret, "password") if has_password else None
         parameters |= _hosts(places, "" if service else outside.get("PGPORT") or _PORT)
     else:
-        name = rest.lstrip("/")
+        name = address.lstrip("/")
     if "/" in name:
         raise _wrong(
             "names more than a database after its host (a slash in its name is written %2F)", None
@@ -212,8 +212,8 @@ _parsed = lru_cache(maxsize=32)(parse_url)
 
 def _hosts(text: str, default_port: str) -> dict[str, str]:
     hosts, ports = [], []
-    for place in text.split(",") if text else []:
-        match = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", place)
+    for host_text in text.split(",") if text else []:
+        match = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", host_text)
         if match is None or (match.group(2) and not _NUMBER.fullmatch(match.group(2))):
             raise _wrong("names a host or port that cannot be read", None)
         hosts.append(decoded(match.group(1).strip("[]"), "host"))
@@ -224,7 +224,7 @@ def _hosts(text: str, default_port: str) -> dict[str, str]:
 
 
 def _parameters(query: str) -> tuple[dict[str, str], str | None]:
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     schema = None
     twice = contradicted(query)
     if twice is not None:
@@ -237,34 +237,34 @@ def _parameters(query: str) -> tuple[dict[str, str], str | None]:
             schema = value
         elif lowered == "ssl":
             if value.lower() != "false":
-                found.setdefault("sslmode", "verify-full")
+                parameters.setdefault("sslmode", "verify-full")
                 has_tls = True
         elif lowered in (
             "usessl",
             "requiressl",
         ):  # of MySQL's drivers, and of old ones of PostgreSQL
             if value.lower() in ("true", "1"):
-                found.setdefault("sslmode", "require")
+                parameters.setdefault("sslmode", "require")
                 has_tls = True
         elif lowered == "sslmode":
-            found["sslmode"] = _mode(value)
+            parameters["sslmode"] = _mode(value)
         elif lowered == "tcpkeepalive":
-            found["keepalives"] = "1" if value.lower() == "true" else "0"
+            parameters["keepalives"] = "1" if value.lower() == "true" else "0"
         elif lowered == "targetservertype":
             if value.lower() not in _SERVER_TYPES:
                 raise _wrong(
                     f"has a targetServerType other than {', '.join(sorted(_SERVER_TYPES))}", None
                 )
-            found["target_session_attrs"] = _SERVER_TYPES[value.lower()]
-        elif (known := _OF_JDBC.get(lowered, lowered)) in _LIBPQ:
-            found[known] = value
+            parameters["target_session_attrs"] = _SERVER_TYPES[value.lower()]
+        elif (parameter := _OF_JDBC.get(lowered, lowered)) in _LIBPQ:
+            parameters[parameter] = value
         elif lowered not in _NO_MEANING:
             raise _wrong(
                 f"has parameter {name!r}, which neither libpq nor the JDBC driver knows", None
             )
-    if has_tls and found["sslmode"] in ("disable", "allow", "prefer"):
-        raise _wrong(f"asks for TLS, and has sslmode={found['sslmode']}, which does not", None)
-    return found, schema
+    if has_tls and parameters["sslmode"] in ("disable", "allow", "prefer"):
+        raise _wrong(f"asks for TLS, and has sslmode={parameters['sslmode']}, which does not", None)
+    return parameters, schema
 
 
 def _mode(text: str) -> str:
@@ -274,9 +274,9 @@ def _mode(text: str) -> str:
     return mode
 
 
-def _wrong(why: str, got: str | None) -> OptionError:
+def _wrong(problem: str, got: str | None) -> OptionError:
     return OptionError(
-        f"option 'url' {why}; it takes {_TAKES}", option="url", got=got, takes=_TAKES
+        f"option 'url' {problem}; it takes {_TAKES}", option="url", got=got, takes=_TAKES
     )
 
 
@@ -424,16 +424,16 @@ class PostgresOptions(ServerOptions):
             if name in _FILES
         }
         absolute = replace(address, parameters={**address.parameters, **files})
-        kept = {**values, "url": absolute.url}
+        hidden = {**values, "url": absolute.url}
         for name, value in (
             ("user", address.user),
             ("password", address.password),
             ("current_schema", address.current_schema),
             ("sslpassword", address.parameters.get("sslpassword")),
         ):
-            if value is not None and kept.get(name) is None:
-                kept[name] = value
-        return kept
+            if value is not None and hidden.get(name) is None:
+                hidden[name] = value
+        return hidden
 
     def model_post_init(self, context: object) -> None:
         super().model_post_init(context)
@@ -456,7 +456,7 @@ class PostgresOptions(ServerOptions):
         Raises:
             OptionError: certificates are named, and a mode that does not use them.
         """
-        given: dict[str, str | SecretStr | None] = {
+        libpq_parameters: dict[str, str | SecretStr | None] = {
             "user": self.user,
             "password": self.password,
             "sslmode": self.sslmode,
@@ -475,7 +475,7 @@ class PostgresOptions(ServerOptions):
             **self.address.parameters,
             "client_encoding": "UTF8",
         }
-        for name, value in given.items():
+        for name, value in libpq_parameters.items():
             if value is not None:
                 parameters[name] = (
                     value.get_secret_value() if isinstance(value, SecretStr) else value

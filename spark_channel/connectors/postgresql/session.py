@@ -130,13 +130,13 @@ class PgSession(DriverSession):
         settings: Mapping[str, str] | None = None,
     ) -> Self:
         """A session that was kept for the tables of this run, else a new one."""
-        more = {} if settings is None else {"settings": settings}
+        arguments = {} if settings is None else {"settings": settings}
         return sessions.take(
             cls._key(options, settings),
-            lambda kept: kept.renewed(options, failure, purpose, settings),
-            lambda: cls(options, failure=failure, purpose=purpose, **more),
+            lambda session: session.renewed(options, failure, purpose, settings),
+            lambda: cls(options, failure=failure, purpose=purpose, **arguments),
             is_full,
-            lambda kept: kept.fits(failure, purpose),
+            lambda session: session.fits(failure, purpose),
         )
 
     def fits(self, failure: type[ChannelError], purpose: str) -> bool:
@@ -185,7 +185,7 @@ class PgSession(DriverSession):
     def _settings_of(
         self, options: PostgresOptions, settings: Mapping[str, str] | None
     ) -> Settings:
-        return Settings.of(
+        return Settings.from_options(
             options, {"application_name": self._name, **self.defaults, **(settings or {})}
         )
 
@@ -262,8 +262,8 @@ class PgSession(DriverSession):
 
     def explain(self, error: BaseException) -> ChannelError:
         is_input, is_full = is_of_input(error), is_disk_full(error)
-        made = self._failure(explain(error, self.place, hides=self._hides))
-        return final(of_input(made, is_of_input=is_input), is_final=is_full)
+        explained = self._failure(explain(error, self.place, hides=self._hides))
+        return final(of_input(explained, is_of_input=is_input), is_final=is_full)
 
     @contextmanager
     def transaction(self, modes: str = "", *first: str) -> Iterator[None]:
@@ -433,10 +433,10 @@ class PgReadSession(PgSession):
         return [f"SELECT set_config('{_QUERY}', {literal_sql(sql)}, true)", _OPEN]
 
     def _fetched(self, rows: Callable[[], int]) -> Iterator[pa.RecordBatch]:
-        came = asked = 1
-        while came >= asked:
-            asked = rows()
-            batches = self._of(f"FETCH FORWARD {asked} FROM {_CURSOR}")
+        came = rows_asked = 1
+        while came >= rows_asked:
+            rows_asked = rows()
+            batches = self._of(f"FETCH FORWARD {rows_asked} FROM {_CURSOR}")
             yield from batches
             came = sum(batch.num_rows for batch in batches)
 
@@ -533,14 +533,14 @@ class PgWriteSession(PgSession, BoundSession):
         """
         if rows.count == 0:
             return
-        place = f"{quoted_name(schema)}.{quoted_name(table)}"
+        table_sql = f"{quoted_name(schema)}.{quoted_name(table)}"
         names = ", ".join(map(quoted_name, rows.names))
-        sql = f"COPY {place} ({names}) FROM STDIN (FORMAT binary)"
+        sql = f"COPY {table_sql} ({names}) FROM STDIN (FORMAT binary)"
         inside = nullcontext() if self._is_begun else self.transaction()
         ended = nullcontext() if between is None else self._ended_when_still()
         with (
             inside,
-            self.all_stored(place, f"{schema}.{table}", rows.count) as stored,
+            self.all_stored(table_sql, f"{schema}.{table}", rows.count) as stored,
             ended,
             self._cursor() as cursor,
         ):
@@ -584,24 +584,24 @@ class PgWriteSession(PgSession, BoundSession):
         self._is_ruled = plan.is_ruled
 
     @contextmanager
-    def all_stored(self, place: str, label: str, sent: int) -> Iterator[Callable[[int], None]]:
-        """Around statements that send rows to the table `place`; to be called with what each says that it stored.
+    def all_stored(self, table_sql: str, label: str, sent: int) -> Iterator[Callable[[int], None]]:
+        """Around statements that send rows to the table `table_sql`; to be called with what each says that it stored.
 
         Raises:
             BatchRefusedError: not all of the `sent` rows were stored.
         """
         counts: list[int] = []
-        is_looked_at = place == self._parent
-        before = self._inherited(place) if is_looked_at else 0
+        is_looked_at = table_sql == self._parent
+        before = self._inherited(table_sql) if is_looked_at else 0
         yield counts.append
         stored = sum(counts)
         if is_looked_at and (stored != sent or self._is_ruled):
-            stored = self._inherited(place) - before
+            stored = self._inherited(table_sql) - before
         check_stored(label, sent, stored)
 
-    def _inherited(self, place: str) -> int:
+    def _inherited(self, table_sql: str) -> int:
         """The rows that this transaction inserted into the table and those that inherit from it."""
-        return int(self.value(_INHERITED.format(table=literal_sql(place))))
+        return int(self.value(_INHERITED.format(table=literal_sql(table_sql))))
 
     @contextmanager
     def _ended_when_still(self) -> Iterator[None]:

@@ -28,17 +28,17 @@ class Settings:
     """Whether the user chose some of them, so that a statement means something else without."""
 
     @classmethod
-    def of(cls, options: PostgresOptions, more: Mapping[str, str]) -> Self:
-        """`more`: settings of the connection's own.
+    def from_options(cls, options: PostgresOptions, connection_settings: Mapping[str, str]) -> Self:
+        """`connection_settings`: settings of the connection's own.
 
         Raises:
             OptionError: `sessionInitStatement` cannot be parsed, or begins a transaction.
         """
-        given = [
+        chosen = [
             (statement, for_transaction(statement))
             for statement in session_script(options, "postgres")
         ]
-        values = {**SETTINGS, **more}
+        values = {**SETTINGS, **connection_settings}
         if options.current_schema is not None:
             values["search_path"] = _search_path(options.current_schema)
         if options.query_timeout:
@@ -53,12 +53,12 @@ class Settings:
             ]
 
         return cls(
-            each=all_of((own for _, own in given if own is not None), local=True),
-            once=[statement for statement, own in given if own is None],
+            each=all_of((setting for _, setting in chosen if setting is not None), local=True),
+            once=[statement for statement, setting in chosen if setting is None],
             of_session=all_of(
-                (statement for statement, own in given if own is not None), local=False
+                (statement for statement, setting in chosen if setting is not None), local=False
             ),
-            chosen=bool(given or zone or options.current_schema is not None),
+            chosen=bool(chosen or zone or options.current_schema is not None),
         )
 
 

@@ -34,8 +34,8 @@ class SharedDatabase:
 
     def connect(self, *, autocommit: bool) -> "SharedConnection":
         with self.lock:
-            opened = adbc_driver_manager.AdbcConnection(self._database)
-        return SharedConnection(self, opened, autocommit=autocommit)
+            connection = adbc_driver_manager.AdbcConnection(self._database)
+        return SharedConnection(self, connection, autocommit=autocommit)
 
     def close(self) -> None:
         """Do nothing: a connection calls this at its own end."""
@@ -50,12 +50,12 @@ class SharedConnection(dbapi.Connection):
     def __init__(
         self,
         shared: SharedDatabase,
-        opened: adbc_driver_manager.AdbcConnection,
+        connection: adbc_driver_manager.AdbcConnection,
         *,
         autocommit: bool,
     ) -> None:
         self._lock = shared.lock
-        super().__init__(cast(Any, shared), opened, autocommit=autocommit)
+        super().__init__(cast(Any, shared), connection, autocommit=autocommit)
 
     def close(self) -> None:
         with self._lock:
@@ -81,18 +81,18 @@ def shared_database(
     conninfo = options.conninfo()
     key = (os.getpid(), conninfo)
     with _databases_lock:
-        kept = _databases.get(key)
-    found = None if fresh else kept
-    if found is None:
+        cached = _databases.get(key)
+    shared = None if fresh else cached
+    if shared is None:
         database = SharedDatabase(conninfo)
-        with database.connect(autocommit=True) as opened, opened.cursor() as cursor:
+        with database.connect(autocommit=True) as connection, connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{BY_COPY: "false"})
             cursor.execute(QUOTES)
             if cursor.fetchall():
                 raise failure(refused_by_quotes(options.address.shown, "url"))
-        found = database, is_pooler(conninfo) if kept is None else kept[1]
+        shared = database, is_pooler(conninfo) if cached is None else cached[1]
         with _databases_lock:
             while len(_databases) >= _MOST_DATABASES:
                 del _databases[next(iter(_databases))]
-            _databases[key] = found
-    return found
+            _databases[key] = shared
+    return shared

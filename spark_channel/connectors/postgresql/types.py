@@ -281,8 +281,8 @@ def _decode(array: pa.Array, about: ReadColumn) -> pa.Array:
         return pc.cast(array, about.kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         bad = _first_bad(array, about.kind)
-        what = "a value that" if bad is None else f"{shortened(str(bad), _SHOWN)!r}, which"
-        raise MisfitError(about, f"{what} does not fit {about.kind}: {error}") from None
+        value_text = "a value that" if bad is None else f"{shortened(str(bad), _SHOWN)!r}, which"
+        raise MisfitError(about, f"{value_text} does not fit {about.kind}: {error}") from None
 
 
 def _first_bad(array: pa.Array, kind: pa.DataType) -> object:
@@ -299,11 +299,11 @@ def _refuse_outside(values: pa.Array, about: ReadColumn) -> None:
     if first_outside(values) < 0:
         return
     if pa.types.is_time(values.type):
-        why = "a day ends before 24:00:00"
+        reason = "a day ends before 24:00:00"
     else:
         of = "dates" if pa.types.is_date(values.type) else "timestamps"
-        why = f"{of} go from year 1 to 9999, and are never infinite"
-    raise MisfitError(about, f"a value that does not fit {about.kind}: {why}")
+        reason = f"{of} go from year 1 to 9999, and are never infinite"
+    raise MisfitError(about, f"a value that does not fit {about.kind}: {reason}")
 
 
 # Encodes Arrow values for COPY in the types of the table's columns, or refuses the row.
@@ -370,10 +370,10 @@ def native_column(field: pa.Field, column: Column) -> PgWriteColumn:
     return PgWriteColumn(field.name, column, field.type, pa.null(), column.declared)
 
 
-def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:
-    if pa.types.is_list(wanted):
-        return is_list(given) and _same_shape(given.value_type, pa.string())
-    return is_text(given)
+def _same_shape(kind: pa.DataType, wanted_kind: pa.DataType) -> bool:
+    if pa.types.is_list(wanted_kind):
+        return is_list(kind) and _same_shape(kind.value_type, pa.string())
+    return is_text(kind)
 
 
 def _reads_text(column: PgColumn) -> bool:
@@ -388,52 +388,52 @@ def _reads_text(column: PgColumn) -> bool:
     )
 
 
-def _wire(given: pa.DataType, column: PgColumn) -> pa.DataType | None:
-    """The Arrow type that COPY takes for the column, when `given` fits it without loss; else None."""
+def _wire(kind: pa.DataType, column: PgColumn) -> pa.DataType | None:
+    """The Arrow type that COPY takes for the column, when `kind` fits it without loss; else None."""
     if column.category == "A":
         if (
-            not is_list(given)
+            not is_list(kind)
             or column.element not in ELEMENTS
-            or pa.types.is_dictionary(given.value_type)
+            or pa.types.is_dictionary(kind.value_type)
         ):
             return None
         inner = PgColumn(column.name, column.declared, base=column.element, typmod=column.typmod)
-        element = _wire(given.value_type, inner)
+        element = _wire(kind.value_type, inner)
         return None if element is None else pa.list_(element)
     base = column.base
-    if pa.types.is_null(given) and base in NATURAL:
+    if pa.types.is_null(kind) and base in NATURAL:
         return pa.binary() if base == "jsonb" else NATURAL[base]
     if base == "numeric":
-        return _numeric_wire(given, column)
+        return _numeric_wire(kind, column)
     if base in _TEXTS or column.category == "E":
-        return pa.string() if is_text(given) else None
+        return pa.string() if is_text(kind) else None
     if base == "jsonb":
-        return pa.binary() if is_text(given) else None
+        return pa.binary() if is_text(kind) else None
     if base == "uuid":
-        return pa.binary(16) if is_text(given) or given == pa.binary(16) else None
+        return pa.binary(16) if is_text(kind) or kind == pa.binary(16) else None
     if (
         base == "interval"
         and column.typmod == -1
-        and (pa.types.is_duration(given) or pa.types.is_interval(given))
+        and (pa.types.is_duration(kind) or pa.types.is_interval(kind))
     ):
-        return pa.duration("us") if pa.types.is_duration(given) else given
-    if base not in NATURAL or (pa.types.is_boolean(given) and base != "bool"):
+        return pa.duration("us") if pa.types.is_duration(kind) else kind
+    if base not in NATURAL or (pa.types.is_boolean(kind) and base != "bool"):
         return None
-    return NATURAL[base] if fits(plain_kind(given), NATURAL[base]) else None
+    return NATURAL[base] if fits(plain_kind(kind), NATURAL[base]) else None
 
 
-def _numeric_wire(given: pa.DataType, column: PgColumn) -> pa.DataType | None:
+def _numeric_wire(kind: pa.DataType, column: PgColumn) -> pa.DataType | None:
     if column.typmod >= 4:
         precision, scale = numeric_digits(column.typmod)
     else:
         precision, scale = 1000, 500
-    if pa.types.is_integer(given):
-        digits = integer_digits(given)
+    if pa.types.is_integer(kind):
+        digits = integer_digits(kind)
         return pa.decimal128(digits, 0) if digits <= precision - scale and scale >= 0 else None
-    if pa.types.is_decimal(given):
-        whole = given.precision - given.scale
-        return given if given.scale <= scale and whole <= precision - scale else None
-    if pa.types.is_null(given):
+    if pa.types.is_decimal(kind):
+        whole = kind.precision - kind.scale
+        return kind if kind.scale <= scale and whole <= precision - scale else None
+    if pa.types.is_null(kind):
         return pa.decimal128(1, 0)
     return None
 
@@ -499,13 +499,13 @@ def _why(kind: pa.DataType) -> str:
 
 def _uuids(array: pa.Array, column: PgWriteColumn) -> pa.Array:
     """Texts as the 16 bytes of a uuid."""
-    found: list[bytes | None] = []
+    uuids: list[bytes | None] = []
     for index, text in enumerate(array.to_pylist()):
         try:
-            found.append(None if text is None else uuid.UUID(text).bytes)
+            uuids.append(None if text is None else uuid.UUID(text).bytes)
         except ValueError:
             raise BadValueError(column, index, text, "it is not a uuid") from None
-    return pa.array(found, pa.binary(16))
+    return pa.array(uuids, pa.binary(16))
 
 
 def _refuse_what_would_change(array: pa.Array, column: PgWriteColumn) -> None:
@@ -536,8 +536,10 @@ def _refuse_what_would_change(array: pa.Array, column: PgWriteColumn) -> None:
     elif base in ("time", "timestamp", "timestamptz") and 0 <= typmod < 6:
         unit = 10 ** (6 - typmod)
         plain = pc.cast(array, pa.int64())
-        rest = pc.not_equal(pc.multiply(pc.divide(plain, unit), unit), plain)
-        refuse_where(rest, array, column, f"{about.declared} keeps fewer digits than the value has")
+        is_changed = pc.not_equal(pc.multiply(pc.divide(plain, unit), unit), plain)
+        refuse_where(
+            is_changed, array, column, f"{about.declared} keeps fewer digits than the value has"
+        )
     elif pa.types.is_interval(array.type):
         finer = [value is not None and value.nanoseconds % 1000 != 0 for value in array.to_pylist()]
         refuse_where(
@@ -614,9 +616,9 @@ def own_names(session: Session) -> bool:
 
 def native_types(columns: Iterable[PgColumn]) -> tuple[tuple[str, int], ...] | None:
     """(type, modifier) of each column; None where one is read as something else than it is, or is of another type."""
-    found = tuple((column.base, column.typmod) for column in columns)
-    known = _PLAIN | _SIZED
-    return found if all(name.removeprefix("_") in known for name, _ in found) else None
+    types = tuple((column.base, column.typmod) for column in columns)
+    carried = _PLAIN | _SIZED
+    return types if all(name.removeprefix("_") in carried for name, _ in types) else None
 
 
 def are_native(rows: NativeRows, table: PgTable) -> bool:
@@ -625,8 +627,8 @@ def are_native(rows: NativeRows, table: PgTable) -> bool:
         return False
     by_name = {column.name: column for column in table.columns}
     for name, (typname, typmod) in zip(rows.schema.names, rows.types, strict=True):
-        own = only_name(name, list(by_name))
-        if own is None or not _fits(typname, typmod, by_name[own]):
+        column_name = only_name(name, list(by_name))
+        if column_name is None or not _fits(typname, typmod, by_name[column_name]):
             return False
     return True
 

@@ -158,7 +158,7 @@ class Staging:
 
     def take(self, context: WriteContext) -> ClaimDecision:
         """Claim the write, and remove the staging of an overtaken run."""
-        identity = Identity.of(self.target, context)
+        identity = Identity.for_write(self.target, context)
         position = context.stream[1] if context.stream else None
         process = "" if context.stream is not None else own_process()
         decisions: list[ClaimDecision] = []

@@ -93,13 +93,13 @@ class ReadColumn:
 
 
 class MisfitError(Exception):
-    """A batch holds `what` in `column`, which its type cannot carry. `index` is the row, where it is known."""
+    """A batch holds `value_text` in `column`, which its type cannot carry. `index` is the row, where it is known."""
 
     def __init__(
-        self, column: ReadColumn, what: str, *, index: int | None = None, value: object = None
+        self, column: ReadColumn, value_text: str, *, index: int | None = None, value: object = None
     ) -> None:
         super().__init__(column.name)
-        self.column, self.what, self.index, self.value = column, what, index, value
+        self.column, self.what, self.index, self.value = column, value_text, index, value
 
 
 # The target table of a write plan, and the columns that are written.

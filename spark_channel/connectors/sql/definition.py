@@ -77,17 +77,17 @@ class NewTable:
             for part, condition in ((part, f"CHECK {sql}") for part, sql in self.checks)
         ]
 
-    def without_builds(self, kept: Collection[str]) -> "NewTable":
-        """The same, with the steps that read rows as `later`, but for those whose `what` is in `kept`."""
-        later = [step for step in self.steps if is_build(step) and step.what not in kept]
+    def without_builds(self, carried: Collection[str]) -> "NewTable":
+        """The same, with the steps that read rows as `later`, but for those whose `what` is in `carried`."""
+        later = [step for step in self.steps if is_build(step) and step.what not in carried]
         steps = tuple(step for step in self.steps if step not in later)
         return replace(self, steps=steps, later=tuple(later))
 
     def with_carried(self, steps: Sequence[DefinitionStep]) -> "NewTable":
         """The same with further steps, whose parts are no longer left out."""
-        done = {step.what for step in steps}
-        left = tuple(each for each in self.left_out if each.partition(": ")[0] not in done)
-        return replace(self, steps=(*self.steps, *steps), left_out=left)
+        whats = {step.what for step in steps}
+        left_out = tuple(part for part in self.left_out if part.partition(": ")[0] not in whats)
+        return replace(self, steps=(*self.steps, *steps), left_out=left_out)
 
     def remark(self, label: str) -> None:
         """Log what the table lacks of its source, and its other names."""
@@ -101,8 +101,8 @@ class NewTable:
     def announce(self, label: str, later: str) -> None:
         """Log, before a row moves, the index builds that no limit slows down; `later`: how those are made."""
         if self.later:
-            what = "; ".join(step.what for step in self.later)
-            _log.warning("table %s gets later, %s: %s", label, later, what)
+            parts = "; ".join(step.what for step in self.later)
+            _log.warning("table %s gets later, %s: %s", label, later, parts)
         if self.builds:
             _log.warning(
                 "table %s gets, after its rows, what no limit slows down: %s",
@@ -137,10 +137,10 @@ def with_safe_key(
     """The definition without a primary key that the target may refuse rows for, and what is left out."""
     key = definition.primary
     for name in () if key is None else key.columns:
-        place = rows.get_field_index(name)
-        why = "" if place < 0 else dialect.not_keyed(rows.field(place), lengths.get(name))
-        if why and key is not None:
-            return definition.without_primary(), (f"{key.label}: {why}",)
+        index = rows.get_field_index(name)
+        obstacle = "" if index < 0 else dialect.not_keyed(rows.field(index), lengths.get(name))
+        if obstacle and key is not None:
+            return definition.without_primary(), (f"{key.label}: {obstacle}",)
     return definition, ()
 
 
@@ -160,10 +160,10 @@ def plain_new_table(
     types of columns.
     """
     rows = with_not_null(rows, definition)
-    key, left = primary_key(definition, rows)
+    key, left_out = primary_key(definition, rows)
     if not is_full:
-        return NewTable(rows, key, left_out=left)
-    steps, renamed, out = [], [], list(left)
+        return NewTable(rows, key, left_out=left_out)
+    steps, renamed, out = [], [], list(left_out)
     portable, checks = Portable(dialect, definition, rows), []
     for constraint in definition.constraints:
         if constraint.kind == "primary key":
@@ -175,9 +175,9 @@ def plain_new_table(
             except DiffersError as error:
                 out.append(f"{constraint.label}: {error}")
             continue
-        why = _not_plain(dialect, constraint, rows)
-        if why:
-            out.append(f"{constraint.label}: {why}")
+        obstacle = _not_plain(dialect, constraint, rows)
+        if obstacle:
+            out.append(f"{constraint.label}: {obstacle}")
             continue
         name = name_of(_beside_tables(definition, constraint.name))
         if name != constraint.name:
@@ -195,19 +195,19 @@ def plain_new_table(
                 whys[f"default of {column.name}"] = str(error)
     carried = {f"default of {name}" for name in defaults}
     none = f"{dialect.product} gets none from another system"
-    why = f"{dialect.product} may read its SQL in another way than {definition.system}"
+    obstacle = f"{dialect.product} may read its SQL in another way than {definition.system}"
     for part in definition.of_parts():
         if part not in carried:
             is_none = part.startswith("comment ") or part in definition.own
-            out.append(f"{part}: {whys.get(part) or (none if is_none else why)}")
+            out.append(f"{part}: {whys.get(part) or (none if is_none else obstacle)}")
     for column in definition.columns:
         if column.is_own and column.name in rows.names:
-            own = f"type {column.declared} of {column.name}"
-            out.append(f"{own}: the column takes values that the type refuses")
-    why = "replicate adds it when both tables have their rows"
+            subject = f"type {column.declared} of {column.name}"
+            out.append(f"{subject}: the column takes values that the type refuses")
+    obstacle = "replicate adds it when both tables have their rows"
     if not dialect.adds_keys:
-        why = f"{dialect.product} adds none to a table that is there"
-    out += [f"{foreign.label}: {why}" for foreign in definition.foreign_keys]
+        obstacle = f"{dialect.product} adds none to a table that is there"
+    out += [f"{foreign.label}: {obstacle}" for foreign in definition.foreign_keys]
     out += [f"{other}: no copy carries it" for other in definition.others]
     return NewTable(
         rows,
@@ -240,8 +240,8 @@ def create_index(
 ) -> str:
     """The statement that makes an index of whole columns. `table` is SQL."""
     unique = "UNIQUE " if constraint.is_unique else ""
-    listed = ", ".join(map(dialect.quoted, columns))
-    return f"CREATE {unique}INDEX {dialect.quoted(name)} ON {table} ({listed})"
+    names = ", ".join(map(dialect.quoted, columns))
+    return f"CREATE {unique}INDEX {dialect.quoted(name)} ON {table} ({names})"
 
 
 def _not_plain(dialect: WriteDialect, constraint: ConstraintDefinition, rows: pa.Schema) -> str:
@@ -251,9 +251,9 @@ def _not_plain(dialect: WriteDialect, constraint: ConstraintDefinition, rows: pa
     for name in constraint.columns:
         if name not in rows.names:
             return f"the rows lack its column {name}"
-        why = dialect.not_indexed(rows.field(name))
-        if why:
-            return why
+        obstacle = dialect.not_indexed(rows.field(name))
+        if obstacle:
+            return obstacle
     return ""
 
 
@@ -268,15 +268,15 @@ def parts_of_both(
     """The labels of `one`'s keys, checks and indexes that `other` has, too, whatever their names; and the rest."""
     plain = {(key.columns, key.is_unique) for key in other.constraints if _is_list(key)}
     texts = {(key.is_unique, key.text) for key in other.constraints if key.text}
-    both, rest = set(), []
+    both, others = set(), []
     for key in one.constraints:
         is_plain = _is_list(key) and (key.columns, key.is_unique) in plain
         if is_plain or (key.text and (key.is_unique, key.text) in texts):
             both.add(key.label)
         else:
-            rest.append(key)
+            others.append(key)
     theirs = {key.columns for key in other.foreign_keys}
-    return both | {key.label for key in one.foreign_keys if key.columns in theirs}, rest
+    return both | {key.label for key in one.foreign_keys if key.columns in theirs}, others
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,18 +317,24 @@ def lacking(
             return ""
         return dialect.stated(constraint, name_of(constraint.name), table, on)
 
-    said = []
+    lacks = []
     for column in source.columns:
-        own = target.column(theirs(column.name) or "")
-        if own is not None and column.not_null and not own.not_null:
-            statement = dialect.not_null(table, own.name, own.declared)
-            said.append(
-                Lack(statement or f"NOT NULL of {own.name}, which {dialect.product} cannot add")
+        column_of_target = target.column(theirs(column.name) or "")
+        if column_of_target is not None and column.not_null and not column_of_target.not_null:
+            statement = dialect.not_null(table, column_of_target.name, column_of_target.declared)
+            lacks.append(
+                Lack(
+                    statement
+                    or f"NOT NULL of {column_of_target.name}, which {dialect.product} cannot add"
+                )
             )
     keys = {
         key.columns: key.is_unique for key in target.constraints if _is_list(key) and key.is_unique
     }
-    held = {**{key.columns: False for key in target.constraints if _is_list(key)}, **keys}
+    unique_by_columns = {
+        **{key.columns: False for key in target.constraints if _is_list(key)},
+        **keys,
+    }
     texts = {key.text for key in target.constraints if key.text}
     for constraint in source.constraints:
         is_key = constraint.kind == "primary key"
@@ -336,46 +342,48 @@ def lacking(
         if not (is_key or is_full) or not all(columns):
             continue
         if is_key:
-            if target.primary is None and not held.get(columns):
+            if target.primary is None and not unique_by_columns.get(columns):
                 # One that may be deferred, or has further columns, is another key than its columns say.
-                made = "" if constraint.is_plain else stated(constraint, columns)
-                made = made or dialect.keyed(table, columns, target.name)
-                said.append(Lack(made, is_build=True))
+                made_sql = "" if constraint.is_plain else stated(constraint, columns)
+                made_sql = made_sql or dialect.keyed(table, columns, target.name)
+                lacks.append(Lack(made_sql, is_build=True))
         elif constraint.is_plain and constraint.kind in ("index", "unique constraint"):
-            if columns in held and held[columns] >= constraint.is_unique:
+            if columns in unique_by_columns and unique_by_columns[columns] >= constraint.is_unique:
                 continue
             # Its own text has what no other system has: a collation, storage parameters.
-            made = stated(constraint, columns) if constraint.kind == "index" else ""
-            made = made or create_index(dialect, constraint, name_of(constraint.name), on, columns)
-            said.append(Lack(dialect.beside_writers(made), is_build=True))
-        elif source.system == target.system and constraint.text and constraint.text not in texts:
-            made = dialect.stated(constraint, name_of(constraint.name), table, on)
-            why = f", which {dialect.product} adds to no table that is there"
-            said.append(
-                Lack(dialect.beside_writers(made), is_build=True)
-                if made
-                else Lack(f"{constraint.label}: {constraint.text}{why}")
+            made_sql = stated(constraint, columns) if constraint.kind == "index" else ""
+            made_sql = made_sql or create_index(
+                dialect, constraint, name_of(constraint.name), on, columns
             )
-    there = {key.columns for key in target.foreign_keys}
+            lacks.append(Lack(dialect.beside_writers(made_sql), is_build=True))
+        elif source.system == target.system and constraint.text and constraint.text not in texts:
+            made_sql = dialect.stated(constraint, name_of(constraint.name), table, on)
+            limit = f", which {dialect.product} adds to no table that is there"
+            lacks.append(
+                Lack(dialect.beside_writers(made_sql), is_build=True)
+                if made_sql
+                else Lack(f"{constraint.label}: {constraint.text}{limit}")
+            )
+    foreign_columns = {key.columns for key in target.foreign_keys}
     for foreign in source.foreign_keys if is_full else ():
         columns = tuple(theirs(name) or "" for name in foreign.columns)
-        if all(columns) and columns not in there:
+        if all(columns) and columns not in foreign_columns:
             other = referenced(foreign) if dialect.adds_keys else ""
             named = f"{foreign.label} of {', '.join(columns)} to the copy of {foreign.table}"
             own_key = replace(foreign, columns=columns)
-            said.append(Lack(dialect.added_key(table, own_key, other) if other else named))
-    return said
+            lacks.append(Lack(dialect.added_key(table, own_key, other) if other else named))
+    return lacks
 
 
 def free_names(
-    taken: Collection[str], longest: int | None, *, folds: bool = False
+    names: Collection[str], longest: int | None, *, folds: bool = False
 ) -> Callable[[str], str]:
-    """What gives each part of a table a name that neither `taken` nor an earlier part has; `folds`: in another case.
+    """What gives each part of a table a name that neither `names` nor an earlier part has; `folds`: in another case.
 
     One that is taken, or longer than `longest` bytes, becomes the first of `name_1`, `name_2` ... that is free.
     """
     fold = str.casefold if folds else str
-    used = set(map(fold, taken))
+    used = set(map(fold, names))
 
     def is_free(name: str) -> bool:
         return fold(name) not in used and (longest is None or len(name.encode()) <= longest)
@@ -390,10 +398,10 @@ def free_names(
 
 def _numbered(name: str, longest: int | None, is_free: Callable[[str], bool]) -> str:
     for number in range(1, _MOST_NAMES):
-        behind, kept = f"_{number}", name.encode()
+        behind, encoded = f"_{number}", name.encode()
         if longest is not None:
-            kept = kept[: longest - len(behind)]
-        candidate = kept.decode(errors="ignore") + behind
+            encoded = encoded[: longest - len(behind)]
+        candidate = encoded.decode(errors="ignore") + behind
         if is_free(candidate):
             return candidate
     raise AssertionError(f"{_MOST_NAMES} names like {name!r} are taken")

@@ -126,7 +126,7 @@ class Dialect(ABC):
         """The one of `names` that the database takes `name` for: the exact one, else one that differs in case only."""
         if name in names:
             return name
-        return next((each for each in names if each.lower() == name.lower()), None)
+        return next((candidate for candidate in names if candidate.lower() == name.lower()), None)
 
     def limited(self, query: str, rows: int, after: int = 0) -> str:
         """`query` for its first `rows` rows behind `after` others."""
@@ -414,7 +414,7 @@ _MARK = re.compile(r"""("[^"]*"|`[^`]*`|'[^']*')|\?""")
 def marked(sql: str, mark: Callable[[int], str]) -> str:
     """`sql` with `mark(n)` for its n-th `?`, counted from 1; names and texts in quotes keep theirs."""
     numbers = itertools.count(1)
-    return _MARK.sub(lambda found: found[1] or mark(next(numbers)), sql)
+    return _MARK.sub(lambda match: match[1] or mark(next(numbers)), sql)
 
 
 # The dialect of a database for writing: types, CREATE TABLE, and the values that a column holds.
@@ -463,15 +463,15 @@ class WriteDialect(Dialect):
         if plain in types:
             return types[plain]
         is_whole = pa.types.is_decimal(plain) and 0 <= plain.scale <= plain.precision
-        if is_whole and (found := self.new_decimal(plain.precision, plain.scale)) is not None:
-            return found
+        if is_whole and (declared := self.new_decimal(plain.precision, plain.scale)) is not None:
+            return declared
         if pa.types.is_nested(plain):
-            why = f"{self.no_nested(plain)}; write it as text, with Spark's to_json for one"
+            reason = f"{self.no_nested(plain)}; write it as text, with Spark's to_json for one"
         elif pa.types.is_null(plain):
-            why = "it has no type; cast it to the type it should have"
+            reason = "it has no type; cast it to the type it should have"
         else:
-            why = f"{self.product} has no such type; cast it to a number or to text"
-        raise SchemaError(f"column {name!r} is {kind}: {why}")
+            reason = f"{self.product} has no such type; cast it to a number or to text"
+        raise SchemaError(f"column {name!r} is {kind}: {reason}")
 
     def no_nested(self, kind: pa.DataType) -> str:
         """Why no column holds values of the nested type `kind`."""
@@ -589,8 +589,8 @@ class WriteDialect(Dialect):
         Raises:
             SchemaError: it cannot hold them exactly; names the column and both types.
         """
-        wanted = self.arrow_type(column)
-        if wanted is not None and not fits(plain_kind(field.type), wanted):
+        kind = self.arrow_type(column)
+        if kind is not None and not fits(plain_kind(field.type), kind):
             raise misfit(field, column)
         return WriteColumn(field.name, column, field.type)
 
@@ -678,9 +678,9 @@ class WriteDialect(Dialect):
         """The same, to be run, of which nothing else of the column changes."""
         return (self.nullable(table, column),)
 
-    def is_same_type(self, found: str, planned: str) -> bool:
+    def is_same_type(self, existing: str, planned: str) -> bool:
         """Whether two declared types are one, as the catalog shows them and as they were written."""
-        return found == planned
+        return existing == planned
 
     def check_alone(self, session: Session, schema: str, name: str) -> None:
         """Check that `emptied` changes no other table.
@@ -706,9 +706,9 @@ class WriteDialect(Dialect):
         return split_script(texts, option, self.sql)
 
 
-def wrong_table_options(text: str, takes: str, more: str = "") -> OptionError:
+def wrong_table_options(text: str, takes: str, advice: str = "") -> OptionError:
     return OptionError(
-        f"option 'createTableOptions' got {text!r}; it takes {takes}{more}",
+        f"option 'createTableOptions' got {text!r}; it takes {takes}{advice}",
         option="createTableOptions",
         got=text,
         takes=takes,
@@ -718,19 +718,19 @@ def wrong_table_options(text: str, takes: str, more: str = "") -> OptionError:
 def misfit(
     field: pa.Field,
     column: Column,
-    wanted: pa.DataType | None = None,
+    kind: pa.DataType | None = None,
     *,
     natural: str = "",
     shown: str = "",
 ) -> SchemaError:
-    """The error that `column`, read as `wanted`, cannot hold `field`, whose own column would be declared `natural`."""
+    """The error that `column`, read as `kind`, cannot hold `field`, whose own column would be declared `natural`."""
     hint = "cast it, or let option 'convert' (lenient) refuse the rows whose values do not fit"
-    if wanted is not None and pa.types.is_timestamp(field.type) and pa.types.is_timestamp(wanted):
-        alike = (field.type.tz is None) == (wanted.tz is None)
-        why = (
+    if kind is not None and pa.types.is_timestamp(field.type) and pa.types.is_timestamp(kind):
+        alike = (field.type.tz is None) == (kind.tz is None)
+        loss = (
             "its times have other digits" if alike else "one has a time zone and the other has none"
         )
-        hint = f"{why}; cast it, or " + (
+        hint = f"{loss}; cast it, or " + (
             f"declare the column {natural}" if natural else "change the table's column"
         )
     return SchemaError(

@@ -90,7 +90,7 @@ class FileUrl:
                 takes=self.takes,
             )
         option = "url" if from_url is not None else "path"
-        if strange := next((each for each in self.not_in_path if each in text), None):
+        if strange := next((mark for mark in self.not_in_path if mark in text), None):
             raise OptionError(
                 f"option {option!r} holds {strange!r} in the path of the file, where {self.label} would use another "
                 "file than this; name another file or folder",
@@ -102,11 +102,11 @@ class FileUrl:
         text = re.sub(r"^jdbc:", "", url.lstrip(), flags=re.IGNORECASE)
         scheme, colon, text = text.partition(":")
         if scheme.lower() != self.scheme or not colon:
-            shown = scheme if colon else ""  # the rest may hold a login
+            scheme_shown = scheme if colon else ""  # the rest may hold a login
             raise OptionError(
-                f"option 'url' has scheme {shown!r}; it takes {self.takes}",
+                f"option 'url' has scheme {scheme_shown!r}; it takes {self.takes}",
                 option="url",
-                got=shown,
+                got=scheme_shown,
                 takes=self.takes,
             )
         if text != text.rstrip():
@@ -128,20 +128,20 @@ class FileUrl:
                 takes=self.takes,
             )
         if text.startswith("//"):
-            host, slash, rest = text[2:].partition("/")
+            host, slash, path_text = text[2:].partition("/")
             if host not in ("", "localhost") or not slash:
-                shown = host.rpartition("@")[2]  # before it is a login
+                scheme_shown = host.rpartition("@")[2]  # before it is a login
                 raise OptionError(
-                    f"option 'url' names host {shown!r}; a {self.label} file is local: {self.takes}",
+                    f"option 'url' names host {scheme_shown!r}; a {self.label} file is local: {self.takes}",
                     option="url",
                     takes=self.takes,
                 )
-            text = "/" + rest
+            text = "/" + path_text
         return text
 
     def _split(self, text: str) -> tuple[str, str, str]:
         at = min(
-            (place for mark in self.ends_path if (place := text.find(mark)) >= 0), default=len(text)
+            (index for mark in self.ends_path if (index := text.find(mark)) >= 0), default=len(text)
         )
         return text[:at], text[at : at + 1], text[at + 1 :]
 

@@ -33,13 +33,13 @@ class _Pacer:
         first: int = _FIRST_ROWS,
         least: int = _LEAST_ROWS,
         most: int = _MOST_ROWS,
-        seen: int = _SEEN,
+        samples: int = _SEEN,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._burst_seconds, self._empty_seconds = burst_seconds, empty_seconds
         self._clock = clock
         self._rows, self._least, self.most_rows = first, least, most
-        self._row_seconds: deque[float] = deque(maxlen=seen)
+        self._row_seconds: deque[float] = deque(maxlen=samples)
         self._began = clock.now()
         self._asked = self._taken = 0
         self._spread = 0.0
@@ -52,8 +52,8 @@ class _Pacer:
     @property
     def row_seconds(self) -> float:
         """How long the server works for a row; 0.0 = not known."""
-        seen = sorted(self._row_seconds)
-        return seen[len(seen) // 8] if seen else 0.0
+        ordered = sorted(self._row_seconds)
+        return ordered[len(ordered) // 8] if ordered else 0.0
 
     def rest(self) -> float:
         """Before a piece: wait until it is due. Returns the seconds of rest."""
@@ -77,7 +77,9 @@ class _Pacer:
         if cost is not None:
             self._row_seconds.append(cost)
         else:  # it is less than this, whatever slower pieces seemed to cost
-            fitting = (each for each in self._row_seconds if each <= seconds / rows)
+            fitting = (
+                row_seconds for row_seconds in self._row_seconds if row_seconds <= seconds / rows
+            )
             self._row_seconds = deque(fitting, self._row_seconds.maxlen)
         cheapest = self.row_seconds
         most = self.most_rows
@@ -116,7 +118,7 @@ class WritePacer(_Pacer):
         cls, first: int, *, burst_seconds: float = _MOVE_SECONDS, clock: Clock = SYSTEM_CLOCK
     ) -> Self:
         """For rows that the server moves, in units that `run` counts by: a piece has at least `first` of them."""
-        return cls(burst_seconds, first=first, least=first, seen=_SEEN_MOVING, clock=clock)
+        return cls(burst_seconds, first=first, least=first, samples=_SEEN_MOVING, clock=clock)
 
     def begin(self, rows: int, spread: float | None) -> None:
         """Work for so many rows begins. Pieces are spread over `spread` seconds.
@@ -159,8 +161,8 @@ class WritePacer(_Pacer):
             larger = min(most, 2 * larger) if is_late else max(1, larger // 2)
             rows = min(self.rows * larger, self.most_rows)
             stop, begun = min(at + rows, end), self._clock.now()
-            said = work(at, stop)
-            self.took(stop - at, self._clock.now() - begun if said is None else said)
+            worked = work(at, stop)
+            self.took(stop - at, self._clock.now() - begun if worked is None else worked)
             at = stop
 
     def _due(self) -> float:
@@ -289,20 +291,20 @@ class ReadPacer(_Pacer):
             usual = min(self._longest_spread, _READ_SPREAD * rows / speed)
             self._spread = usual * self._hurry if self._hurry >= _LEAST_HURRY else 0.0
 
-    def answered(self, asked: int, came: int, nbytes: int, seconds: float) -> None:
-        """A statement for `asked` rows returned `came` in so many seconds, without rests."""
+    def answered(self, rows_asked: int, came: int, nbytes: int, seconds: float) -> None:
+        """A statement for `rows_asked` rows returned `came` in so many seconds, without rests."""
         rows, seconds = self._fitting, self._fixed.took(came, seconds)
         if seconds > self._seconds / 2:
-            rows = min(rows, max(came, 1), int(asked * self._seconds / 2 / seconds))
-        elif came == asked >= rows and seconds < self._seconds / 8:
+            rows = min(rows, max(came, 1), int(rows_asked * self._seconds / 2 / seconds))
+        elif came == rows_asked >= rows and seconds < self._seconds / 8:
             rows *= 2
         # Half of the width, since the most bytes were made from an estimate of a row, which is not exact.
         self._fitting = max(1, min(rows, self._allowed(nbytes // came // 2 if came else 0)))
 
-    def ended(self, asked: int, came: int) -> None:
-        """A time limit of the server ended a statement for `asked` rows, of which `came` had come."""
-        self._ceiling = max(1, came, asked // 2 if not came else 0)
-        self._fitting = max(1, min(self._ceiling, asked // 4))
+    def ended(self, rows_asked: int, came: int) -> None:
+        """A time limit of the server ended a statement for `rows_asked` rows, of which `came` had come."""
+        self._ceiling = max(1, came, rows_asked // 2 if not came else 0)
+        self._fitting = max(1, min(self._ceiling, rows_asked // 4))
 
     def handed_on(self, rows: int, inside: float, outside: float) -> None:
         """The statement's `rows` were read in `inside` seconds; `outside` later the next ones are wanted."""
@@ -333,7 +335,7 @@ class ReadPacer(_Pacer):
 
     def _speed(self) -> float:
         """Rows per second; 0.0 = not known."""
-        seconds = sum(each for _, each in self._cycles)
+        seconds = sum(seconds_of_one for _, seconds_of_one in self._cycles)
         return sum(rows for rows, _ in self._cycles) / seconds if seconds else self._expected_speed
 
     def _allowed(self, width: int) -> int:

@@ -93,12 +93,12 @@ class Portable:
         node = _bare(self._parsed(str(column.default)))
         if isinstance(node, exp.Null):
             return "NULL"
-        made = self._now(node, kind, column)
-        if made is None:
-            made = self._literal(self._constant(node, kind, column), kind, column)
+        default = self._now(node, kind, column)
+        if default is None:
+            default = self._literal(self._constant(node, kind, column), kind, column)
             if self.dialect.sql == "mysql" and kind == "text":
-                return f"({made})"  # as a long text takes it
-        return made
+                return f"({default})"  # as a long text takes it
+        return default
 
     def check(self, constraint: ConstraintDefinition) -> str:
         """The condition of a check, as the SQL of the new table, in parentheses.
@@ -106,10 +106,10 @@ class Portable:
         Raises:
             DiffersError: there is none that means the same.
         """
-        found = _CHECK.fullmatch(constraint.text.strip())
-        if found is None:
+        match = _CHECK.fullmatch(constraint.text.strip())
+        if match is None:
             raise DiffersError(self._unknown)
-        return self._condition(self._parsed(found[1]))
+        return self._condition(self._parsed(match[1]))
 
     @property
     def _unknown(self) -> str:
@@ -121,29 +121,31 @@ class Portable:
         if self.definition.system == "mysql" and "\\" in text:
             raise DiffersError(self._unknown)  # what it escapes depends on the server's mode
         try:
-            made: Node = sqlglot.parse_one(text, read=self.definition.system)
+            tree: Node = sqlglot.parse_one(text, read=self.definition.system)
         except sqlglot.errors.SqlglotError:
             raise DiffersError(self._unknown) from None
-        for node in made.walk():
-            known = _KNOWN.get(type(node).__name__)
-            if known is None or any(
-                found for name, found in node.args.items() if name not in known
+        for node in tree.walk():
+            arguments = _KNOWN.get(type(node).__name__)
+            if arguments is None or any(
+                argument for name, argument in node.args.items() if name not in arguments
             ):
                 raise DiffersError(self._unknown)
-        return made
+        return tree
 
     def _kind(self, column: ColumnDefinition) -> _Kind:
         if column.name not in self.rows.names:
             raise DiffersError(f"the rows lack its column {column.name}")
-        held = self.rows.field(column.name).type
-        found = None if isinstance(held, pa.BaseExtensionType) else _kind_of(plain_kind(held))
+        type_held = self.rows.field(column.name).type
+        kind = (
+            None if isinstance(type_held, pa.BaseExtensionType) else _kind_of(plain_kind(type_held))
+        )
         words = re.sub(r"\s*\(.*?\)", "", column.declared.lower(), count=1).strip()
         texts = _TEXTS.get(self.definition.system)
         is_text = texts is None or words in texts
-        is_known = is_text if found == "text" else not words.startswith("year")
-        if found is None or column.is_own or not is_known:
+        is_known = is_text if kind == "text" else not words.startswith("year")
+        if kind is None or column.is_own or not is_known:
             raise DiffersError(f"what a value of type {column.declared} is depends on the system")
-        return found
+        return kind
 
     # Constants
 
@@ -172,10 +174,10 @@ class Portable:
         raise DiffersError(self._unknown)
 
     def _holds(self, name: str, kind: _Kind, number: Decimal) -> bool:
-        held = plain_kind(self.rows.field(name).type)
+        type_held = plain_kind(self.rows.field(name).type)
         if kind == "whole":
-            signed = pa.types.is_signed_integer(held)
-            bits = held.bit_width - signed
+            signed = pa.types.is_signed_integer(type_held)
+            bits = type_held.bit_width - signed
             return number == number.to_integral_value() and (
                 (-(1 << bits) if signed else 0) <= number < 1 << bits
             )
@@ -183,9 +185,11 @@ class Portable:
         if kind == "decimal":
             # SQLite itself makes a double of a longer one.
             is_rounded = self.definition.system == "sqlite" and not is_short
-            if is_rounded or number.copy_abs() >= Decimal(10) ** (held.precision - held.scale):
+            if is_rounded or number.copy_abs() >= Decimal(10) ** (
+                type_held.precision - type_held.scale
+            ):
                 return False
-            smallest = number.scaleb(held.scale, _EXACT)
+            smallest = number.scaleb(type_held.scale, _EXACT)
             return bool(smallest == smallest.to_integral_value())
         size = (number or Decimal(1)).copy_abs()
         if not is_short or not Decimal("1e-30") <= size <= Decimal("1e30"):
@@ -220,10 +224,10 @@ class Portable:
 
         It is an instant, or the time of the session's zone, or that of UTC; to the second where the source's is so.
         """
-        found = _current(node, self.definition.system)
-        if found is None:
+        current = _current(node, self.definition.system)
+        if current is None:
             return None
-        zone, digits = found
+        zone, digits = current
         source, target = self.definition.system, self.dialect.sql
         if zone == "day" or kind == "day":
             if (zone, kind) == ("day", "day") and {source, target} == {"postgres", "mysql"}:
@@ -241,10 +245,10 @@ class Portable:
         zone = {"instant": "session" if kind == "local" else "instant"}.get(zone, zone)
         if (kind == "instant") is not (zone == "instant"):
             raise DiffersError("the systems read an instant in the time zone of a session")
-        made = _NOW.get((target, zone))
-        if made is None:
+        spellings = _NOW.get((target, zone))
+        if spellings is None:
             raise DiffersError(f"{self.dialect.product} has no current time of a session's zone")
-        return made[digits == 0]
+        return spellings[digits == 0]
 
     # Conditions
 
@@ -267,14 +271,14 @@ class Portable:
             return self._among(node.this, "IN", node.expressions)
         operator = _OPERATORS.get(type(node).__name__)
         if operator is not None:
-            left, right = node.this, node.expression
+            operand, right = node.this, node.expression
             many = _listed(right, operator)
             if many is not None:
-                return self._among(left, "IN" if operator == "=" else "NOT IN", many)
-            if self._column(left) is None:
-                left, right = right, left
+                return self._among(operand, "IN" if operator == "=" else "NOT IN", many)
+            if self._column(operand) is None:
+                operand, right = right, operand
                 operator = _TURNED.get(operator, operator)
-            return self._compared(left, operator, right)
+            return self._compared(operand, operator, right)
         column = self._column(node)
         if column is not None and self._kind(column) == "boolean":
             return (
@@ -290,8 +294,8 @@ class Portable:
         if not isinstance(node, exp.Column):
             return None
         names = [column.name for column in self.definition.columns]
-        found = self.dialect.same_name(node.name, names)
-        return None if found is None else self.definition.column(found)
+        name = self.dialect.same_name(node.name, names)
+        return None if name is None else self.definition.column(name)
 
     def _is_null(self, node: Node, *, is_not: bool = False) -> str:
         column = self._column(node.this)
@@ -307,17 +311,18 @@ class Portable:
         is_not = is_not is not bool(node.args.get("negate"))
         return f"({self.dialect.quoted(column.name)} IS {'NOT ' if is_not else ''}NULL)"
 
-    def _compared(self, left: Node, operator: str, right: Node) -> str:
-        column = self._known(left, ordered=operator not in _UNORDERED)
+    def _compared(self, operand: Node, operator: str, right: Node) -> str:
+        column = self._known(operand, ordered=operator not in _UNORDERED)
         kind = self._kind(column)
         value = self._literal(self._constant(_bare(right), kind, column), kind, column)
         return f"({self._named(column, kind, [value])} {operator} {value})"
 
-    def _among(self, left: Node, words: str, many: Sequence[Node]) -> str:
-        column = self._known(left, ordered=False)
+    def _among(self, operand: Node, words: str, many: Sequence[Node]) -> str:
+        column = self._known(operand, ordered=False)
         kind = self._kind(column)
         values = [
-            self._literal(self._constant(_bare(each), kind, column), kind, column) for each in many
+            self._literal(self._constant(_bare(value), kind, column), kind, column)
+            for value in many
         ]
         return f"({self._named(column, kind, values)} {words} ({', '.join(values)}))"
 
@@ -382,7 +387,7 @@ _NOW: Mapping[tuple[str, str], tuple[str, str]] = {
 def _kind_of(kind: pa.DataType) -> _Kind | None:
     if pa.types.is_timestamp(kind):
         return "local" if kind.tz is None else "instant"
-    for test, found in (
+    for test, name in (
         (pa.types.is_boolean, "boolean"),
         (pa.types.is_integer, "whole"),
         (pa.types.is_decimal, "decimal"),
@@ -392,8 +397,8 @@ def _kind_of(kind: pa.DataType) -> _Kind | None:
         (pa.types.is_date32, "day"),
     ):
         if test(kind):
-            made: _Kind = found  # type: ignore[assignment]
-            return made
+            kind_found: _Kind = name  # type: ignore[assignment]
+            return kind_found
     return None
 
 
@@ -423,12 +428,12 @@ def _family(cast: Node) -> str:
 def _number(node: Node) -> Decimal | None:
     node = _bare(node)
     if isinstance(node, exp.Neg):
-        found = _number(node.this)
-        return None if found is None else _EXACT.minus(found)
+        number = _number(node.this)
+        return None if number is None else _EXACT.minus(number)
     if isinstance(node, exp.Cast):
-        found, family = _number(node.this), _family(node)
-        is_whole = found is not None and found == found.to_integral_value()
-        return found if family == "number" or (family == "whole" and is_whole) else None
+        number, family = _number(node.this), _family(node)
+        is_whole = number is not None and number == number.to_integral_value()
+        return number if family == "number" or (family == "whole" and is_whole) else None
     if not isinstance(node, exp.Literal) or not _NUMBER.fullmatch(node.this):
         return None
     try:
@@ -485,9 +490,9 @@ def _current(node: Node, system: str) -> tuple[str, int] | None:
     """(zone, digits) of the current time; None = the default is something else."""
     if isinstance(node, exp.AtTimeZone):
         zone = _text(node.args["zone"])
-        found = _current(_bare(node.this), system)
-        is_utc = found is not None and found[0] == "instant" and str(zone).upper() == "UTC"
-        return ("utc", found[1]) if found is not None and is_utc else None
+        current = _current(_bare(node.this), system)
+        is_utc = current is not None and current[0] == "instant" and str(zone).upper() == "UTC"
+        return ("utc", current[1]) if current is not None and is_utc else None
     name = node.name.lower() if isinstance(node, exp.Anonymous) else ""
     if system == "postgres" and name == "timezone" and len(node.expressions) == 2:
         zone, moment = node.expressions

@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from spark_channel.connectors.base.network import is_of_this_machine, tls_mode
+from spark_channel.connectors.base.network import tls_mode
+from spark_channel.connectors.base.server_url import is_of_this_machine
 from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import OptionError
 from spark_channel.plain_text import log_of
@@ -110,44 +111,44 @@ def verified(conninfo: str, option: str) -> str:
     """A url or connection string of libpq, with the `sslmode` that `sslmode_of` has for it."""
     is_url = conninfo.startswith(_URLS)
     pairs = parse_qsl(conninfo.partition("?")[2], True) if is_url else _PAIR.findall(conninfo)
-    given: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, text in pairs:
         value = text.strip("'")
-        if given.setdefault(name, value) != value:
+        if settings.setdefault(name, value) != value:
             raise OptionError(
                 f"option {option!r} has parameter {name!r} twice, with two values: omit one of them",
                 option=option,
             )
-    mode = sslmode_of(given, os.environ, option)
-    if mode is None or mode == given.get("sslmode"):
+    mode = sslmode_of(settings, os.environ, option)
+    if mode is None or mode == settings.get("sslmode"):
         return conninfo
     if not is_url:
         return f"{conninfo} sslmode={mode}"
     return f"{conninfo}{'&' if '?' in conninfo else '?'}sslmode={mode}"
 
 
-def connected(conninfo: str, **more: Any) -> "psycopg.Connection[tuple[Any, ...]]":
+def connected(conninfo: str, **settings: Any) -> "psycopg.Connection[tuple[Any, ...]]":
     """psycopg's connection. Warns once of a server that asks for the password in plain text, and proves nothing."""
     import psycopg
 
-    place = _place_to_warn_of(conninfo)
-    if place is not None:
+    addresses = _place_to_warn_of(conninfo)
+    if addresses is not None:
         try:
             careful = psycopg.conninfo.make_conninfo(conninfo, require_auth="!password")
-            return psycopg.connect(careful, **more)
+            return psycopg.connect(careful, **settings)
         except psycopg.OperationalError as error:
             if _PLAIN_ASKED not in str(error):
                 raise
         if len(_asks_for_plain) >= _MOST_PLACES:
             _asks_for_plain.clear()
-        _asks_for_plain.add(place)
+        _asks_for_plain.add(addresses)
         _log.warning(
             "%s asks for the password in plain text, and its certificate is not verified: who answers in its place, or "
             "reads the network, gets the password. Set 'sslrootcert', or have the server use scram-sha-256. "
             "require_auth=scram-sha-256 in the url refuses such a server, require_auth=password accepts it",
-            place,
+            addresses,
         )
-    return psycopg.connect(conninfo, **more)
+    return psycopg.connect(conninfo, **settings)
 
 
 def _place_to_warn_of(conninfo: str) -> str | None:
@@ -156,19 +157,22 @@ def _place_to_warn_of(conninfo: str) -> str | None:
 
     if psycopg.pq.version() < _REQUIRE_AUTH:
         return None
-    given = {
+    settings = {
         name: str(value) for name, value in psycopg.conninfo.conninfo_to_dict(conninfo).items()
     }
     heard = os.environ
-    mode = given.get("sslmode") or heard.get("PGSSLMODE") or ""
-    if given.get("require_auth") or heard.get("PGREQUIREAUTH") or mode.startswith("verify"):
+    mode = settings.get("sslmode") or heard.get("PGSSLMODE") or ""
+    if settings.get("require_auth") or heard.get("PGREQUIREAUTH") or mode.startswith("verify"):
         return None
     hosts = (
-        given.get("hostaddr") or given.get("host") or heard.get("PGHOSTADDR") or heard.get("PGHOST")
+        settings.get("hostaddr")
+        or settings.get("host")
+        or heard.get("PGHOSTADDR")
+        or heard.get("PGHOST")
     )
     away = [host for host in (hosts or "").split(",") if not is_of_this_machine(host)]
-    place = f"{','.join(away)}:{given.get('port', '5432')}"
-    return place if away and place not in _asks_for_plain else None
+    addresses = f"{','.join(away)}:{settings.get('port', '5432')}"
+    return addresses if away and addresses not in _asks_for_plain else None
 
 
 def is_pooler(conninfo: str, **login: Any) -> bool:
@@ -181,8 +185,8 @@ def is_pooler(conninfo: str, **login: Any) -> bool:
 
     try:
         with connected(conninfo, autocommit=True, prepare_threshold=None, **login) as connection:
-            found = connection.execute("SELECT pg_backend_pid()").fetchone()
-            return found != (connection.info.backend_pid,)
+            process = connection.execute("SELECT pg_backend_pid()").fetchone()
+            return process != (connection.info.backend_pid,)
     except psycopg.Error as error:
         raise OSError(str(error)) from error
 
@@ -213,25 +217,25 @@ def escaped_text(value: str) -> str:
 
 def for_transaction(statement: str) -> str | None:
     """A user's SET, for one transaction; None = another statement, or a setting that transactions do not have."""
-    found = _SET.fullmatch(statement)
-    if found is None or _OF_A_SESSION.match(found["rest"]):
+    match = _SET.fullmatch(statement)
+    if match is None or _OF_A_SESSION.match(match["rest"]):
         return None
-    return f"SET LOCAL {found['rest']}"
+    return f"SET LOCAL {match['rest']}"
 
 
-def refused_by_quotes(place: str, option: str) -> str:
+def refused_by_quotes(server: str, option: str) -> str:
     """What is said of a server that `QUOTES` has a row of; `option` names it."""
     return (
-        f"{place}: the setting quote_all_identifiers is on, under which the driver returns the bytes of each value "
+        f"{server}: the setting quote_all_identifiers is on, under which the driver returns the bytes of each value "
         f"instead of the value. Add options=-c%20quote_all_identifiers%3Doff to {option!r}, or run ALTER ROLE ... SET "
         "quote_all_identifiers = off"
     )
 
 
-def refused_by_pooler(place: str, statement: str, option: str) -> str:
+def refused_by_pooler(server: str, statement: str, option: str) -> str:
     """What is said of a statement of `sessionInitStatement` that only a session can keep; `option` names the server."""
     return (
-        f"{place} is a connection pooler (such as PgBouncer), and option 'sessionInitStatement' holds "
+        f"{server} is a connection pooler (such as PgBouncer), and option 'sessionInitStatement' holds "
         f"{statement[:200]!r}, whose effect would stay in a session that other applications get next. Use SET for a "
         f"setting, which then holds for a transaction, or ALTER ROLE ... SET, or name the server itself in {option!r}"
     )

@@ -28,15 +28,19 @@ class MissingRights(NamedTuple):
     rights: Mapping[Right, str]
 
 
-def advice(found: MissingRights, rights: Sequence[Right], end: str) -> str:
+def advice(missing: MissingRights, rights: Sequence[Right], end: str) -> str:
     words: dict[str, list[str]] = {}
-    for each in rights:
-        if each in found.rights:
-            words.setdefault(found.rights[each], []).append(each.word)
-    said = []
-    for place, every in words.items():
-        if granted := ", ".join(each for each in every if each != OWNER):
-            said.append(f"GRANT {granted} ON {place} TO {found.role}")
+    for right in rights:
+        if right in missing.rights:
+            words.setdefault(missing.rights[right], []).append(right.word)
+    statements = []
+    for table_sql, every in words.items():
+        if granted := ", ".join(word for word in every if word != OWNER):
+            statements.append(f"GRANT {granted} ON {table_sql} TO {missing.role}")
         if OWNER in every:
-            said.append(f"ALTER TABLE {place} OWNER TO {found.role}")
-    return f"the {end}'s role {found.role} lacks rights: run {'; '.join(said)}" if said else ""
+            statements.append(f"ALTER TABLE {table_sql} OWNER TO {missing.role}")
+    return (
+        f"the {end}'s role {missing.role} lacks rights: run {'; '.join(statements)}"
+        if statements
+        else ""
+    )

@@ -96,7 +96,7 @@ class Session(ABC):
 
         A session that runs many of them may keep the server's plan as `name`.
         """
-        return self.rows(re.sub(r"\$(\d)", lambda found: literals[int(found[1]) - 1], sql))
+        return self.rows(re.sub(r"\$(\d)", lambda match: literals[int(match[1]) - 1], sql))
 
     def free_connections(self) -> FreeConnections | None:
         """How many more connections the server takes from this login now; None = it has no bound, or does not say."""
@@ -147,7 +147,8 @@ class Session(ABC):
         except self.failures as error:
             # Its text may quote the statement, and is shown as the cause.
             error.args = tuple(
-                mask_statement(each) if isinstance(each, str) else each for each in error.args
+                mask_statement(argument) if isinstance(argument, str) else argument
+                for argument in error.args
             )
             raise self.explain(error) from without_frames(error)
 
@@ -253,7 +254,7 @@ def split_script(
         OptionError: text that cannot be parsed, or a statement that begins with a `forbidden` word
             and so would leave the transaction in which it runs; `why` ends the message.
     """
-    found = []
+    statements = []
     for text in texts:
         for statement, word in _split(text, option, dialect):
             if _LEAVES.match(statement):
@@ -262,8 +263,8 @@ def split_script(
                 raise OptionError(
                     f"option {option!r} holds {word}: {why}", option=option, got=statement
                 )
-            found.append(statement)
-    return found
+            statements.append(statement)
+    return statements
 
 
 class _Session(Protocol):
@@ -319,17 +320,17 @@ def _split(text: str, option: str, dialect: str) -> list[tuple[str, str]]:
             f"option {option!r} holds SQL that cannot be parsed: {str(error).splitlines()[0]}",
             option=option,
         ) from None
-    found, begin, word = [], 0, ""
+    statements, begin, word = [], 0, ""
     for token in read:
         if token.token_type == tokens.TokenType.SEMICOLON:
             if word:
-                found.append((text[begin : token.start].strip(), word))
+                statements.append((text[begin : token.start].strip(), word))
             begin, word = token.end + 1, ""
         elif not word:
             word = token.text.upper().split()[0] if token.text.split() else token.text
     if word:
-        found.append((text[begin:].strip(), word))
-    return found
+        statements.append((text[begin:].strip(), word))
+    return statements
 
 
 # The connection of a writer that stages its rows in a table.

@@ -111,9 +111,9 @@ def text_of(text: str, dialect: str | None = None) -> str:
     """
     bare = text.strip().rstrip(";").rstrip()
     if dialect is not None and ";" in bare:
-        found = sqlglot.tokenize(bare, read=dialect)
-        if found[-1].token_type == tokens.TokenType.SEMICOLON:
-            bare = bare[: found[-1].start].rstrip()
+        token_list = sqlglot.tokenize(bare, read=dialect)
+        if token_list[-1].token_type == tokens.TokenType.SEMICOLON:
+            bare = bare[: token_list[-1].start].rstrip()
     return f"{bare}\n" if "--" in bare or "#" in bare else bare
 
 
@@ -149,9 +149,9 @@ def query(text: str, dialect: str, option: str) -> "exp.Query":
             if tree is not None and not isinstance(tree, exp.Semicolon)
         ]
     except sqlglot.errors.SqlglotError as error:
-        why = f"it is not SQL that can be read: {_first_line(error)}"
+        reason = f"it is not SQL that can be read: {_first_line(error)}"
         raise UnreadableError(
-            str(_refused(option, text, why, takes)), option=option, got=text, takes=takes
+            str(_refused(option, text, reason, takes)), option=option, got=text, takes=takes
         ) from None
     if len(trees) != 1:
         raise _refused(option, text, f"it holds {len(trees)} statements", takes)
@@ -251,14 +251,14 @@ def _kind(tree: Node) -> str:
 def _first_line(error: Exception) -> str:
     details = getattr(error, "errors", None)
     if details:
-        what = _LACKS.sub("an operand is missing", details[0]["description"])
-        return f"{what} at line {details[0]['line']}, column {details[0]['col']}"
+        problem = _LACKS.sub("an operand is missing", details[0]["description"])
+        return f"{problem} at line {details[0]['line']}, column {details[0]['col']}"
     return str(error).splitlines()[0]
 
 
-def _refused(option: str, text: str, why: str, takes: str) -> OptionError:
+def _refused(option: str, text: str, reason: str, takes: str) -> OptionError:
     return OptionError(
-        f"option {option!r} got {text!r}; {why}. It takes {takes}",
+        f"option {option!r} got {text!r}; {reason}. It takes {takes}",
         option=option,
         got=text,
         takes=takes,
@@ -290,36 +290,36 @@ class Named(Protocol):
 _Column = TypeVar("_Column", bound=Named)
 
 
-def known_name(wanted: str, names: Sequence[str], same_name: SameName, option: str) -> str:
-    """The one of `names` that `option` means by `wanted`.
+def known_name(name_given: str, names: Sequence[str], same_name: SameName, option: str) -> str:
+    """The one of `names` that `option` means by `name_given`.
 
     Raises:
         OptionError: none of them.
     """
-    name = same_name(wanted, names)
+    name = same_name(name_given, names)
     if name is None:
         hint = ". Put a text in single quotes" if option == "where" else ""
         raise OptionError(
-            f"option {option!r} names column {wanted!r}, which is not there; columns: {', '.join(names)}{hint}",
+            f"option {option!r} names column {name_given!r}, which is not there; columns: {', '.join(names)}{hint}",
             option=option,
-            got=wanted,
+            got=name_given,
             takes=", ".join(names),
         )
     return name
 
 
 def pick_columns(
-    found: Sequence[_Column], wanted: Sequence[str] | None, same_name: SameName
+    columns: Sequence[_Column], names: Sequence[str] | None, same_name: SameName
 ) -> tuple[_Column, ...]:
     """The columns that option `columns` names, in its order; all of them without it.
 
     Raises:
         OptionError: a column that is not there.
     """
-    if wanted is None:
-        return tuple(found)
-    by_name = {column.name: column for column in found}
-    return tuple(by_name[known_name(each, list(by_name), same_name, "columns")] for each in wanted)
+    if names is None:
+        return tuple(columns)
+    by_name = {column.name: column for column in columns}
+    return tuple(by_name[known_name(name, list(by_name), same_name, "columns")] for name in names)
 
 
 def custom_kinds(
@@ -337,18 +337,20 @@ def custom_kinds(
 
 
 def missing_table(
-    dbtable: str, names: Sequence[str], place: object, *, may_hide: bool = False, lacks: str = ""
+    dbtable: str, names: Sequence[str], location: object, *, may_hide: bool = False, lacks: str = ""
 ) -> SourceError:
     """The error for a table that does not exist, with the names of some that do, without those of this project.
 
     `may_hide`: the table may be there, where the login has no right on it; `lacks`: how it gets one.
     """
-    more = ", ..." if len(names) > _SHOWN else ""
+    ellipsis = ", ..." if len(names) > _SHOWN else ""
     theirs = [name for name in names if not name.rpartition(".")[2].startswith("spark_channel_")]
-    there = ", ".join(theirs[:_SHOWN]) + more if theirs else "none"
+    names_shown = ", ".join(theirs[:_SHOWN]) + ellipsis if theirs else "none"
     hidden = f", or this user may not see it{f' ({lacks})' if lacks else ''}" if may_hide else ""
     return of_input(
-        SourceError(f"table {dbtable!r} does not exist in {place}{hidden}; its tables: {there}")
+        SourceError(
+            f"table {dbtable!r} does not exist in {location}{hidden}; its tables: {names_shown}"
+        )
     )
 
 
@@ -356,7 +358,7 @@ def only_name(name: str, names: Sequence[str]) -> str | None:
     """The one of `names` that is meant: the exact one, else the only one that differs in case."""
     if name in names:
         return name
-    near = [each for each in names if each.lower() == name.lower()]
+    near = [candidate for candidate in names if candidate.lower() == name.lower()]
     return near[0] if len(near) == 1 else None
 
 
@@ -384,8 +386,8 @@ def quoted_parts(text: str, dialect: str) -> tuple[str | None, str] | None:
     None for any other text, which needs a parser: that takes longer than some statements.
     """
     quoted = _QUOTED_NAMES.get(dialect)
-    found = quoted.fullmatch(text) if quoted else None
-    return None if found is None else (found[1], found[2])
+    match = quoted.fullmatch(text) if quoted else None
+    return None if match is None else (match[1], match[2])
 
 
 def name_readings(text: str, dialect: str, schema: str) -> list[tuple[str, str]]:

@@ -82,13 +82,13 @@ class _Search:
 
     def _servers(self) -> frozenset[str]:
         """The server's own names, which a session that serves several tables is asked for once."""
-        known: frozenset[str] | None = getattr(self._session, "servers", None)
-        if known is None:
+        servers: frozenset[str] | None = getattr(self._session, "servers", None)
+        if servers is None:
             ask = _SERVERS.get(self._dialect.sql, _no_names)
-            known = frozenset(ask(self._session))
+            servers = frozenset(ask(self._session))
             if hasattr(self._session, "servers"):
-                self._session.servers = known
-        return known
+                self._session.servers = servers
+        return servers
 
     def add(self, schema: str, name: str, *, is_view: bool) -> None:
         if self._dialect.sql == "postgres":
@@ -117,10 +117,10 @@ class _Search:
 
     def _add_relations(self, schema: str, name: str) -> None:
         """With partitions, children, and what views select from: the catalog knows all of them."""
-        quoted = ".".join(self._dialect.quoted(each) for each in (schema, name) if each)
-        found = self._session.rows(_RELATIONS.format(name=self._text(quoted), reads=_READS))
-        self._complete = self._complete and bool(found)
-        for database, oid, is_known in found:
+        quoted = ".".join(self._dialect.quoted(part) for part in (schema, name) if part)
+        relations = self._session.rows(_RELATIONS.format(name=self._text(quoted), reads=_READS))
+        self._complete = self._complete and bool(relations)
+        for database, oid, is_known in relations:
             self._parts.add((str(database), str(oid)))
             self._complete = self._complete and bool(is_known)
 
@@ -150,7 +150,11 @@ class _Search:
             if self._calls_reader(tree):
                 self._complete = False
             for schema, name in _named(tree):
-                self._add_named(schema, name, {each.alias for each in tree.find_all(exp.CTE)})
+                self._add_named(
+                    schema,
+                    name,
+                    {table_expression.alias for table_expression in tree.find_all(exp.CTE)},
+                )
 
     def _calls_reader(self, tree: Node) -> bool:
         """Whether a function that is called may read any table, as those of users may."""
@@ -162,39 +166,41 @@ class _Search:
         if question is None:
             return True
         if self._dialect.sql == "mysql" and any(
-            isinstance(each.parent, exp.Dot) for each in called
+            isinstance(call.parent, exp.Dot) for call in called
         ):
             return True  # only functions of users have a database
-        names = {(each.name or each.sql_name()).lower() for each in called}
-        listed = ", ".join(map(self._text, sorted(names)))
-        return bool(self._session.rows(question.format(names=listed, reads=_READS)))
+        names = {(call.name or call.sql_name()).lower() for call in called}
+        names_sql = ", ".join(map(self._text, sorted(names)))
+        return bool(self._session.rows(question.format(names=names_sql, reads=_READS)))
 
     def _text(self, value: str) -> str:
         if self._dialect.sql == "postgres":  # most jobs: sqlglot takes longer to import
             return quoted_text(value)
         return exp.Literal.string(value).sql(self._dialect.sql or None)
 
-    def _add_named(self, schema: "exp.Identifier | None", name: Node, own: set[str]) -> None:
+    def _add_named(
+        self, schema: "exp.Identifier | None", name: Node, expressions: set[str]
+    ) -> None:
         if isinstance(name, exp.Func):
             return  # see `_calls_reader`
         if not isinstance(name, exp.Identifier):
             self._complete = False
             return
         text = ".".join(
-            each.sql(self._dialect.sql or None) for each in (schema, name) if each is not None
+            part.sql(self._dialect.sql or None) for part in (schema, name) if part is not None
         )
         table = self._dialect.find_table(self._session, text)
         if table is not None:
             self.add(table.schema, table.name, is_view=table.is_view)
-        elif schema is not None or name.name not in own:
+        elif schema is not None or name.name not in expressions:
             self._complete = False
 
 
 def _named(tree: Node) -> Iterator[tuple["exp.Identifier | None", Node]]:
     """The schema and name of each table in FROM; not the name of a view that is made."""
-    made = tree.this if isinstance(tree, exp.Create) else None
+    view = tree.this if isinstance(tree, exp.Create) else None
     for table in tree.find_all(exp.Table):
-        if table is not made and table.parent is not made:
+        if table is not view and table.parent is not view:
             yield table.args.get("db"), table.this
 
 
@@ -213,13 +219,13 @@ def _postgres(session: Session) -> Iterator[str]:
 
 def _mysql(session: Session) -> Iterator[str]:
     """The number that a server makes for itself; without one, settings that differ between servers of one network."""
-    wanted = "'server_uuid', 'server_uid', 'hostname', 'port', 'datadir', 'socket', 'server_id'"
-    found = {
+    names = "'server_uuid', 'server_uid', 'hostname', 'port', 'datadir', 'socket', 'server_id'"
+    settings = {
         str(name).lower(): str(value)
-        for name, value in session.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({wanted})")
+        for name, value in session.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
     }
-    number = found.get("server_uuid") or found.get("server_uid")
-    yield f"server {number}" if number else f"server {sorted(found.items())}"
+    number = settings.get("server_uuid") or settings.get("server_uid")
+    yield f"server {number}" if number else f"server {sorted(settings.items())}"
 
 
 def _clickhouse(session: Session) -> Iterator[str]:
@@ -234,10 +240,10 @@ def _file(session: Session) -> Iterator[str]:
         if row[1] in ("temp", "system") or not path:
             continue
         try:
-            found = Path(str(path)).stat()
+            stat = Path(str(path)).stat()
         except OSError:
             continue
-        yield f"file {found.st_dev} {found.st_ino}"
+        yield f"file {stat.st_dev} {stat.st_ino}"
         return
 
 

@@ -126,14 +126,14 @@ def _constraints(session: Session, table: SqliteTable, name: str) -> Iterator[Co
 def _checks(statement: str) -> Iterator[str]:
     """The conditions in CREATE TABLE, with their parentheses."""
     words, opens = sqlglot.tokenize(statement, read="sqlite"), tokens.TokenType.L_PAREN
-    for place, word in enumerate(words[:-1]):
-        if word.text.upper() != "CHECK" or words[place + 1].token_type != opens:
+    for index, word in enumerate(words[:-1]):
+        if word.text.upper() != "CHECK" or words[index + 1].token_type != opens:
             continue
         depth = 0
-        for end in words[place + 1 :]:
+        for end in words[index + 1 :]:
             depth += (end.token_type == opens) - (end.token_type == tokens.TokenType.R_PAREN)
             if depth == 0:
-                yield statement[words[place + 1].start : end.end + 1]
+                yield statement[words[index + 1].start : end.end + 1]
                 break
 
 
@@ -148,12 +148,14 @@ def _foreign_keys(session: Session, table: str, name: str) -> Iterator[ForeignKe
         referenced = tuple(str(row[2]) for row in rows)
         if rows[0][2] is None:  # its primary key
             literal = dialect.literal(other, None)
-            found = session.rows(
+            rows_found = session.rows(
                 f"SELECT name FROM pragma_table_info({literal}, 'main') WHERE pk > 0 ORDER BY pk"  # noqa: S608 - quoted
             )
-            referenced = tuple(str(column) for (column,) in found)
+            referenced = tuple(str(column) for (column,) in rows_found)
         actions = zip(("UPDATE", "DELETE"), rows[0][3:5], strict=True)
-        behind = "".join(f" ON {event} {what}" for event, what in actions if what != "NO ACTION")
+        behind = "".join(
+            f" ON {event} {action}" for event, action in actions if action != "NO ACTION"
+        )
         label = "_".join((table, *columns, "fkey"))
         yield ForeignKeyDefinition(label, columns, "", other, referenced, behind)
 
@@ -165,9 +167,9 @@ def tried(
     lacks = [column.name for column in definition.columns if column.name not in rows.names]
     if lacks:
         return f"the rows lack column {lacks[0]}"
-    dialect, left, renamed, steps = SqliteWriteDialect(), list[str](), list[str](), []
+    dialect, left_out, renamed, steps = SqliteWriteDialect(), list[str](), list[str](), []
     indexes = [one for one in definition.constraints if one.kind == "index"]
-    own, wanted = dialect.quoted(definition.name), dialect.quoted(name)
+    own_sql, wanted_sql = dialect.quoted(definition.name), dialect.quoted(name)
     with (
         tempfile.TemporaryDirectory(prefix="spark-channel-") as folder,
         SqliteSession(
@@ -180,19 +182,21 @@ def tried(
             return " ".join(str(error).split())
         for index in indexes:
             try:
-                session.execute(_create_index(index, index.name, own, index.text))
+                session.execute(_create_index(index, index.name, own_sql, index.text))
             except TargetError as error:
-                left.append(f"{index.label}: {' '.join(str(error).split())}")
+                left_out.append(f"{index.label}: {' '.join(str(error).split())}")
         if definition.name != name:
-            session.execute(f"ALTER TABLE {own} RENAME TO {dialect.quoted('spark_channel_trial')}")
             session.execute(
-                f"ALTER TABLE {dialect.quoted('spark_channel_trial')} RENAME TO {wanted}"
+                f"ALTER TABLE {own_sql} RENAME TO {dialect.quoted('spark_channel_trial')}"
+            )
+            session.execute(
+                f"ALTER TABLE {dialect.quoted('spark_channel_trial')} RENAME TO {wanted_sql}"
             )
         texts = {
             str(index): str(sql)
             for index, sql in session.rows("SELECT name, sql FROM sqlite_master WHERE sql <> ''")
         }
-        table = dialect.find_table(session, wanted)
+        table = dialect.find_table(session, wanted_sql)
     assert table is not None
     for column in table.columns:
         try:
@@ -206,16 +210,16 @@ def tried(
         free = name_of(index.name)
         if free != index.name:
             renamed.append(f"{index.label} is {free}")
-        statement = _create_index(index, free, wanted, _behind_table(texts[index.name]))
+        statement = _create_index(index, free, wanted_sql, _behind_table(texts[index.name]))
         steps.append(DefinitionStep(index.label, (statement,)))
     steps += _counted(definition, name)
-    left += [f"{other}: no copy carries it" for other in definition.others]
+    left_out += [f"{other}: no copy carries it" for other in definition.others]
     return NewTable(
         with_not_null(rows, definition),
         create=_TABLE.sub(lambda _: f"CREATE TABLE {TABLE}", texts[name], count=1),
         table=table,
         steps=tuple(steps),
-        left_out=tuple(left),
+        left_out=tuple(left_out),
         renamed=tuple(renamed),
     )
 
@@ -237,9 +241,9 @@ def _counted(definition: TableDefinition, name: str) -> Iterator[DefinitionStep]
     for column in definition.columns:
         if column.sequence is not None and column.sequence.following > 1:
             last = column.sequence.following - 1
-            made = (
+            statement = (
                 f"INSERT INTO main.sqlite_sequence (name, seq) SELECT {table}, {last} "  # noqa: S608 - quoted
                 f"WHERE NOT EXISTS (SELECT 1 FROM main.sqlite_sequence WHERE name = {table})"
             )
             raised = f"UPDATE main.sqlite_sequence SET seq = max(seq, {last}) WHERE name = {table}"  # noqa: S608 - quoted
-            yield DefinitionStep(f"sequence of {column.name}", (made, raised))
+            yield DefinitionStep(f"sequence of {column.name}", (statement, raised))

@@ -8,7 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator, Field
 
-from spark_channel.connectors.base.network import Seconds, TlsOptions, server_url
+from spark_channel.connectors.base.network import Seconds, TlsOptions
+from spark_channel.connectors.base.server_url import server_url
 from spark_channel.connectors.records.direct_writer import DirectOptions
 from spark_channel.connectors.records.reader import Zone, texts_by_name
 from spark_channel.errors import OptionError

@@ -142,9 +142,9 @@ SERVERS: dict[str, type[MariadbServer]] = {
 """The tests of this folder that ask for a server run on each of them, but for those with a mark `not_on`."""
 IN_CI = (
     "test_contract",
-    "test_write",
+    "test_writer",
     "test_types",
-    "test_binlog",
+    "test_feed",
     "test_evolving",
     "test_mysql_server",
 )
@@ -152,10 +152,10 @@ IN_CI = (
 _GRAMMAR = "its statements are MariaDB's own"
 _VARIABLES = "it sets or reads variables that MySQL does not have"
 NOT_ON_MYSQL = {
-    "test_binlog.py::test_every_change_comes_in_the_order_of_the_log": "it counts the numbers of MariaDB's GTIDs",
-    "test_binlog.py::test_types_come_as_a_read_brings_them": "MySQL has no UUID, INET4 and INET6",
-    "test_binlog.py::test_a_compressed_log_is_read": _VARIABLES,
-    "test_binlog.py::test_generated_columns": _GRAMMAR,
+    "log/test_feed.py::test_every_change_comes_in_the_order_of_the_log": "it counts the numbers of MariaDB's GTIDs",
+    "log/test_feed.py::test_types_come_as_a_read_brings_them": "MySQL has no UUID, INET4 and INET6",
+    "log/test_feed.py::test_a_compressed_log_is_read": _VARIABLES,
+    "log/test_feed.py::test_generated_columns": _GRAMMAR,
     "CREATE OR REPLACE TABLE": _GRAMMAR,
     "test_foreign_keys_whose_cascades_are_not_logged": "MySQL logs them from 9.6 on, and test_mysql_server.py tests it",
     "test_a_foreign_key_that_appears_later_stops_the_feed": "MySQL logs what it changes from 9.6 on",
@@ -167,7 +167,7 @@ NOT_ON_MYSQL = {
     "CONVERT PARTITION": _GRAMMAR,
     "SYSTEM VERSIONING": _GRAMMAR,
     "SYSTEM_TIME": _GRAMMAR,
-    "test_binlog.py::test_columns_that_change_are_taken_by_the_next_start": _GRAMMAR,
+    "log/test_feed.py::test_columns_that_change_are_taken_by_the_next_start": _GRAMMAR,
     "test_changes_without_names_of_columns_are_told_the_statement": "MySQL's setting has another default word",
     "test_a_server_without_a_log_is_told": "MySQL has a log unless it is switched off",
     "test_missing_rights_are_told_with_the_statement": "MySQL names its rights otherwise",

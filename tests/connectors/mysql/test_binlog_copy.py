@@ -17,7 +17,7 @@ from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import SourceError
 from spark_channel.tunnel import Tunnel
 from tests.connectors.mysql.conftest import Shop
-from tests.connectors.mysql.test_binlog import NO_LIMIT, all_after, brief, feed_of, plain, rows
+from tests.connectors.mysql.log.test_feed import NO_LIMIT, all_after, brief, feed_of, plain, rows
 from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.tunnel.children import ADMISSION, Child, Query
 from tests.tunnel.test_kill import CONSUMER

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 import spark_channel
 from spark_channel.progress import TransferReport
 from spark_channel.tunnel import Delivery, Tunnel
+from tests.cli.test_tunnel import call
 from tests.connectors.mysql.conftest import Shop
 from tests.spark.test_stream_progress import Heard, heard
 from tests.tunnel.children import ADMISSION
-from tests.tunnel.test_tunnel_command import call
 
 __all__ = ["heard"]
 

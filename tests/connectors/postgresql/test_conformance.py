@@ -22,7 +22,9 @@ def people() -> pa.Table:
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param("keyed", marks=pytest.mark.soak),  # as in tests/connectors/sql/test_reading.py
+        pytest.param(
+            "keyed", marks=pytest.mark.soak
+        ),  # as in tests/connectors/sql/read/test_reader.py
         "without_key",
         "view",
         "partitioned",

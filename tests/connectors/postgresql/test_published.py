@@ -7,8 +7,8 @@ import pytest
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit
 from spark_channel.errors import OptionError, SourceError
-from tests.connectors.postgresql.test_replication import Table, rows
-from tests.connectors.postgresql.test_tables import Shop, begin, follow
+from tests.connectors.postgresql.log.test_feed import Table, rows
+from tests.connectors.postgresql.log.test_tables import Shop, begin, follow
 from tests.servers.postgres import PostgresServer
 
 NO_LIMIT = FeedLimit()

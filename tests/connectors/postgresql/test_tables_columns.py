@@ -10,7 +10,7 @@ import pytest
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit
 from spark_channel.connectors.postgresql.log.tables import TablesFeed
 from spark_channel.errors import SchemaError
-from tests.connectors.postgresql.test_tables import NO_LIMIT, Shop, begin, follow, waits
+from tests.connectors.postgresql.log.test_tables import NO_LIMIT, Shop, begin, follow, waits
 from tests.servers.postgres import PostgresServer
 
 OWN = ("_op", "_lsn", "_commit_ts", "_table")
@@ -249,9 +249,9 @@ def test_columns_that_change_while_existing_rows_are_read(shop: Shop, mode: str)
 def test_a_change_between_two_chunks_of_one_range(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_channel.connectors.sql.feed import log_feed
+    from spark_channel.connectors.sql.feed import base_chunk
 
-    monkeypatch.setattr(log_feed, "_CHUNK_ROWS", 100)
+    monkeypatch.setattr(base_chunk, "_CHUNK_ROWS", 100)
     shop.run("INSERT INTO $s.items SELECT i, 'old' FROM generate_series(1, 300) i")
     feed = shop.feed("$s.items", mode="evolve")
     at = begin(feed)

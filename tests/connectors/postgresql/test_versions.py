@@ -17,13 +17,7 @@ from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.options import CommitMode
 from spark_channel.testing import reader_conformance
 from tests.connectors.postgresql.conftest import Pg
-from tests.connectors.postgresql.test_claims import (  # noqa: F401 - they run here, too
-    test_a_driver_that_wakes_up_after_its_pair_was_published_adds_nothing,
-    test_a_driver_that_was_overtaken_publishes_nothing,
-    test_staging_of_a_live_run_stays_and_that_of_a_dead_one_goes,
-)
-from tests.connectors.postgresql.test_conformance import check_writer, people
-from tests.connectors.postgresql.test_replication import (  # noqa: F401 - as above
+from tests.connectors.postgresql.log.test_feed import (  # noqa: F401 - as above
     Table,
     table,
     test_a_delete_has_what_the_replica_identity_names,
@@ -32,7 +26,13 @@ from tests.connectors.postgresql.test_replication import (  # noqa: F401 - as ab
     test_base_and_changes_hold_every_row,
     test_every_change_comes_in_commit_order,
 )
-from tests.connectors.postgresql.test_write import (  # noqa: F401 - as above
+from tests.connectors.postgresql.test_claims import (  # noqa: F401 - they run here, too
+    test_a_driver_that_wakes_up_after_its_pair_was_published_adds_nothing,
+    test_a_driver_that_was_overtaken_publishes_nothing,
+    test_staging_of_a_live_run_stays_and_that_of_a_dead_one_goes,
+)
+from tests.connectors.postgresql.test_conformance import check_writer, people
+from tests.connectors.postgresql.write.test_writer import (  # noqa: F401 - as above
     test_a_published_pair_is_a_no_op,
     test_apply_takes_the_last_change_of_each_key,
     test_partitioned_targets,

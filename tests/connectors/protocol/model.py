@@ -36,7 +36,7 @@ class ModelWriter(Writer):
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         model, mode = self.model, context.commit or "job"
-        identity = Identity.of("t", context)
+        identity = Identity.for_write("t", context)
         done = model.tasks.get(identity.key, {})
         taken = protocol.take(
             model.claims.get(identity.key),
@@ -65,7 +65,7 @@ class ModelWriter(Writer):
         return self.model.tasks.get(plan.held.identity.key, {}).get(task)
 
     def unfinished(self, context: WriteContext) -> PartialWrite | None:
-        identity = Identity.of("t", context)
+        identity = Identity.for_write("t", context)
         found, done = self.model.claims.get(identity.key), self.model.tasks.get(identity.key)
         if found is None or found.has_published(None) or not done:
             return None

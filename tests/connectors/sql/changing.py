@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize
-from spark_channel.connectors.sql.read.keyset import ShortStatements
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import ShortStatements
 from spark_channel.errors import SourceError
 
 Act = Callable[[], object]

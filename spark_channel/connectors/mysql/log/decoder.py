@@ -53,18 +53,18 @@ class ChangeDecoder:
     ) -> None:
         self.tables = [
             TableDecoder(
-                each,
+                table,
                 ask,
                 counts=counts,
-                telling=telling if telling is not None and telling.table == each.listed else None,
+                telling=telling if telling is not None and telling.table == table.listed else None,
                 has=has,
-                skips=(skips or {}).get(each.listed),
+                skips=(skips or {}).get(table.listed),
             )
-            for each in tables
+            for table in tables
         ]
-        self._reporting = next((each for each in self.tables if each.telling is not None), None)
-        self._skipping = [each for each in self.tables if each.skips is not None]
-        self._by_needle = {each.needle: each for each in self.tables}
+        self._reporting = next((table for table in self.tables if table.telling is not None), None)
+        self._skipping = [table for table in self.tables if table.skips is not None]
+        self._by_needle = {table.needle: table for table in self.tables}
         self._telling, self._remaining, self._counts = telling, remaining, counts
         self._gtids, self._charsets = tables[0].gtids, tables[0].charsets
         self._cutters: dict[int, RowShape] = {}
@@ -151,9 +151,9 @@ class ChangeDecoder:
             self._partial(event)
         elif kind in (Kind.ANONYMOUS_GTID, Kind.TAGGED_GTID):
             self.at = None
-            what = "without a GTID" if kind == Kind.ANONYMOUS_GTID else "with a tagged GTID"
+            lack = "without a GTID" if kind == Kind.ANONYMOUS_GTID else "with a tagged GTID"
             raise SourceError(
-                f"the binary log has a transaction {what}, from which the change feed cannot derive its position: "
+                f"the binary log has a transaction {lack}, from which the change feed cannot derive its position: "
                 "the server must run with gtid_mode = ON, and gtid_next = AUTOMATIC without a tag"
             )
         elif kind == Kind.INCIDENT:
@@ -192,9 +192,9 @@ class ChangeDecoder:
         self._takes = is_new and (self._remaining is None or self._remaining.takes(self.gtid))
         self._wanted = self._takes
         self._held = telling is not None and telling.window.holds(is_new, self.gtid)
-        for each in self._skipping if is_new else ():
-            assert each.skips is not None
-            each.is_skipped = each.skips.takes(self.gtid)
+        for table in self._skipping if is_new else ():
+            assert table.skips is not None
+            table.is_skipped = table.skips.takes(self.gtid)
         self._name, self._time = self._gtids.name(self.gtid), event.microseconds()
         self._open = (
             event.kind == Kind.MARIADB_GTID and not event.data[event.body + 12] & _STANDALONE
@@ -236,7 +236,7 @@ class ChangeDecoder:
                 continue
             if not decoder.enter(is_wanted=self._wanted, is_held=self._held):
                 continue
-            columns = {each.name: each.declared for each in table.columns}
+            columns = {column.name: column.declared for column in table.columns}
             for effect in effects_of(
                 statement, table.database, table.name, folds=table.folds, columns=columns
             ):
@@ -254,9 +254,9 @@ class ChangeDecoder:
         self, decoder: TableDecoder, effect: Effect, statement: LoggedStatement
     ) -> None:
         if effect == TRUNCATES:
-            found = decoder.found
+            count = decoder.found
             decoder.truncated(self._name, self._time)
-            self._count(decoder, found, decoder.nbytes)
+            self._count(decoder, count, decoder.nbytes)
             return
         has, table = decoder.has, decoder.table
         if isinstance(effect, ColumnEffect) and effect.lost and has and not has(effect.column):
@@ -273,12 +273,14 @@ class ChangeDecoder:
             raise self._stopped(
                 f"cannot be followed past a statement that {effect} ({statement.text[:200]!r})"
             )
-        what = (
+        effect_text = (
             f"has lost column {effect.column!r}"
             if effect.lost
             else f"has column {effect.column!r} of another type, or with other values,"
         )
-        raise SchemaError(f"{table.label} {what} since its stream began. {table.advice_of(has)}")
+        raise SchemaError(
+            f"{table.label} {effect_text} since its stream began. {table.advice_of(has)}"
+        )
 
     def _note_dropped(self, decoder: TableDecoder, statement: LoggedStatement) -> None:
         """Another table with the name of one that was dropped is not the one that is followed."""
@@ -288,21 +290,21 @@ class ChangeDecoder:
             error.is_made_again = True
             raise error
 
-    def _stopped(self, why: str) -> SourceError:
+    def _stopped(self, reason: str) -> SourceError:
         table = (self.at or self.tables[0]).table
         label = table.label
         if self.at is None and table.listed:
-            label = f"one of the tables {', '.join(each.table.listed for each in self.tables)}"
+            label = f"one of the tables {', '.join(table.table.listed for table in self.tables)}"
         return SourceError(
-            f"{label} {why}, at transaction {self._name} of the binary log. {table.advice}"
+            f"{label} {reason}, at transaction {self._name} of the binary log. {table.advice}"
         )
 
     def _shape_of(self, event: Event) -> RowShape | None:
         """Of rows that are needed."""
-        found = self._cutters.get(_INT(event.data[event.body : event.body + 6], "little"))
-        if found is not None:
-            self.at = found.owner
-        return found
+        shape = self._cutters.get(_INT(event.data[event.body : event.body + 6], "little"))
+        if shape is not None:
+            self.at = shape.owner
+        return shape
 
     def _map(self, event: Event) -> None:
         if not (self._wanted or self._held):
@@ -321,16 +323,16 @@ class ChangeDecoder:
         shape = self._shape_of(event)
         if shape is not None:
             decoder = shape.owner
-            found, nbytes = decoder.found, decoder.nbytes
+            count, nbytes = decoder.found, decoder.nbytes
             decoder.rows(event, shape, self._name, self._time)
-            self._count(decoder, found, nbytes)
+            self._count(decoder, count, nbytes)
 
-    def _count(self, decoder: TableDecoder, found: int, nbytes: int) -> None:
-        """Count what a table has found since it had `found` changes of `nbytes` bytes."""
-        more = decoder.found - found
-        self.found += more
-        if more and not self._counts:
-            self._kept += more
+    def _count(self, decoder: TableDecoder, count: int, nbytes: int) -> None:
+        """Count what a table has found since it had `count` changes of `nbytes` bytes."""
+        added = decoder.found - count
+        self.found += added
+        if added and not self._counts:
+            self._kept += added
             self._bytes += decoder.nbytes - nbytes
             self._changed[decoder] = None
 
@@ -344,9 +346,9 @@ class ChangeDecoder:
     def _taken(self) -> Iterator[pa.RecordBatch]:
         changed, self._changed = self._changed, {}
         self._kept = self._bytes = 0
-        for each in changed:
-            self.at = each
-            yield from each.taken()
+        for table in changed:
+            self.at = table
+            yield from table.taken()
 
 
 def _defines(statement: LoggedStatement, table: FollowedTable) -> str:

@@ -205,24 +205,24 @@ def _packets(session: MysqlSession, after: GtidSet) -> Generator[bytes]:
 
 
 def _explained(session: MysqlSession, after: GtidSet, error: Exception) -> SourceError:
-    said = str(session.explain(error))
-    made = SourceError(said)
-    made.__cause__ = error
-    code = code_of(made)
+    text = str(session.explain(error))
+    explained = SourceError(text)
+    explained.__cause__ = error
+    code = code_of(explained)
     if code in _DENIED:
-        return SourceError(f"{said}. {rights()}")
+        return SourceError(f"{text}. {rights()}")
     if code != _FATAL:
-        return made
-    lowered = said.lower()
+        return explained
+    lowered = text.lower()
     if "purged" in lowered or "too old" in lowered:
         return SourceError(
             f"{session.place} no longer has the changes after {str(after) or 'the beginning'}, "
-            f"since its binary logs were purged; the server says: {said}. {RESET}, and have the server keep "
+            f"since its binary logs were purged; the server says: {text}. {RESET}, and have the server keep "
             "its logs for longer than a stream may be stopped (binlog_expire_logs_seconds)"
         )
     return SourceError(
         f"the binary log of {session.place} does not go on from {str(after) or 'its beginning'}: it is another server, "
-        f"or its log was reset; the server says: {said}. {RESET}"
+        f"or its log was reset; the server says: {text}. {RESET}"
     )
 
 
@@ -244,9 +244,11 @@ def log_facts(session: Session) -> LogFacts:
     grants = " ".join(str(row[0]).upper() for row in session.rows("SHOW GRANTS"))
     # A role's are not listed.
     has_all = "GRANT ALL PRIVILEGES ON *.*" in grants or "GRANT `" in grants
-    may = has_all or all(any(right in grants for right in each) for each in _MAY)
-    kept = {str(name).lower(): float(value) for name, value in session.rows(_KEPT)}
-    days = kept.get("binlog_expire_logs_seconds", 0.0) / _DAY or kept.get("expire_logs_days", 0.0)
+    may = has_all or all(any(right in grants for right in rights_of_one) for rights_of_one in _MAY)
+    settings = {str(name).lower(): float(value) for name, value in session.rows(_KEPT)}
+    days = settings.get("binlog_expire_logs_seconds", 0.0) / _DAY or settings.get(
+        "expire_logs_days", 0.0
+    )
     long = f"for {days:g} days" if days else "until they are purged by hand"
     return LogFacts(
         () if may else (rights(),),

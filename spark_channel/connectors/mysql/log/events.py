@@ -119,13 +119,13 @@ class Event:
     def microseconds(self) -> int:
         """The time of the transaction that this event begins; MySQL 8 says it in microseconds, where it was made."""
         at = self.body + 42  # flags, uuid, number, and the two numbers of its order
-        made = 0
+        microseconds = 0
         if self.kind == Kind.MYSQL_GTID and self.end >= at + 7:
-            made = _INT(self.data[at : at + 7], "little")
-            if made >> 55 and self.end >= at + 14:
+            microseconds = _INT(self.data[at : at + 7], "little")
+            if microseconds >> 55 and self.end >= at + 14:
                 # The first server's own follows, 0 for one before MySQL 8.
-                made = _INT(self.data[at + 7 : at + 14], "little")
-        return made & ((1 << 55) - 1) or self.seconds * 1_000_000
+                microseconds = _INT(self.data[at + 7 : at + 14], "little")
+        return microseconds & ((1 << 55) - 1) or self.seconds * 1_000_000
 
     @property
     def has_no_rows(self) -> bool:
@@ -208,13 +208,15 @@ def _unpacked(data: bytes, end: int) -> Iterator[Event]:
             f"the binary log holds a transaction in compression {algorithm}, which is not known here: run "
             "SET GLOBAL binlog_transaction_compression = OFF"
         )
-    place = 0
-    while place < len(packed):
-        seconds, kind, server, length, position, _ = _HEADER(packed, place)
-        if not _BODY <= length <= len(packed) - place:
+    offset = 0
+    while offset < len(packed):
+        seconds, kind, server, length, position, _ = _HEADER(packed, offset)
+        if not _BODY <= length <= len(packed) - offset:
             raise ValueError(f"an event of {length} bytes in it")
-        yield Event(kind, seconds, server, position, packed[place : place + length], _BODY, length)
-        place += length
+        yield Event(
+            kind, seconds, server, position, packed[offset : offset + length], _BODY, length
+        )
+        offset += length
 
 
 def packed_integer(data: bytes, at: int) -> tuple[int, int]:
@@ -229,10 +231,10 @@ def packed_integer(data: bytes, at: int) -> tuple[int, int]:
 def inflated(data: bytes) -> bytes:
     """Decompress MariaDB's log_bin_compress: a byte that says how many bytes the length has, the length, the data."""
     unpacking = zlib.decompressobj()
-    found = unpacking.decompress(data[1 + (data[0] & 7) :], _LARGEST)
+    unpacked = unpacking.decompress(data[1 + (data[0] & 7) :], _LARGEST)
     if not unpacking.eof:
         raise ValueError("compressed bytes without an end, or of more than 1 GiB")
-    return found
+    return unpacked
 
 
 def statement_of(event: Event, charsets: Mapping[int, str]) -> LoggedStatement:
@@ -338,28 +340,28 @@ def table_map(data: bytes, at: int, end: int, *, is_mariadb: bool) -> TableMap:
     types = data[at : at + count]
     length, at = packed_integer(data, at + count)
     metadata = []
-    place = at
+    at_column = at
     for code in types:
         wide = _META.get(code, 0)
         metadata.append(
-            _INT(data[place : place + wide], "big" if code in _BIG_ENDIAN else "little")
+            _INT(data[at_column : at_column + wide], "big" if code in _BIG_ENDIAN else "little")
         )
-        place += wide
+        at_column += wide
     at += length
-    if place != at:
+    if at_column != at:
         raise ValueError(f"{length} bytes of metadata for columns of types {list(types)}")
-    found = dict(_fields(data, at + (count + 7) // 8, end))
+    fields = dict(_fields(data, at + (count + 7) // 8, end))
     real = [real_type(code, meta) for code, meta in zip(types, metadata, strict=True)]
-    names = tuple(_texts(found.get(4, b"")))
+    names = tuple(_texts(fields.get(4, b"")))
     if names and len(names) != count:
         raise ValueError(f"{len(names)} names of {count} columns")
     return TableMap(
         types,
         tuple(metadata),
         names,
-        _signs(real, found.get(1, b"")),
-        _collations(real, found, _TEXTS | {_GEOMETRY} if is_mariadb else _TEXTS),
-        _members(real, found),
+        _signs(real, fields.get(1, b"")),
+        _collations(real, fields, _TEXTS | {_GEOMETRY} if is_mariadb else _TEXTS),
+        _members(real, fields),
     )
 
 
@@ -380,46 +382,46 @@ def _texts(data: bytes) -> Iterator[str]:
 
 
 def _signs(types: list[int], bits: bytes) -> tuple[bool, ...]:
-    numbers = (place for place, code in enumerate(types) if code in _NUMBERS)
+    numbers = (index for index, code in enumerate(types) if code in _NUMBERS)
     unsigned = {
-        place
-        for number, place in enumerate(numbers)
+        index
+        for number, index in enumerate(numbers)
         if number // 8 < len(bits) and bits[number // 8] & (128 >> number % 8)
     }
-    return tuple(place in unsigned for place in range(len(types)))
+    return tuple(index in unsigned for index in range(len(types)))
 
 
 def _integers(data: bytes) -> list[int]:
-    found, at = [], 0
+    values, at = [], 0
     while at < len(data):
         value, at = packed_integer(data, at)
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
 def _collations(
-    types: list[int], found: dict[int, bytes], texts: frozenset[int]
+    types: list[int], metadata: dict[int, bytes], texts: frozenset[int]
 ) -> tuple[int, ...]:
     """The collation of each column, 0 = unknown. The log has a default and the exceptions, or one for each column."""
-    made = [0] * len(types)
-    for default, each, codes in ((2, 3, texts), (10, 11, frozenset({_ENUM, _SET}))):
-        places = [place for place, code in enumerate(types) if code in codes]
-        if default in found:
-            usual, *pairs = _integers(found[default])
+    collations = [0] * len(types)
+    for default, by_column, codes in ((2, 3, texts), (10, 11, frozenset({_ENUM, _SET}))):
+        places = [index for index, code in enumerate(types) if code in codes]
+        if default in metadata:
+            usual, *pairs = _integers(metadata[default])
             other = dict(zip(pairs[::2], pairs[1::2], strict=True))
-            for number, place in enumerate(places):
-                made[place] = other.get(number, usual)
-        elif each in found:
-            for place, collation in zip(places, _integers(found[each]), strict=True):
-                made[place] = collation
-    return tuple(made)
+            for number, index in enumerate(places):
+                collations[index] = other.get(number, usual)
+        elif by_column in metadata:
+            for index, collation in zip(places, _integers(metadata[by_column]), strict=True):
+                collations[index] = collation
+    return tuple(collations)
 
 
-def _members(types: list[int], found: dict[int, bytes]) -> tuple[tuple[bytes, ...], ...]:
-    made: list[tuple[bytes, ...]] = [()] * len(types)
+def _members(types: list[int], metadata: dict[int, bytes]) -> tuple[tuple[bytes, ...], ...]:
+    members: list[tuple[bytes, ...]] = [()] * len(types)
     for code, number in ((_SET, 5), (_ENUM, 6)):
-        data, at = found.get(number, b""), 0
-        for place in (place for place, each in enumerate(types) if each == code):
+        data, at = metadata.get(number, b""), 0
+        for index in (index for index, real in enumerate(types) if real == code):
             if at >= len(data):
                 break
             count, at = packed_integer(data, at)
@@ -428,5 +430,5 @@ def _members(types: list[int], found: dict[int, bytes]) -> tuple[tuple[bytes, ..
                 length, at = packed_integer(data, at)
                 texts.append(data[at : at + length])
                 at += length
-            made[place] = tuple(texts)
-    return tuple(made)
+            members[index] = tuple(texts)
+    return tuple(members)

@@ -50,18 +50,17 @@ from spark_channel.connectors.mysql.options import MysqlReadOptions
 from spark_channel.connectors.mysql.session import MysqlSession, is_away, is_short
 from spark_channel.connectors.sql.catalog import MisfitError
 from spark_channel.connectors.sql.feed.incremental_snapshot import read_window
-from spark_channel.connectors.sql.feed.log_feed import SchemaRule
 from spark_channel.connectors.sql.feed.log_tables import (
     CHANGE_BYTES,
     MOST_WAITS,
     RANGE_ROWS,
-    NamedLog,
-    TableWaiting,
-    lag_of_tables,
     warn_of_gone_rows,
 )
-from spark_channel.connectors.sql.read.keyset import SessionHolder
+from spark_channel.connectors.sql.feed.named_rows import NamedLog
+from spark_channel.connectors.sql.feed.schema_rule import SchemaRule
+from spark_channel.connectors.sql.feed.tables_lag import TableWaiting, lag_of_tables
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import ChannelError, OptionError, SourceError
@@ -112,7 +111,7 @@ class BinlogFeed(ChangeFeed):
         self._idle_look: _EmptyRead | None = None
         self._logs = KeptLogs(self._options)
         with self._session() as session:
-            self._server = LogServer.of(session)
+            self._server = LogServer.look_up(session)
             self._gtids = self._server.gtids
             self._follow(session)
             now = self._ended(session)
@@ -137,7 +136,7 @@ class BinlogFeed(ChangeFeed):
         """What `_read` reads."""
 
     @abstractmethod
-    def _recalled(self, name: str, place: BinlogPlace) -> FollowedTable:
+    def _recalled(self, name: str, progress: BinlogPlace) -> FollowedTable:
         """The table as a token has it."""
 
     @abstractmethod
@@ -146,12 +145,12 @@ class BinlogFeed(ChangeFeed):
 
     @abstractmethod
     def _source_of(
-        self, session: MysqlSession, place: BinlogPlace, position: GtidSet
+        self, session: MysqlSession, progress: BinlogPlace, position: GtidSet
     ) -> ReadSource | None:
         """The table as the catalog has it; None: it is gone at `position`."""
 
     @abstractmethod
-    def _has_rows(self, place: BinlogPlace, start: GtidSet) -> bool:
+    def _has_rows(self, progress: BinlogPlace, start: GtidSet) -> bool:
         """Whether existing rows that were handed out at `start` are there; else they are gone with their table."""
 
     @abstractmethod
@@ -225,15 +224,15 @@ class BinlogFeed(ChangeFeed):
         return self._at(session, *snapshot_place(session))
 
     def _at(self, session: Session, file: str, at: int) -> GtidSet:
-        own = cast(MysqlSession, session)
-        found = own.value(f"SELECT BINLOG_GTID_POS({own.literal(file)}, {at})")
-        if found is None:  # which is not the empty text, a log's beginning
+        connection = cast(MysqlSession, session)
+        text = connection.value(f"SELECT BINLOG_GTID_POS({connection.literal(file)}, {at})")
+        if text is None:  # which is not the empty text, a log's beginning
             raise SourceError(
-                f"{own.place} does not find position {at} in its binary log {file}: "
+                f"{connection.place} does not find position {at} in its binary log {file}: "
                 "the file was removed meanwhile, or a large transaction made it longer than 4 GiB, "
                 "where BINLOG_GTID_POS does not look. Run FLUSH BINARY LOGS, and start the stream again"
             )
-        return self._set(found)
+        return self._set(text)
 
     def _set(self, text: object) -> GtidSet:
         """What the server calls a set of transactions."""
@@ -276,8 +275,8 @@ class BinlogFeed(ChangeFeed):
         token = self._read(after)
         self._check_place(session, token.position)
         until = None if upto is None else token.position.union(self._position(upto))
-        made = self._planned(session, token, limit.most_rows(CHANGE_BYTES), until)
-        return after if made == token else self._written(made)
+        end = self._planned(session, token, limit.most_rows(CHANGE_BYTES), until)
+        return after if end == token else self._written(end)
 
     def _planned(
         self, session: MysqlSession, token: TablesToken, most: int | None, upto: GtidSet | None
@@ -288,38 +287,40 @@ class BinlogFeed(ChangeFeed):
         """
         reads = self.reads_base and not token.is_read
         if reads and most is None and not self._cuts_at_alter:
-            made, count, is_cut = self._all(session, token, upto), 0, False
+            end, count, is_cut = self._all(session, token, upto), 0, False
         else:
-            made, count, is_cut = self._passed_by(session, token, most, upto)
+            end, count, is_cut = self._passed_by(session, token, most, upto)
         if not reads:
-            return made if count or is_cut else self._fresh(token, made)
+            return end if count or is_cut else self._fresh(token, end)
         if is_cut and token.waited < MOST_WAITS:
-            return replace(made, waited=token.waited + 1)
+            return replace(end, waited=token.waited + 1)
         sizes = RestOfTables(session)
         rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
         for name in token.sharing(token.due(), rows):
-            place = made.tables.get(name)
-            if place is None:
+            progress = end.tables.get(name)
+            if progress is None:
                 continue
-            source = None if place.is_dropped else self._source_of(session, place, made.position)
+            source = (
+                None if progress.is_dropped else self._source_of(session, progress, end.position)
+            )
             if source is None:
                 warn_of_gone_rows(name)
-                return made.started(name, None)
+                return end.started(name, None)
             # Another position: it is to be read again from there on.
-            if place.since is not None and place.since == token.tables[name].since:
+            if progress.since is not None and progress.since == token.tables[name].since:
                 sizes.sources[name] = source
-        begun = [name for name in sizes.sources if made.tables[name].base is not None]
+        begun = [name for name in sizes.sources if end.tables[name].base is not None]
         if not begun:
             if not sizes.sources:
-                return made
-            seen, bases = self._visible(session), {}
+                return end
+            visible, bases = self._visible(session), {}
             for name, source in sizes.sources.items():
-                since = made.tables[name].since
+                since = end.tables[name].since
                 assert since is not None
-                if seen.covers(since):  # else a statement may not see its last key yet
+                if visible.covers(since):  # else a statement may not see its last key yet
                     bases[name] = start_of(session, source, since)
-            return made.all_started(bases)
-        return made.with_chunks(begun, rows, sizes)
+            return end.all_started(bases)
+        return end.with_chunks(begun, rows, sizes)
 
     def _all(self, session: MysqlSession, token: TablesToken, upto: GtidSet | None) -> TablesToken:
         """The token behind all that is in the log."""
@@ -343,7 +344,7 @@ class BinlogFeed(ChangeFeed):
         decoder = self._counting(token, start, upto)
         if upto is not None and start.covers(upto):
             return token, 0, False
-        made, first = token, 0.0
+        end, first = token, 0.0
         try:
             with self._logs.after(start) as log:
                 for event in _named_by(log, decoder):
@@ -353,11 +354,11 @@ class BinlogFeed(ChangeFeed):
                     assert decoder.gtid is not None
                     first = first or float(event.seconds)
                     if decoder.is_wanted:
-                        changed = self._altered(session, made, decoder)
+                        changed = self._altered(session, end, decoder)
                         position.add(decoder.gtid)
                         count += decoder.found
                         decoder.found = 0
-                        if changed != made:
+                        if changed != end:
                             log.keep()
                             return replace(changed, position=position), max(1, count), True
                         if count and most is None and not self._cuts_at_alter:
@@ -368,12 +369,12 @@ class BinlogFeed(ChangeFeed):
                         or looked >= _MOST_LOOKED
                     ):
                         log.keep()
-                        return replace(made, position=position), count, not decoder.done
+                        return replace(end, position=position), count, not decoder.done
         except ChannelError as error:
             if is_away(error):
                 raise
             if position != start or start != token.position:
-                return replace(made, position=position), max(1, count), True
+                return replace(end, position=position), max(1, count), True
             table = decoder.at
             forgiven = None if table is None else token.forgiven(table.table.listed)
             if forgiven is None:
@@ -381,7 +382,7 @@ class BinlogFeed(ChangeFeed):
                 raise
             return self._passed_by(session, forgiven, most, upto)
         self._note_idle(token, position, looked, first)
-        return replace(made, position=position), count, False
+        return replace(end, position=position), count, False
 
     def _note_idle(self, token: TablesToken, position: GtidSet, looked: int, first: float) -> None:
         look = self._idle_look
@@ -389,26 +390,26 @@ class BinlogFeed(ChangeFeed):
             looked, first = looked + look.nbytes, look.first or first
         self._idle_look = _EmptyRead(token, position.copy(), looked, first)
 
-    def _fresh(self, token: TablesToken, made: TablesToken) -> TablesToken:
-        """`made`, whose range has no changes, where `token` is so old that its logs would be purged."""
-        if replace(made, position=token.position) != token:
-            return made
+    def _fresh(self, token: TablesToken, end: TablesToken) -> TablesToken:
+        """`end`, whose range has no changes, where `token` is so old that its logs would be purged."""
+        if replace(end, position=token.position) != token:
+            return end
         look = self._idle_look
         if look is None or look.token != token:
             return token
         is_old = bool(look.first) and utc_now().timestamp() - look.first >= _FRESH_SECONDS
-        return made if is_old or look.nbytes >= _FRESH_BYTES else token
+        return end if is_old or look.nbytes >= _FRESH_BYTES else token
 
     def _counting(
         self, token: TablesToken, start: GtidSet, upto: GtidSet | None = None
     ) -> ChangeDecoder:
         skips = {
-            name: start.remaining(start.union(each.since))
-            for name, each in token.tables.items()
-            if each.since is not None and not start.covers(each.since)
+            name: start.remaining(start.union(progress.since))
+            for name, progress in token.tables.items()
+            if progress.since is not None and not start.covers(progress.since)
         }
         return ChangeDecoder(
-            [self._recalled(name, each) for name, each in token.tables.items()],
+            [self._recalled(name, progress) for name, progress in token.tables.items()],
             None if upto is None else start.remaining(upto),
             no_answers,
             counts=True,
@@ -420,22 +421,22 @@ class BinlogFeed(ChangeFeed):
         old, new = self._read(after), self._read(upto)
         places = old.token()["tables"]
         tables = {name: {"table": places[name]["table"]} for name in old.tables}
-        for name, each in old.tables.items():
-            since = new.tables[name].since or each.since
+        for name, progress in old.tables.items():
+            since = new.tables[name].since or progress.since
             if since is not None and not old.position.covers(since):
                 tables[name]["since"] = str(since)
-            if each.is_dropped:
+            if progress.is_dropped:
                 tables[name]["dropped"] = True
         log = {"after": str(old.position), "upto": str(new.position), "tables": tables}
         chunks = [
             {
                 "table": name,
-                "lower": place.base.after,
+                "lower": progress.base.after,
                 "upper": upper,
-                "order": place.base.order,
-                "since": place.base.since,
+                "order": progress.base.order,
+                "since": progress.base.since,
             }
-            for name, place, upper in old.chunks_to(new)
+            for name, progress, upper in old.chunks_to(new)
         ]
         if chunks:
             return [Split({"kind": "window", **log, "chunks": chunks})]
@@ -447,16 +448,16 @@ class BinlogFeed(ChangeFeed):
         params = split.params
         start, end = (self._gtids.parse(str(params[name])) for name in ("after", "upto"))
         places = {
-            name: BinlogPlace(each["table"], is_dropped=each.get("dropped", False))
-            for name, each in params["tables"].items()
+            name: BinlogPlace(noted["table"], is_dropped=noted.get("dropped", False))
+            for name, noted in params["tables"].items()
         }
-        tables = [self._recalled(name, each) for name, each in places.items()]
+        tables = [self._recalled(name, progress) for name, progress in places.items()]
         skips = {
-            name: self._gtids.parse(each["since"])
-            for name, each in params["tables"].items()
-            if "since" in each
+            name: self._gtids.parse(noted["since"])
+            for name, noted in params["tables"].items()
+            if "since" in noted
         }
-        named = {each.listed: each for each in tables}
+        named = {table.listed: table for table in tables}
         evolves = self._cuts_at_alter and self._rule.evolves
         with (
             _Answers(self._options) as answers,
@@ -547,30 +548,30 @@ class BinlogFeed(ChangeFeed):
 
     # --- lag ---
 
-    def _lag(self, found: TablesToken) -> FeedLag:
+    def _lag(self, position: TablesToken) -> FeedLag:
         with self._session() as session:
-            self._check_place(session, found.position)
+            self._check_place(session, position.position)
             sizes = _sizes_of(session)
-        decoder, now = self._counting(found, found.position), utc_now().timestamp()
+        decoder, now = self._counting(position, position.position), utc_now().timestamp()
         nbytes: int | None = None
         is_known = False
         try:
-            count, nbytes, _ = self._waiting(decoder, found.position, sizes)
+            count, nbytes, _ = self._waiting(decoder, position.position, sizes)
             is_known = count is not None
         except ChannelError as error:
             # A statement after which a table cannot be followed: the next range fails.
             if is_away(error):
                 raise
         waiting = {}
-        for each in decoder.tables:
-            seconds = max(0.0, now - each.first / 1e6) if each.first else 0.0
-            waiting[each.table.listed] = (
-                TableWaiting(each.found, each.nbytes, seconds)
+        for table in decoder.tables:
+            seconds = max(0.0, now - table.first / 1e6) if table.first else 0.0
+            waiting[table.table.listed] = (
+                TableWaiting(table.found, table.nbytes, seconds)
                 if is_known
                 else TableWaiting(seconds=seconds or None)
             )
-        present = [each.table.listed for each in decoder.tables if not each.is_dropped]
-        return replace(lag_of_tables(found, waiting, present), nbytes=nbytes)
+        present = [table.table.listed for table in decoder.tables if not table.is_dropped]
+        return replace(lag_of_tables(position, waiting, present), nbytes=nbytes)
 
     def _waiting(
         self, decoder: ChangeDecoder, start: GtidSet, sizes: Sequence[tuple[str, int]]
@@ -615,13 +616,13 @@ class _Answers:
     def ask(self, expression: str, values: Sequence[bytes]) -> Sequence[str]:
         if self._session is None:
             self._session = MysqlSession(self._options, SourceError)
-        found: list[Any] = []
+        answers: list[Any] = []
         for begin in range(0, len(values), _ASKED):
-            asked = (
+            selected = (
                 expression.format(f"X'{value.hex()}'") for value in values[begin : begin + _ASKED]
             )
-            found += self._session.rows(f"SELECT {', '.join(asked)}")[0]
-        return [str(each) for each in found]
+            answers += self._session.rows(f"SELECT {', '.join(selected)}")[0]
+        return [str(answer) for answer in answers]
 
 
 def _named_by(log: Iterator[Event], decoder: ChangeDecoder) -> Iterator[Event]:

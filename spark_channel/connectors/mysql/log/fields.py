@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_channel.connectors.mysql.log.rows import (
-    Field,
+from spark_channel.connectors.mysql.log.binary_json import json_text
+from spark_channel.connectors.mysql.log.field_texts import (
     date_text,
     datetime_text,
     decimal_number,
     decimal_text,
     fraction,
-    json_text,
     time_text,
     uuid_text,
 )
+from spark_channel.connectors.mysql.log.rows import Field
 from spark_channel.connectors.mysql.types import decode_fields, parts
 from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.errors import SchemaError
@@ -69,9 +69,9 @@ class LogColumn:
             MisfitError: a value that its type cannot hold.
         """
         kind = self.column.kind
-        made = self._made(values, kind, ask)
-        if made is not None and made.type.equals(kind):
-            return made
+        array = self._made(values, kind, ask)
+        if array is not None and array.type.equals(kind):
+            return array
         texts = [None if value is None else self.text(value, ask) for value in values]
         if self.zero_dates and self.declared in ("date", "datetime", "timestamp"):
             texts = [
@@ -95,15 +95,15 @@ class LogColumn:
             return pa.array(self._member_texts(values, ask), pa.string())
         if code == 245:
             return pa.array(
-                [None if each is None else json_text(each) for each in values], pa.string()
+                [None if value is None else json_text(value) for value in values], pa.string()
             )
         if self.declared == "uuid":
             return pa.array(
-                [None if each is None else uuid_text(each) for each in values], pa.string()
+                [None if value is None else uuid_text(value) for value in values], pa.string()
             )
         if self.declared in _BY_SERVER:
             size = self.field.size
-            padded = [None if each is None else each.ljust(size, b"\0") for each in values]
+            padded = [None if value is None else value.ljust(size, b"\0") for value in values]
             return pa.array(_asked(padded, _BY_SERVER[self.declared], ask), pa.string())
         if self.charset == _BINARY:
             return pa.array(self._padded(values), pa.binary())
@@ -122,17 +122,17 @@ class LogColumn:
 
     def _member_texts(self, values: Values, ask: Ask) -> list[str | None]:
         """A member's number from 1, or a set's bits; 0 is the empty text of a value that was refused once."""
-        names = ["", *(str(each) for each in _decoded(self.members, self.charset, ask))]
-        numbers = [None if each is None else int.from_bytes(each, "little") for each in values]
+        names = ["", *(str(member) for member in _decoded(self.members, self.charset, ask))]
+        numbers = [None if value is None else int.from_bytes(value, "little") for value in values]
         if self.field.code == 247:
-            return [None if each is None else names[each] for each in numbers]
-        known: dict[int | None, str | None] = {None: None}
-        for each in numbers:
-            if each is not None and each not in known:
-                known[each] = ",".join(
-                    name for place, name in enumerate(names[1:]) if each >> place & 1
+            return [None if number is None else names[number] for number in numbers]
+        texts: dict[int | None, str | None] = {None: None}
+        for number in numbers:
+            if number is not None and number not in texts:
+                texts[number] = ",".join(
+                    name for bit, name in enumerate(names[1:]) if number >> bit & 1
                 )
-        return [known[each] for each in numbers]
+        return [texts[number] for number in numbers]
 
     def text(self, value: Any, ask: Ask) -> str:
         """One value as the batch reader's statement shows it."""
@@ -172,17 +172,17 @@ class LogColumn:
             and self.declared not in ("uuid", *_BY_SERVER)
         ):
             return str(self._padded([value])[0].decode("utf-8", "replace"))
-        made = self._made([value], pa.string(), ask)
-        assert made is not None
-        return str(made[0].as_py())
+        array = self._made([value], pa.string(), ask)
+        assert array is not None
+        return str(array[0].as_py())
 
 
 def _asked(values: Values, expression: str, ask: Ask) -> list[str | None]:
-    wanted = sorted({value for value in values if value is not None})
-    found: Mapping[Any, str] = (
-        dict(zip(wanted, ask(expression, wanted), strict=True)) if wanted else {}
+    distinct = sorted({value for value in values if value is not None})
+    answers: Mapping[Any, str] = (
+        dict(zip(distinct, ask(expression, distinct), strict=True)) if distinct else {}
     )
-    return [None if value is None else found[value] for value in values]
+    return [None if value is None else answers[value] for value in values]
 
 
 def _decoded(values: Values, charset: str, ask: Ask) -> list[str | None]:
@@ -224,10 +224,10 @@ def _bytes(values: Values, size: int) -> tuple[npt.NDArray[np.uint8], Mask | Non
 
 def _big(memory: npt.NDArray[np.uint8], begin: int, end: int) -> Numbers:
     """The number in these bytes of each row, the highest first."""
-    made = np.zeros(len(memory), np.int64)
-    for place in range(begin, end):
-        made = made << 8 | memory[:, place]
-    return made
+    number = np.zeros(len(memory), np.int64)
+    for byte in range(begin, end):
+        number = number << 8 | memory[:, byte]
+    return number
 
 
 def _little(memory: npt.NDArray[np.uint8]) -> Numbers:
@@ -273,7 +273,7 @@ def _days(months: Numbers, day: Numbers, null: Mask | None) -> Numbers | None:
     """Days since 1970 (`months`: 13 for each year); None if a date is none, or of the year 0."""
     year, month = months // 13, months % 13
     if null is not None:
-        year, month, day = (np.where(null, 1, each) for each in (year, month, day))
+        year, month, day = (np.where(null, 1, part) for part in (year, month, day))
     if (
         year.min(initial=1) < 1
         or month.min(initial=1) < 1
@@ -285,8 +285,8 @@ def _days(months: Numbers, day: Numbers, null: Mask | None) -> Numbers | None:
     first, after = (
         months.astype("M8[M]").astype("M8[D]").astype(np.int64) for months in (since, since + 1)
     )
-    found = first + day - 1
-    return None if (found >= after).any() else found
+    days = first + day - 1
+    return None if (days >= after).any() else days
 
 
 def _dates(field: Field, values: Values, kind: pa.DataType) -> pa.Array | None:

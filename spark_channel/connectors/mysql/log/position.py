@@ -89,7 +89,7 @@ class MariadbGtids(GtidSet):
     @classmethod
     def parse(cls, text: str) -> Self:
         last = {}
-        for part in filter(None, (each.strip() for each in text.split(","))):
+        for part in filter(None, (text_of_one.strip() for text_of_one in text.split(","))):
             match = _MARIADB.fullmatch(part)
             if match is None or int(match[1]) in last:
                 raise ValueError(text)
@@ -113,14 +113,17 @@ class MariadbGtids(GtidSet):
     def meet(self, other: Self) -> Self:
         both = self.last.keys() & other.last.keys()
         return type(self)(
-            {each: min(self.last[each], other.last[each], key=lambda at: at[1]) for each in both}
+            {
+                domain: min(self.last[domain], other.last[domain], key=lambda at: at[1])
+                for domain in both
+            }
         )
 
     def union(self, other: Self) -> Self:
-        found = dict(other.last)
+        union = dict(other.last)
         for domain, at in self.last.items():
-            found[domain] = max(at, found.get(domain, at), key=lambda each: each[1])
-        return type(self)(found)
+            union[domain] = max(at, union.get(domain, at), key=lambda pair: pair[1])
+        return type(self)(union)
 
     def remaining(self, upto: Self) -> Remaining:
         return _MariadbRemaining(
@@ -157,14 +160,14 @@ class _MariadbRemaining(Remaining):
 class MysqlGtids(GtidSet):
     """`3E11FA47-...:1-5:11,...`: numbers of transactions for each server that wrote them."""
 
-    def __init__(self, held: dict[str, list[tuple[int, int]]]) -> None:
-        self.held = held
+    def __init__(self, spans: dict[str, list[tuple[int, int]]]) -> None:
+        self.held = spans
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        held: dict[str, list[tuple[int, int]]] = {}
+        held_spans: dict[str, list[tuple[int, int]]] = {}
         for part in filter(
-            None, (each.strip() for each in text.lower().replace("\n", "").split(","))
+            None, (text_of_one.strip() for text_of_one in text.lower().replace("\n", "").split(","))
         ):
             server, *intervals = part.split(":")
             if not _UUID.fullmatch(server) or not intervals:
@@ -175,8 +178,8 @@ class MysqlGtids(GtidSet):
                     raise TaggedGtidError(interval.strip())
                 if match is None:
                     raise ValueError(text)
-                held.setdefault(server, []).append((int(match[1]), int(match[2] or match[1])))
-        return cls({server: _merged(spans) for server, spans in held.items()})
+                held_spans.setdefault(server, []).append((int(match[1]), int(match[2] or match[1])))
+        return cls({server: _merged(spans) for server, spans in held_spans.items()})
 
     @staticmethod
     def name(gtid: Gtid) -> str:
@@ -194,7 +197,7 @@ class MysqlGtids(GtidSet):
         return self.meet(other) == other
 
     def meet(self, other: Self) -> Self:
-        found = {}
+        common = {}
         for server, spans in self.held.items():
             both = [
                 (max(first, start), min(last, end))
@@ -203,8 +206,8 @@ class MysqlGtids(GtidSet):
                 if max(first, start) <= min(last, end)
             ]
             if both:
-                found[server] = _merged(both)
-        return type(self)(found)
+                common[server] = _merged(both)
+        return type(self)(common)
 
     def union(self, other: Self) -> Self:
         spans = {
@@ -214,12 +217,12 @@ class MysqlGtids(GtidSet):
         return type(self)(spans)
 
     def remaining(self, upto: Self) -> Remaining:
-        left = {}
+        remaining = {}
         for server, spans in upto.held.items():
-            found = list(_without(spans, self.held.get(server, [])))
-            if found:
-                left[server] = found
-        return _MysqlRemaining(left)
+            spans_left = list(_without(spans, self.held.get(server, [])))
+            if spans_left:
+                remaining[server] = spans_left
+        return _MysqlRemaining(remaining)
 
     def __str__(self) -> str:
         return ",".join(
@@ -236,9 +239,9 @@ class MysqlGtids(GtidSet):
 class _MysqlRemaining(Remaining):
     """Transactions of one server may be in the log in another order than that of their numbers."""
 
-    def __init__(self, left: dict[str, list[tuple[int, int]]]) -> None:
-        self._left = left
-        self._count = sum(last - first + 1 for spans in left.values() for first, last in spans)
+    def __init__(self, remaining: dict[str, list[tuple[int, int]]]) -> None:
+        self._left = remaining
+        self._count = sum(last - first + 1 for spans in remaining.values() for first, last in spans)
 
     @property
     def done(self) -> bool:
@@ -246,9 +249,9 @@ class _MysqlRemaining(Remaining):
 
     def takes(self, gtid: Gtid) -> bool:
         server, number = gtid
-        taken = any(first <= number <= last for first, last in self._left.get(server, ()))
-        self._count -= taken
-        return taken
+        takes = any(first <= number <= last for first, last in self._left.get(server, ()))
+        self._count -= takes
+        return takes
 
 
 def gtids_of(is_mariadb: bool) -> type[GtidSet]:
@@ -256,13 +259,13 @@ def gtids_of(is_mariadb: bool) -> type[GtidSet]:
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for first, last in sorted(spans):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged
 
 
 def _without(

@@ -1,32 +1,20 @@
 """Requirements on a server and a table, so that the binary log has every change of the table's rows."""
 
 import re
-from collections.abc import Collection, Sequence
 
 from spark_channel.connectors.mysql.dialect import MysqlTable
 from spark_channel.connectors.mysql.log.statements import KEEPING_ENGINES
 from spark_channel.connectors.mysql.session import MysqlSession, is_away, quoted
-from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.feed.log_tables import is_pattern
 from spark_channel.connectors.sql.read.source import ReadSource
-from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.plain_text import log_of
 
-__all__ = [
-    "charsets",
-    "check_server",
-    "check_table",
-    "find_listed",
-    "find_one",
-    "logs_cascades",
-    "name_of",
-    "named",
-]
+__all__ = ["PLAIN", "charsets", "check_server", "check_table", "logs_cascades"]
 
 _log = log_of(__name__)
 
-_PLAIN = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+
+PLAIN = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
 _NEEDED = (
     ("binlog_format", "ROW", "changes are statements there, and not rows"),
@@ -49,25 +37,25 @@ def check_server(session: MysqlSession, database: str) -> None:
         "log_slave_updates",
         "log_replica_updates",
     ]
-    found = session.rows(
+    rows = session.rows(
         f"SHOW GLOBAL VARIABLES WHERE variable_name IN ({', '.join(map(repr, names))})"
     )
-    settings = {str(name).lower(): str(value) for name, value in found}
+    settings = {str(name).lower(): str(value) for name, value in rows}
     if settings.get("log_bin") != "ON":
         raise SourceError(
             f"{session.place} writes no binary log, which the change feed reads: "
             "set log_bin and a server_id in its configuration, and restart it"
         )
-    for name, wanted, why in _NEEDED:
+    for name, needed, reason in _NEEDED:
         if name not in settings:
             raise SourceError(
                 f"{session.place} has no setting {name}, which the change feed needs: it takes MariaDB 10.5 and MySQL "
                 "8.0, or newer. Follow the table by 'cursorColumn'"
             )
-        if settings[name].upper() != wanted:
+        if settings[name].upper() != needed:
             raise SourceError(
-                f"{session.place} has {name} = {settings[name]}: {why}. "
-                f"Run SET GLOBAL {name} = '{wanted}', and set it in the server's configuration; "
+                f"{session.place} has {name} = {settings[name]}: {reason}. "
+                f"Run SET GLOBAL {name} = '{needed}', and set it in the server's configuration; "
                 "sessions that are open keep the old value until they reconnect"
             )
     if settings.get("binlog_row_value_options"):
@@ -114,7 +102,7 @@ def _check_filters(session: MysqlSession, database: str) -> None:
                 raise
             continue
         only, never = (
-            [each.strip() for each in row.get(name, "").split(",") if each.strip()]
+            [item.strip() for item in row.get(name, "").split(",") if item.strip()]
             for name in ("binlog_do_db", "binlog_ignore_db")
         )
         if (only and database not in only) or database in never:
@@ -143,9 +131,9 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
             )
         )
     if not isinstance(table, MysqlTable) or kind != plain:
-        what = f"a {kind.lower()}" if kind else "a query"
+        sort = f"a {kind.lower()}" if kind else "a query"
         raise OptionError(
-            f"the binary log has the changes of one plain table, and {source.label} is {what}: "
+            f"the binary log has the changes of one plain table, and {source.label} is {sort}: "
             "name a table with 'dbtable', or follow it by 'cursorColumn'",
             option="dbtable",
         )
@@ -178,13 +166,13 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
 
 def logs_cascades(session: MysqlSession) -> bool:
     """Whether the log has the rows that foreign keys change: MySQL 9.6, unless InnoDB is told to change them itself."""
-    shown = session.rows("SHOW GLOBAL VARIABLES LIKE 'innodb\\_native\\_foreign\\_keys'")
-    return [str(value) for _, value in shown] == ["OFF"]
+    rows = session.rows("SHOW GLOBAL VARIABLES LIKE 'innodb\\_native\\_foreign\\_keys'")
+    return [str(value) for _, value in rows] == ["OFF"]
 
 
 def charsets(session: MysqlSession) -> dict[int, str]:
     """The character set of each collation by the number that the log has."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for statement in (
         "SELECT id, character_set_name FROM information_schema.collations WHERE id IS NOT NULL",
         "SELECT id, character_set_name FROM information_schema.collation_character_set_applicability",
@@ -195,93 +183,7 @@ def charsets(session: MysqlSession) -> dict[int, str]:
             if is_away(error):
                 raise
             continue  # MariaDB 10.10 has numbers in the second, MySQL in the first
-        found |= {
+        names |= {
             int(number): str(charset) for number, charset in rows if number is not None and charset
         }
-    return found
-
-
-# --- which tables a list such as `shop.orders, shop.items` or `shop.*` names ---
-
-
-def find_listed(
-    session: MysqlSession, dialect: Dialect, items: Sequence[str]
-) -> list[tuple[str, str]]:
-    """The tables (database, name) that the items of a list name, each once.
-
-    Raises:
-        OptionError: a name of no table. SourceError: a pattern of none.
-    """
-    found: dict[tuple[str, str], None] = {}
-    for item in items:
-        names = (
-            _of_pattern(session, item) if is_pattern(item) else [find_one(session, dialect, item)]
-        )
-        found.update(dict.fromkeys(names))
-    return list(found)
-
-
-def find_one(session: MysqlSession, dialect: Dialect, name: str) -> tuple[str, str]:
-    """
-    Raises:
-        OptionError: the table does not exist.
-    """
-    table = dialect.find_table(session, name)
-    if table is None:
-        raise OptionError(
-            f"table {name!r} does not exist in {session.place}: name it as database.table",
-            option="tables",
-            got=name,
-        )
-    return table.schema, table.name
-
-
-def name_of(database: str, name: str) -> str:
-    """What a feed of several tables calls one of them."""
-    return ".".join(part if _PLAIN.fullmatch(part) else quoted(part) for part in (database, name))
-
-
-def named(text: str, names: Collection[str], *, folds: bool) -> list[str]:
-    """Those of the feed's `names` that `text` may mean, including tables that the source has dropped."""
-
-    def parts(name: str) -> tuple[str, str]:
-        tree = parsed_name(name, "mysql")
-        database, table = ("", name) if tree is None else (tree.db, tree.name)
-        return (database.lower(), table.lower()) if folds else (database, table)
-
-    database, wanted = parts(text)
-    known = {name: parts(name) for name in names}
-    return [name for name, (at, table) in known.items() if table == wanted and database in ("", at)]
-
-
-def _of_pattern(session: MysqlSession, item: str) -> list[tuple[str, str]]:
-    if item == "*":
-        database = str(session.value("SELECT DATABASE()") or "")
-    else:
-        tree = parsed_name(f"{item[:-1]}x", "mysql")
-        database = "" if tree is None else tree.db
-    if not database:
-        raise OptionError(
-            f"option 'tables' got {item!r}; a pattern is database.*, or * for the database that 'url' names",
-            option="tables",
-            got=item,
-            takes="database.*",
-        )
-    rows = session.rows(
-        "SELECT table_schema, table_name, table_type FROM information_schema.tables "
-        "WHERE table_schema = %s AND table_type NOT IN ('VIEW', 'SYSTEM VIEW', 'SEQUENCE') ORDER BY table_name",
-        [database],
-    )
-    found = [(str(at), str(name)) for at, name, kind in rows if kind == "BASE TABLE"]
-    left_out = ", ".join(str(name) for _, name, kind in rows if kind != "BASE TABLE")
-    if left_out:
-        _log.warning(
-            "%r leaves out %s, which have no plain rows in the binary log: the tunnel does not follow them",
-            item,
-            left_out,
-        )
-    if not found:
-        raise SourceError(
-            f"option 'tables' got {item!r}, which matches no table in {session.place}: correct it, or create the table"
-        )
-    return found
+    return names

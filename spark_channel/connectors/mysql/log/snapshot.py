@@ -19,12 +19,8 @@ from spark_channel.connectors.mysql.log.table import WindowReporter
 from spark_channel.connectors.mysql.session import MysqlSession, code_of
 from spark_channel.connectors.mysql.types import parts
 from spark_channel.connectors.sql.catalog import Column, ReadColumn
-from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, ChunkWindow, Key
-from spark_channel.connectors.sql.feed.log_feed import (
+from spark_channel.connectors.sql.feed.base_chunk import (
     BaseChunk,
-    BaseTable,
-    SchemaRule,
-    TableFacts,
     base_keyset,
     between,
     check_order,
@@ -32,8 +28,12 @@ from spark_channel.connectors.sql.feed.log_feed import (
     key_of,
     order_of,
 )
-from spark_channel.connectors.sql.read.keyset import Keyset, SessionHolder, keyset_of
+from spark_channel.connectors.sql.feed.base_table import BaseTable, TableFacts
+from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, ChunkWindow, Key
+from spark_channel.connectors.sql.feed.schema_rule import SchemaRule
+from spark_channel.connectors.sql.read.keyset import Keyset, keyset_of
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import SourceError
@@ -79,16 +79,16 @@ def obstacle(source: ReadSource) -> str | None:
     if (
         not table.primary
         or keyset is None
-        or {each.name for each in keyset.key} != set(table.primary)
+        or {column.name for column in keyset.key} != set(table.primary)
     ):
         return "it has no primary key whose order its rows can be read in"
-    for each in keyset.key:
-        about = source.about(each.name)
+    for column in keyset.key:
+        about = source.about(column.name)
         assert about is not None
         if parts(about.declared)[0] not in _KEYS:
-            return f"its key column {each.name!r} has a type ({about.declared}) of which equal values differ as texts"
-        if each.descending:
-            return f"its key column {each.name!r} has a descending index"
+            return f"its key column {column.name!r} has a type ({about.declared}) of which equal values differ as texts"
+        if column.descending:
+            return f"its key column {column.name!r} has a descending index"
     return None
 
 
@@ -99,12 +99,12 @@ class _BehindError(SourceError):
 def start_of(session: Session, source: ReadSource, since: GtidSet) -> BaseProgress | None:
     """The whole base; None = the table is empty. A row that the base misses changed later: the log has the change."""
     keyset = base_keyset(source)
-    found = session.rows(key_of(keyset, [], 0, last=True))
-    if not found:
+    keys = session.rows(key_of(keyset, [], 0, last=True))
+    if not keys:
         return None
     rows, _ = _size(session, source)
     return BaseProgress(
-        None, tuple(found[0]), rows=rows, order=order_of(keyset, _sorted_as), since=str(since)
+        None, tuple(keys[0]), rows=rows, order=order_of(keyset, _sorted_as), since=str(since)
     )
 
 
@@ -123,8 +123,8 @@ class RestOfTables:
     def bound(self, name: str, base: BaseProgress, rows: int) -> Key | None:
         keyset = self._keyset(name, base)
         sql = key_of(keyset, between(keyset, base.after, base.until), rows - 1)
-        found = self._session.rows(sql)
-        return tuple(found[0]) if found else None
+        keys = self._session.rows(sql)
+        return tuple(keys[0]) if keys else None
 
     def _keyset(self, name: str, base: BaseProgress) -> Keyset:
         keyset = base_keyset(self.sources[name])
@@ -139,17 +139,17 @@ def _sorted_as(column: Column) -> str:
 
 def snapshot_place(session: Session) -> tuple[str, int]:
     """The file and position of MariaDB's log that the open transaction's snapshot belongs to."""
-    found = {
+    status = {
         str(name).lower(): value
         for name, value in session.rows("SHOW STATUS LIKE 'binlog_snapshot_%'")
     }
-    return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
+    return str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"])
 
 
 class BinlogWatermarks:
     """Used by one thread, for one range, which begins at `after` and ends at `upto`; see `WatermarkLog`.
 
-    `line` has the session that reads rows. `seen` gives the position up to which a snapshot sees all, in its
+    `line` has the session that reads rows. `position` gives the position up to which a snapshot sees all, in its
     transaction (MariaDB) or before it. `columns` is the schema of the table as its stream began, `schema` that of the
     rows that are delivered. `order` and `since`: see `BaseProgress`.
     """
@@ -158,7 +158,7 @@ class BinlogWatermarks:
         self,
         reader: SqlReader,
         line: SessionHolder,
-        seen: Callable[[MysqlSession], GtidSet],
+        position: Callable[[MysqlSession], GtidSet],
         events: Events,
         columns: pa.Schema,
         schema: pa.Schema,
@@ -169,7 +169,7 @@ class BinlogWatermarks:
         order: Sequence[str] = (),
         since: str = "",
     ) -> None:
-        self._reader, self._line, self._position, self._events = reader, line, seen, events
+        self._reader, self._line, self._position, self._events = reader, line, position, events
         self._after, self._upto = after, upto
         self._table = BaseTable(reader, TableFacts(_size, _sorted_as), columns, schema, order, rule)
         self._since = type(after).parse(since)
@@ -198,10 +198,10 @@ class BinlogWatermarks:
         self, after: GtidSet, upto: GtidSet, high: GtidSet, window: ChunkWindow
     ) -> Iterator[pa.RecordBatch]:
         assert self._snapshot is not None  # its chunk was read
-        _, begin, seen = self._snapshot
+        _, begin, hidden = self._snapshot
         key = _log_key(self._table.keyset)
         return self._events(
-            begin, after, upto, WindowReporter(window, key, begin.remaining(after), seen)
+            begin, after, upto, WindowReporter(window, key, begin.remaining(after), hidden)
         )
 
     def chunk_rows(self) -> int:
@@ -240,24 +240,24 @@ class BinlogWatermarks:
         self._table.check(session)
         session.execute("COMMIT")
         begin = position.meet(self._after)
-        seen = begin.remaining(position)
-        self._snapshot = position, begin, seen
-        return self._table.chunk(session, raw, upper, rows, seen.takes, str(self._upto))
+        hidden = begin.remaining(position)
+        self._snapshot = position, begin, hidden
+        return self._table.chunk(session, raw, upper, rows, hidden.takes, str(self._upto))
 
 
 def _log_key(keyset: Keyset) -> Sequence[ReadColumn]:
     """The columns of the key as they are read from the log: of the types that a chunk has them in."""
-    made = []
-    for each, place in zip(keyset.key, keyset.places, strict=True):
-        about = keyset.source.about(each.name)
+    columns = []
+    for column, index in zip(keyset.key, keyset.places, strict=True):
+        about = keyset.source.about(column.name)
         assert about is not None
-        made.append(ReadColumn(each.name, about.declared, keyset.columns[place].kind, ""))
-    return made
+        columns.append(ReadColumn(column.name, about.declared, keyset.columns[index].kind, ""))
+    return columns
 
 
 def _size(session: Session, source: ReadSource) -> tuple[int | None, int]:
     """Rows as the server estimates them, None = it does not know; and bytes."""
     table = cast(MysqlTable, source.table)
-    found = cast(MysqlSession, session).rows(_SIZE, [table.schema, table.name])
-    rows, nbytes = found[0] if found else (None, None)
+    rows_found = cast(MysqlSession, session).rows(_SIZE, [table.schema, table.name])
+    rows, nbytes = rows_found[0] if rows_found else (None, None)
     return (int(rows) if rows else None), int(nbytes or 0)

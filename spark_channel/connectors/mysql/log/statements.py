@@ -211,8 +211,8 @@ def effects_of(
     if verb.says(*_CALLS):
         effect = "calls functions, which may change its rows without a record in the log"
     elif verb.says("alter"):
-        known = {name.lower(): (name, kind) for name, kind in (columns or {}).items()}
-        yield from _alter(words, ours, known, is_strict=bool(statement.mode & _STRICT))
+        by_name = {name.lower(): (name, kind) for name, kind in (columns or {}).items()}
+        yield from _alter(words, ours, by_name, is_strict=bool(statement.mode & _STRICT))
     elif verb.says("create"):
         effect = _create(words, ours)
     elif verb.says("drop"):
@@ -235,11 +235,11 @@ def defined_by(
 ) -> Literal["create", "alter", ""]:
     """Whether the statement makes a table of this name, or changes its definition."""
     words = _executed_words(statement)
-    verb, place = _at(words, 0), _object(words)
-    if not verb.says("create", "alter") or not _at(words, place).says("table"):
+    verb, at = _at(words, 0), _object(words)
+    if not verb.says("create", "alter") or not _at(words, at).says("table"):
         return ""
     ours = _TableMatcher(statement.default, database, table, folds)
-    if not ours.at(words, _behind_if(words, place + 1)):
+    if not ours.at(words, _behind_if(words, at + 1)):
         return ""
     return "create" if verb.says("create") else "alter"
 
@@ -255,9 +255,9 @@ def _is_named(text: str, table: str, database: str) -> bool:
     lowered = text.lower()
     names = (name.lower() for name in (table, database))
     return any(
-        each in lowered
+        spelling in lowered
         for name in names
-        for each in (name, name.replace("`", "``"), name.replace('"', '""'))
+        for spelling in (name, name.replace("`", "``"), name.replace('"', '""'))
     )
 
 
@@ -273,9 +273,9 @@ class _TableMatcher:
         name = name.removeprefix("#mysql50#")
         return name.lower() if self._folds else name
 
-    def at(self, words: _Words, place: int) -> int:
-        """How many words the table's name has that begins at `place`; 0 if no name of the table's does."""
-        first, point, second = (_at(words, place + number) for number in range(3))
+    def at(self, words: _Words, at: int) -> int:
+        """How many words the table's name has that begins at `at`; 0 if no name of the table's does."""
+        first, point, second = (_at(words, at + number) for number in range(3))
         if first.says("."):  # MySQL reads `.t` as `t`
             return 2 if self._is_default and self._is_table(point) else 0
         if first.kind == "text":
@@ -286,7 +286,7 @@ class _TableMatcher:
         return 1 if self._is_default and self._is_table(first) else 0
 
     def anywhere(self, words: _Words) -> bool:
-        return any(self.at(words, place) for place in range(len(words)) if _begins(words, place))
+        return any(self.at(words, at) for at in range(len(words)) if _begins(words, at))
 
     def _is_table(self, word: _Word) -> bool:
         return word.kind != "text" and self.same(word.text) == self._table
@@ -295,42 +295,42 @@ class _TableMatcher:
 def _truncate(words: _Words, ours: _TableMatcher) -> Effect | None:
     begin = 2 if _at(words, 1).says("table") and len(words) > 2 else 1
     length = ours.at(words, begin)
-    rest = words[begin + length :]
-    if length and (not rest or rest[0].says("wait", "nowait")):
+    tail = words[begin + length :]
+    if length and (not tail or tail[0].says("wait", "nowait")):
         return TRUNCATES
     return _UNKNOWN if ours.anywhere(words[1:]) else None
 
 
 def _object(words: _Words) -> int:
     """Where CREATE, ALTER or DROP says what sort of thing it is about; behind the end if it does not."""
-    return next((place for place, word in enumerate(words) if word.says(*_OBJECTS)), len(words))
+    return next((at for at, word in enumerate(words) if word.says(*_OBJECTS)), len(words))
 
 
 def _drop(words: _Words, ours: _TableMatcher) -> Effect | None:
-    place = _object(words)
-    if _at(words, place).says(*_OBJECTS_WITHOUT_ROWS):
+    at = _object(words)
+    if _at(words, at).says(*_OBJECTS_WITHOUT_ROWS):
         return None
-    if _at(words, place).says("database", "schema"):
-        return _of_database(words, place, ours)
-    return DROPS[0] if ours.anywhere(words[place:]) else None
+    if _at(words, at).says("database", "schema"):
+        return _of_database(words, at, ours)
+    return DROPS[0] if ours.anywhere(words[at:]) else None
 
 
-def _of_database(words: _Words, place: int, ours: _TableMatcher) -> Effect | None:
-    name = _at(words, _behind_if(words, place + 1))
+def _of_database(words: _Words, at: int, ours: _TableMatcher) -> Effect | None:
+    name = _at(words, _behind_if(words, at + 1))
     return DROPS[1] if ours.same(name.text) == ours.database else None
 
 
 def _create(words: _Words, ours: _TableMatcher) -> Effect | None:
     """A table that was not there has lost no rows."""
-    place = _object(words)
+    at = _object(words)
     replaces = _at(words, 1).says("or")
-    if _at(words, place).says(*_OBJECTS_WITHOUT_ROWS):
+    if _at(words, at).says(*_OBJECTS_WITHOUT_ROWS):
         return None
-    if _at(words, place).says("database", "schema"):
-        return _of_database(words, place, ours) if replaces else None
-    if not _at(words, place).says("table"):
+    if _at(words, at).says("database", "schema"):
+        return _of_database(words, at, ours) if replaces else None
+    if not _at(words, at).says("table"):
         return _UNKNOWN if ours.anywhere(words) else None
-    begin = _behind_if(words, place + 1)
+    begin = _behind_if(words, at + 1)
     if length := ours.at(words, begin):
         return "creates it again" if replaces else _cascades(words[begin + length :])
     if ours.anywhere(words) and any(word.says("merge", "mrg_myisam") for word in words):
@@ -340,8 +340,8 @@ def _create(words: _Words, ours: _TableMatcher) -> Effect | None:
 
 def _cascades(words: _Words) -> Effect | None:
     """A definition by which InnoDB changes rows without a record in the log."""
-    for place in range(len(words)):
-        on, event, rule = (_at(words, place + number) for number in range(3))
+    for at in range(len(words)):
+        on, event, rule = (_at(words, at + number) for number in range(3))
         if on.says("on") and event.says("delete", "update") and rule.says(*_REFERENCES):
             return CascadeEffect(
                 f"gives it a foreign key with ON {event.text.upper()} {rule.text.upper()}, "
@@ -353,20 +353,20 @@ def _cascades(words: _Words) -> Effect | None:
 def _alter(
     words: _Words, ours: _TableMatcher, columns: Mapping[str, tuple[str, str]], *, is_strict: bool
 ) -> Iterator[Effect]:
-    place = _object(words)
-    if _at(words, place).says(*_OBJECTS_WITHOUT_ROWS, "database", "schema"):
+    at = _object(words)
+    if _at(words, at).says(*_OBJECTS_WITHOUT_ROWS, "database", "schema"):
         return
-    if not _at(words, place).says("table"):
+    if not _at(words, at).says("table"):
         if ours.anywhere(words):
             yield _UNKNOWN
         return
-    rest = words[_behind_if(words, place + 1) :]
-    length = ours.at(rest, 0)
+    tail = words[_behind_if(words, at + 1) :]
+    length = ours.at(tail, 0)
     if not length:
-        yield from filter(None, (_moved(each, ours) for each in _actions(rest)))
+        yield from filter(None, (_moved(action, ours) for action in _actions(tail)))
         return
-    actions = _actions(rest[length:])
-    if any(word.says("ignore") for word in words[:place]):
+    actions = _actions(tail[length:])
+    if any(word.says("ignore") for word in words[:at]):
         yield "removes or changes rows that do not fit (IGNORE)"
         return
     for action in actions:
@@ -378,24 +378,24 @@ def _alter(
 
 def _actions(words: _Words) -> list[list[_Word]]:
     """Cut at commas outside of parentheses."""
-    found, depth = [list[_Word]()], 0
+    actions, depth = [list[_Word]()], 0
     for word in words:
         depth += word.says("(") - word.says(")")
         if depth == 0 and word.says(","):
-            found.append([])
+            actions.append([])
         else:
-            found[-1].append(word)
-    while found[0] and found[0][0].says("wait", "nowait"):
-        found[0] = found[0][2 if found[0][0].says("wait") else 1 :]
-    return [each for each in found if each]
+            actions[-1].append(word)
+    while actions[0] and actions[0][0].says("wait", "nowait"):
+        actions[0] = actions[0][2 if actions[0][0].says("wait") else 1 :]
+    return [action for action in actions if action]
 
 
 def _moved(action: _Words, ours: _TableMatcher) -> Effect | None:
     """What an ALTER of another table does to this one."""
     if not ours.anywhere(action):
         return None
-    for place, word in enumerate(action):
-        after = _at(action, place + 1)
+    for at, word in enumerate(action):
+        after = _at(action, at + 1)
         if word.says("rename") and not after.says("column", "index", "key"):
             return "renames it"
         if word.says("exchange", "convert") and after.says("partition", "table"):
@@ -429,22 +429,22 @@ def _action(action: _Words) -> Effect | None:
 
 def _of_options(action: _Words) -> Effect | None:
     """Options of the table, with or without `=`, one after another."""
-    rest = list(action)
-    while rest:
-        if rest[0].says("partition", "remove"):
+    tail = list(action)
+    while tail:
+        if tail[0].says("partition", "remove"):
             return None
-        if rest[0].says("default"):
-            rest = rest[1:]
+        if tail[0].says("default"):
+            tail = tail[1:]
             continue
         length = 1
-        if rest[0].says("character", "data", "index") and _at(rest, 1).says("set", "directory"):
+        if tail[0].says("character", "data", "index") and _at(tail, 1).says("set", "directory"):
             length = 2
-        elif not rest[0].says(*_OPTIONS):
+        elif not tail[0].says(*_OPTIONS):
             return _UNKNOWN
-        value = length + _at(rest, length).says("=")
-        if rest[0].says("engine") and _at(rest, value).text.lower() not in KEEPING_ENGINES:
-            return f"gives it the engine {_at(rest, value).text}, which does not keep its rows"
-        rest = rest[value + 1 :]
+        value = length + _at(tail, length).says("=")
+        if tail[0].says("engine") and _at(tail, value).text.lower() not in KEEPING_ENGINES:
+            return f"gives it the engine {_at(tail, value).text}, which does not keep its rows"
+        tail = tail[value + 1 :]
     return None
 
 
@@ -455,21 +455,21 @@ def _of_columns(
     verb = action[0]
     if verb.says("convert") and not is_strict:  # the table's texts to another character set
         yield from (ColumnEffect(name, lost=False) for name, _ in columns.values())
-    place = 1
-    if not verb.says("drop", "rename", "modify", "change") or _at(action, place).says(*_NO_COLUMNS):
+    at = 1
+    if not verb.says("drop", "rename", "modify", "change") or _at(action, at).says(*_NO_COLUMNS):
         return
-    if _at(action, place).says("column"):
-        place += 1
-    place = _behind_if(action, place)
-    found = columns.get(_at(action, place).text.lower())
-    if found is None:
+    if _at(action, at).says("column"):
+        at += 1
+    at = _behind_if(action, at)
+    column = columns.get(_at(action, at).text.lower())
+    if column is None:
         return
-    name, declared = found
+    name, declared = column
     if verb.says("change"):
-        place += 1
-    if verb.says("drop", "rename") or _at(action, place).text.lower() != name.lower():
+        at += 1
+    if verb.says("drop", "rename") or _at(action, at).text.lower() != name.lower():
         yield ColumnEffect(name, lost=True)
-    elif not is_strict or not _keeps_values(declared, action[place + 1 :]):
+    elif not is_strict or not _keeps_values(declared, action[at + 1 :]):
         yield ColumnEffect(name, lost=False)
 
 
@@ -492,11 +492,11 @@ def _keeps_values(declared: str, definition: _Words) -> bool:
     old, sizes, _ = parts(declared)
     if _FAMILIES.get(new, new) != _FAMILIES.get(old, old):
         return False
-    found = definition[2:4] if _at(definition, 1).says("(") else []
-    given = [word.text for word in found if word.text.isdigit()]
+    size_words = definition[2:4] if _at(definition, 1).says("(") else []
+    new_sizes = [word.text for word in size_words if word.text.isdigit()]
     if new in _WITH_FRACTION:
-        return int(given[0] if given else 0) >= int(sizes[0] if sizes else 0)
-    return new not in _SAME_SIZES or given[:1] == list(sizes[:1])
+        return int(new_sizes[0] if new_sizes else 0) >= int(sizes[0] if sizes else 0)
+    return new not in _SAME_SIZES or new_sizes[:1] == list(sizes[:1])
 
 
 def _is_maintenance(words: _Words) -> bool:
@@ -505,21 +505,21 @@ def _is_maintenance(words: _Words) -> bool:
     return words[0].says("analyze", "optimize") and _at(words, begin).says("table", "tables")
 
 
-def _at(words: _Words, place: int) -> _Word:
-    return words[place] if 0 <= place < len(words) else _END
+def _at(words: _Words, at: int) -> _Word:
+    return words[at] if 0 <= at < len(words) else _END
 
 
-def _begins(words: _Words, place: int) -> bool:
+def _begins(words: _Words, at: int) -> bool:
     """Whether a name may begin there: not behind a point, or at one that has no name before it."""
-    before = _at(words, place - 1)
-    return not (_is_name(before) if words[place].says(".") else before.says("."))
+    before = _at(words, at - 1)
+    return not (_is_name(before) if words[at].says(".") else before.says("."))
 
 
-def _behind_if(words: _Words, place: int) -> int:
-    """`place`, or where the name begins behind IF EXISTS or IF NOT EXISTS there."""
-    if not _at(words, place).says("if"):
-        return place
-    return place + (3 if _at(words, place + 1).says("not") else 2)
+def _behind_if(words: _Words, at: int) -> int:
+    """`at`, or where the name begins behind IF EXISTS or IF NOT EXISTS there."""
+    if not _at(words, at).says("if"):
+        return at
+    return at + (3 if _at(words, at + 1).says("not") else 2)
 
 
 def _is_name(word: _Word) -> bool:
@@ -534,10 +534,10 @@ def _executed(words: list[_Word]) -> list[_Word]:
         words.pop()
     while _at(words, 0).says("set") and _at(words, 1).says("statement"):
         depth = 0
-        for place, word in enumerate(words):
+        for at, word in enumerate(words):
             depth += word.says("(") - word.says(")")
             if depth == 0 and word.says("for"):
-                words = words[place + 1 :]
+                words = words[at + 1 :]
                 break
         else:
             break

@@ -23,8 +23,8 @@ from spark_channel.connectors.mysql.log.position import GtidSet, MariadbGtids, R
 from spark_channel.connectors.mysql.log.rows import Field, RowCutter, field_of
 from spark_channel.connectors.mysql.types import is_text_type, parts
 from spark_channel.connectors.sql.catalog import ReadColumn
+from spark_channel.connectors.sql.feed.base_chunk import texts_of
 from spark_channel.connectors.sql.feed.incremental_snapshot import ChunkWindow
-from spark_channel.connectors.sql.feed.log_feed import texts_of
 from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["RESET", "FollowedTable", "RowShape", "TableDecoder", "WindowReporter", "becomes"]
@@ -99,7 +99,7 @@ class FollowedTable:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the wanted columns."""
-        return pa.schema([pa.field(each.name, each.kind) for each in self.columns])
+        return pa.schema([pa.field(column.name, column.kind) for column in self.columns])
 
     def advice_of(self, has: Callable[[str], bool] | None) -> str:
         """What to do about columns that `has` does not excuse: see `ChangeDecoder`."""
@@ -195,8 +195,8 @@ class TableDecoder:
         if shape is None:
             is_mariadb = self.table.gtids is MariadbGtids
             key = () if self.telling is None else self.telling.key
-            found = table_map(body, 0, len(body), is_mariadb=is_mariadb)
-            shape = self._shapes[body] = _shape(self, found, key, self.has)
+            table = table_map(body, 0, len(body), is_mariadb=is_mariadb)
+            shape = self._shapes[body] = _shape(self, table, key, self.has)
         return shape
 
     def rows(self, event: Event, shape: RowShape, gtid: str, time: int) -> None:
@@ -240,7 +240,7 @@ class TableDecoder:
         while at < end:
             old, at = cut(data, at)
             new, at = cut(data, at)
-            if any(old[place] != new[place] for place in key):
+            if any(old[index] != new[index] for index in key):
                 self._add(chunk, "delete", old, gtid, time)  # the row of the old key is gone
             self._add(chunk, "update", new, gtid, time)
         _check_end(at, end)
@@ -254,10 +254,10 @@ class TableDecoder:
 
     def _note_keys(self, shape: RowShape, data: bytes, at: int, end: int) -> None:
         """Of all rows, as they were before and after."""
-        places = [place for place, _ in shape.window_key]
+        places = [index for index, _ in shape.window_key]
         while at < end:
             row, at = shape.cutter.cut(data, at)
-            shape.reported.append([row[place] for place in places])
+            shape.reported.append([row[index] for index in places])
             self.reported += 1
         _check_end(at, end)
 
@@ -268,10 +268,10 @@ class TableDecoder:
             if rows and self.telling is not None:
                 columns = list(zip(*rows, strict=True))
                 arrays = [
-                    each.array(values, self._ask)
-                    for (_, each), values in zip(shape.window_key, columns, strict=True)
+                    column.array(values, self._ask)
+                    for (_, column), values in zip(shape.window_key, columns, strict=True)
                 ]
-                for key in zip(*(each.to_pylist() for each in texts_of(arrays)), strict=True):
+                for key in zip(*(array.to_pylist() for array in texts_of(arrays)), strict=True):
                     self.telling.window.changed(key)
 
     def _chunk(self, shape: RowShape | None) -> _Rows:
@@ -298,8 +298,8 @@ class TableDecoder:
         for chunk in chunks:
             if chunk.operations:
                 with self.understood(chunk.gtids[0]):
-                    made = self._batch(chunk)
-                yield made
+                    batch = self._batch(chunk)
+                yield batch
 
     @contextmanager
     def understood(self, gtid: str) -> Iterator[None]:
@@ -315,14 +315,14 @@ class TableDecoder:
     def _batch(self, chunk: _Rows) -> pa.RecordBatch:
         rows = len(chunk.operations)
         if chunk.shape is None:
-            arrays = [pa.nulls(rows, each.kind) for each in self.table.columns]
+            arrays = [pa.nulls(rows, column.kind) for column in self.table.columns]
         else:
             columns = list(zip(*chunk.values, strict=True))
             arrays = [
-                pa.nulls(rows, wanted.kind)
-                if found is None
-                else found[1].array(columns[found[0]], self._ask)
-                for found, wanted in zip(chunk.shape.columns, self.table.columns, strict=True)
+                pa.nulls(rows, column.kind)
+                if source is None
+                else source[1].array(columns[source[0]], self._ask)
+                for source, column in zip(chunk.shape.columns, self.table.columns, strict=True)
             ]
         times = pa.array(chunk.times, pa.int64()).view(pa.timestamp("us", "UTC"))
         marks = [pa.array(chunk.operations, pa.string()), pa.array(chunk.gtids, pa.string()), times]
@@ -339,17 +339,17 @@ def _check_end(at: int, end: int) -> None:
 
 def _shape(
     owner: TableDecoder,
-    found: TableMap,
+    logged: TableMap,
     window_key: Sequence[ReadColumn],
     has: Callable[[str], bool] | None,
 ) -> RowShape:
-    """How the wanted columns, and those of a window's key, are read from rows of `found`.
+    """How the wanted columns, and those of a window's key, are read from rows of `logged`.
 
     Raises:
         SchemaError: other columns than the stream began with. SourceError: names of columns are not in the log.
     """
     table = owner.table
-    if not found.names:
+    if not logged.names:
         advice = f"{table.advice[0].lower()}{table.advice[1:]}"
         raise SourceError(
             f"a change of {table.label} in the binary log does not name its columns: run SET GLOBAL "
@@ -357,31 +357,31 @@ def _shape(
         )
     advice = table.advice_of(has)
     # Names of columns are equal in any case, also where one was renamed so.
-    known = {name.lower() for name in table.names}
-    more = [
-        name for name in found.names if name.lower() not in known and (has is None or has(name))
+    lowered = {name.lower() for name in table.names}
+    new_names = [
+        name for name in logged.names if name.lower() not in lowered and (has is None or has(name))
     ]
-    if more:
+    if new_names:
         raise SchemaError(
-            f"{table.label} has a new column {more[0]!r} since its stream began. {advice}"
+            f"{table.label} has a new column {new_names[0]!r} since its stream began. {advice}"
         )
-    fields = [field_of(found, place, table.label) for place in range(len(found.types))]
-    places = {name.lower(): place for place, name in enumerate(found.names)}
+    fields = [field_of(logged, index, table.label) for index in range(len(logged.types))]
+    places = {name.lower(): index for index, name in enumerate(logged.names)}
 
     def place_of(name: str) -> int | None:
         return places.get(name.lower())
 
-    needed = {*table.key, *(each.name for each in window_key), *table.generated}
+    needed = {*table.key, *(column.name for column in window_key), *table.generated}
     for column in table.columns:
-        place = place_of(column.name)
-        if place is None:
+        index = place_of(column.name)
+        if index is None:
             if has is not None and column.name not in needed:
                 continue
             raise SchemaError(
                 f"{table.label} has no column {column.name!r} in the binary log: it was lost since its stream began, "
                 f"or is generated and not stored. {advice}"
             )
-        field, collation = fields[place], found.collations[place]
+        field, collation = fields[index], logged.collations[index]
         if field.code in _COMPRESSED:
             raise SchemaError(
                 f"column {column.name!r} of {table.label} is COMPRESSED, and the binary log has its compressed bytes, "
@@ -399,35 +399,35 @@ def _shape(
         raise SchemaError(
             f"{table.label} has no key column {missing[0]!r} in the binary log. {table.advice}"
         )
-    wanted = [each for each in table.columns if place_of(each.name) is not None]
+    present = [column for column in table.columns if place_of(column.name) is not None]
     names = dict.fromkeys(
-        (*table.key, *(each for each in table.apart if place_of(each) is not None))
+        (*table.key, *(name for name in table.apart if place_of(name) is not None))
     )
     cutter = RowCutter(
-        fields, {places[name.lower()] for name in (*(each.name for each in wanted), *names)}
+        fields, {places[name.lower()] for name in (*(column.name for column in present), *names)}
     )
-    order = {place: number for number, place in enumerate(cutter.wanted)}
+    order = {index: number for number, index in enumerate(cutter.wanted)}
 
     def read_as(column: ReadColumn) -> tuple[int, LogColumn]:
-        place = places[column.name.lower()]
-        return order[place], _log_column(table, column, found, place, fields[place])
+        at = places[column.name.lower()]
+        return order[at], _log_column(table, column, logged, at, fields[at])
 
     # Without a unique key, each update deletes the old row, whatever the target's key is.
     key = [order[places[name.lower()]] for name in names] or list(order.values())
-    read = {each.name: read_as(each) for each in wanted}
-    columns = [read.get(each.name) for each in table.columns]
-    return RowShape(owner, cutter, columns, key, [read_as(each) for each in window_key])
+    read = {column.name: read_as(column) for column in present}
+    columns = [read.get(column.name) for column in table.columns]
+    return RowShape(owner, cutter, columns, key, [read_as(column) for column in window_key])
 
 
 def becomes(was: FollowedTable, now: FollowedTable) -> str:
     """What forbids that a table continues with other columns, where the log may have rows of both; "" = nothing."""
     if set(was.key) != set(now.key):
         return f"has key ({', '.join(now.key)}), and had ({', '.join(was.key)}),"
-    known = {each.name.lower(): each for each in was.columns}
-    for each in now.columns:
-        old = known.get(each.name.lower())
-        if old is not None and not _takes_values(each.declared, old.declared):
-            return f"has column {each.name!r} of type {each.declared}, and had {old.declared},"
+    old_columns = {column.name.lower(): column for column in was.columns}
+    for column in now.columns:
+        old = old_columns.get(column.name.lower())
+        if old is not None and not _takes_values(column.declared, old.declared):
+            return f"has column {column.name!r} of type {column.declared}, and had {old.declared},"
     return ""
 
 
@@ -468,7 +468,7 @@ def _widens(column: ReadColumn, field: Field, collation: int) -> bool:
     name, sizes, unsigned = parts(column.declared)
     if name in _WIDTHS:
         width = next(
-            (at for at, each in enumerate(_WIDTHS) if field.code in _CODES[each]), len(_WIDTHS)
+            (at for at, codes in enumerate(_WIDTHS) if field.code in _CODES[codes]), len(_WIDTHS)
         )
         return width <= _WIDTHS.index(name) and field.unsigned == unsigned
     if name == "decimal" and field.code == 246:
@@ -480,9 +480,9 @@ def _widens(column: ReadColumn, field: Field, collation: int) -> bool:
 
 
 def _log_column(
-    table: FollowedTable, column: ReadColumn, found: TableMap, place: int, field: Field
+    table: FollowedTable, column: ReadColumn, logged: TableMap, index: int, field: Field
 ) -> LogColumn:
-    collation = found.collations[place]
+    collation = logged.collations[index]
     charset = "binary"
     name = parts(column.declared)[0]
     if is_text_type(column.declared) and name not in _NO_CHARSET and field.code != 245:
@@ -492,4 +492,4 @@ def _log_column(
                 "which the server does not list in information_schema: convert the column to utf8mb4"
             )
         charset = table.charsets[collation]
-    return LogColumn(column, field, charset, found.members[place], table.zero_dates)
+    return LogColumn(column, field, charset, logged.members[index], table.zero_dates)

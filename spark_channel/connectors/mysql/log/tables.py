@@ -24,16 +24,10 @@ from spark_channel.connectors.mysql.log.decoder import ChangeDecoder
 from spark_channel.connectors.mysql.log.dump import dumped
 from spark_channel.connectors.mysql.log.feed import BinlogFeed, no_answers
 from spark_channel.connectors.mysql.log.position import GtidSet
-from spark_channel.connectors.mysql.log.schema import (
-    check_server,
-    check_table,
-    find_listed,
-    find_one,
-    name_of,
-    named,
-)
+from spark_channel.connectors.mysql.log.schema import check_server, check_table
 from spark_channel.connectors.mysql.log.snapshot import obstacle, start_of
 from spark_channel.connectors.mysql.log.table import FollowedTable, becomes
+from spark_channel.connectors.mysql.log.table_list import find_listed, find_one, name_of, named
 from spark_channel.connectors.mysql.log.token import (
     BinlogPlace,
     BinlogToken,
@@ -44,7 +38,7 @@ from spark_channel.connectors.mysql.log.token import (
 )
 from spark_channel.connectors.mysql.session import MysqlSession, is_away, quoted
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.feed.log_feed import as_inserts, base_splits
+from spark_channel.connectors.sql.feed.base_chunk import as_inserts, base_splits
 from spark_channel.connectors.sql.feed.log_tables import (
     RANGE_SECONDS,
     READ_AGAIN,
@@ -59,11 +53,11 @@ from spark_channel.connectors.sql.feed.log_tables import (
     no_column,
     not_followed,
     of_table,
-    rows_schema,
     rules_of,
     warn_of_dropped,
     warn_of_gone_rows,
 )
+from spark_channel.connectors.sql.feed.named_rows import rows_schema
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import SchemaError, SourceError
@@ -139,24 +133,24 @@ class OneTableFeed(BinlogFeed):
         return BinlogToken.read(token, self._gtids).several()
 
     def _written(self, token: TablesToken) -> Token:
-        return self._known(BinlogToken.of(token))
+        return self._known(BinlogToken.single(token))
 
     def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
         (token,) = tokens
         with self._session() as session:
             source = self._reader.resolve(session)
-            why = obstacle(source)
-            if why is not None:
+            reason = obstacle(source)
+            if reason is not None:
                 _log.warning(
                     "%s is read as a whole before its changes: %s. Until then the server must keep its binary logs "
                     "(binlog_expire_logs_seconds)",
                     source.label,
-                    why,
+                    reason,
                 )
                 return None
-            found = BinlogToken.read(token, self._gtids)
-            self._check_place(session, found.position)
-            return [replace(found, base=start_of(session, source, found.position)).token()]
+            position = BinlogToken.read(token, self._gtids)
+            self._check_place(session, position.position)
+            return [replace(position, base=start_of(session, source, position.position)).token()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         self._check_there()
@@ -183,10 +177,10 @@ class OneTableFeed(BinlogFeed):
             yield as_inserts(batch, self._schema, split.params["at"])
 
     def lag(self, token: Token) -> FeedLag:
-        found = self._read(token)
-        return FeedLag() if self.missing is not None else replace(self._lag(found), tables=())
+        position = self._read(token)
+        return FeedLag() if self.missing is not None else replace(self._lag(position), tables=())
 
-    def _recalled(self, name: str, place: BinlogPlace) -> FollowedTable:
+    def _recalled(self, name: str, progress: BinlogPlace) -> FollowedTable:
         """With the columns that the stream began with."""
         return self._table
 
@@ -194,11 +188,11 @@ class OneTableFeed(BinlogFeed):
         return self._reader
 
     def _source_of(
-        self, session: MysqlSession, place: BinlogPlace, position: GtidSet
+        self, session: MysqlSession, progress: BinlogPlace, position: GtidSet
     ) -> ReadSource | None:
         return self._reader.resolve(session)
 
-    def _has_rows(self, place: BinlogPlace, start: GtidSet) -> bool:
+    def _has_rows(self, progress: BinlogPlace, start: GtidSet) -> bool:
         if self.missing is None:
             return True
         _log.warning(
@@ -263,14 +257,14 @@ class BinlogTablesFeed(BinlogFeed):
         Raises:
             OptionError: a name of no table, or a pattern of none.
         """
-        made = {}
+        tables = {}
         for database, name in find_listed(session, self._reader.dialect, self._items):
             with of_table(name_of(database, name)):
                 table = self._looked_at(session, database, name)
                 if self._has_base:
                     self._check_base(session, table)
-            made[table.listed] = table
-        return made
+            tables[table.listed] = table
+        return tables
 
     def _looked_at(self, session: MysqlSession, database: str, name: str) -> FollowedTable:
         """A table as the catalog has it.
@@ -301,43 +295,43 @@ class BinlogTablesFeed(BinlogFeed):
         return self._reader_named(table.database, table.name)
 
     def _reader_named(self, database: str, name: str) -> SqlReader:
-        known = self._readers.get((database, name))
-        if known is None:
+        reader = self._readers.get((database, name))
+        if reader is None:
             options = self._options.model_copy(
                 update={"dbtable": f"{quoted(database)}.{quoted(name)}"}
             )
-            known = cast(Any, type(self._reader))(options)
-            known.fetch_size = self._reader.fetch_size
-            self._readers[database, name] = known
-        return known
+            reader = cast(Any, type(self._reader))(options)
+            reader.fetch_size = self._reader.fetch_size
+            self._readers[database, name] = reader
+        return reader
 
-    def _recalled(self, name: str, place: BinlogPlace) -> FollowedTable:
+    def _recalled(self, name: str, progress: BinlogPlace) -> FollowedTable:
         """As a token has it."""
         known = self._as_noted.get(name)
-        if known is None or known[0] != place.table:
-            made = self._advised(recalled(self._server, self._reader, place.table))
-            known = self._as_noted[name] = (place.table, made)
-        return replace(known[1], is_dropped=True) if place.is_dropped else known[1]
+        if known is None or known[0] != progress.table:
+            table = self._advised(recalled(self._server, self._reader, progress.table))
+            known = self._as_noted[name] = (progress.table, table)
+        return replace(known[1], is_dropped=True) if progress.is_dropped else known[1]
 
     def _source_of(
-        self, session: MysqlSession, place: BinlogPlace, position: GtidSet
+        self, session: MysqlSession, progress: BinlogPlace, position: GtidSet
     ) -> ReadSource | None:
         """The table as the catalog has it. None: the log behind `position` says that it was dropped, or renamed.
 
         Raises:
             SourceError: it does not; the login may not see the table.
         """
-        reader = self._reader_named(place.table["database"], place.table["name"])
+        reader = self._reader_named(progress.table["database"], progress.table["name"])
         try:
             return reader.resolve(session)
         except SourceError as error:
-            if is_away(error) or not self._is_gone(place, position):
+            if is_away(error) or not self._is_gone(progress, position):
                 raise
             return None
 
-    def _is_gone(self, place: BinlogPlace, position: GtidSet) -> bool:
-        name = name_of(place.table["database"], place.table["name"])
-        table = self._recalled(name, place)
+    def _is_gone(self, progress: BinlogPlace, position: GtidSet) -> bool:
+        name = name_of(progress.table["database"], progress.table["name"])
+        table = self._recalled(name, progress)
         decoder = ChangeDecoder([table], None, no_answers, counts=True, has=no_column)
         with dumped(self._options, position) as log:
             for event in log:
@@ -367,14 +361,14 @@ class BinlogTablesFeed(BinlogFeed):
 
     def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
         (token,) = map(self._read, tokens)
-        made = {}
+        tables = {}
         with self._session() as session:
-            for name, place in token.tables.items():
-                reader = self._reader_named(place.table["database"], place.table["name"])
+            for name, progress in token.tables.items():
+                reader = self._reader_named(progress.table["database"], progress.table["name"])
                 base = start_of(session, reader.resolve(session), token.position)
                 since = None if base is None else token.position
-                made[name] = replace(place, base=base, since=since)
-        return [replace(token, tables=made).token()]
+                tables[name] = replace(progress, base=base, since=since)
+        return [replace(token, tables=tables).token()]
 
     def _read(self, token: Token) -> TablesToken:
         return TablesToken.read(token, self._gtids)
@@ -385,15 +379,15 @@ class BinlogTablesFeed(BinlogFeed):
     def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
         with self._session() as session:
             at = self._visible(session)
-            found = self._looked_at(session, *find_one(session, self._reader.dialect, table))
+            joined = self._looked_at(session, *find_one(session, self._reader.dialect, table))
             self._check_base(
-                session, found, "whose existing rows are read whatever 'tunnelType' is"
+                session, joined, "whose existing rows are read whatever 'tunnelType' is"
             )
 
         def changed(token: Token) -> Token:
             old = self._read(token)
             join = old.restarted if again else old.joined
-            return join(found.listed, noted_table(found), at).token()
+            return join(joined.listed, noted_table(joined), at).token()
 
         return changed
 
@@ -406,19 +400,19 @@ class BinlogTablesFeed(BinlogFeed):
         return changed
 
     def tables(self, token: Token) -> Collection[str]:
-        found = token.get("tables")
-        return tuple(found) if isinstance(found, dict) else ()
+        tables = token.get("tables")
+        return tuple(tables) if isinstance(tables, dict) else ()
 
     def _check_listed(self, session: MysqlSession, token: TablesToken) -> None:
         """
         Raises:
             OptionError: the options name a table that the tunnel does not follow.
         """
-        known = (*token.tables, *token.removed)
+        names = (*token.tables, *token.removed)
         for item in self._unchecked:
-            if named(item, known, folds=self._server.folds):
+            if named(item, names, folds=self._server.folds):
                 continue
-            if name_of(*find_one(session, self._reader.dialect, item)) not in known:
+            if name_of(*find_one(session, self._reader.dialect, item)) not in names:
                 raise not_followed(item)
         self._unchecked = []
 
@@ -440,16 +434,16 @@ class BinlogTablesFeed(BinlogFeed):
         Raises:
             SchemaError: one has columns that it cannot continue with.
         """
-        for each in decoder.altered:
-            decoder.at = each
-            name, place = each.table.listed, token.tables[each.table.listed]
-            if each.is_dropped:
-                place = replace(place, is_dropped=True)
+        for decoder_of_one in decoder.altered:
+            decoder.at = decoder_of_one
+            name, progress = decoder_of_one.table.listed, token.tables[decoder_of_one.table.listed]
+            if decoder_of_one.is_dropped:
+                progress = replace(progress, is_dropped=True)
                 warn_of_dropped(name)
-            elif (source := self._source_of(session, place, token.position)) is not None:
-                table = self._continued(session, each.table, source)
-                place = replace(place, table=noted_table(table))
-            token = token.changed(tables={**token.tables, name: place})
+            elif (source := self._source_of(session, progress, token.position)) is not None:
+                table = self._continued(session, decoder_of_one.table, source)
+                progress = replace(progress, table=noted_table(table))
+            token = token.changed(tables={**token.tables, name: progress})
         return token
 
     def _continued(
@@ -463,30 +457,30 @@ class BinlogTablesFeed(BinlogFeed):
             return was
         check_names(source)
         table = self._advised(followed(self._server, source, self._options))
-        what = becomes(was, table)
-        if what:
-            raise SchemaError(f"{was.label} {what} since its stream began. {rule.advice}")
-        names = ", ".join(each.name for each in table.columns)
+        reason = becomes(was, table)
+        if reason:
+            raise SchemaError(f"{was.label} {reason} since its stream began. {rule.advice}")
+        names = ", ".join(column.name for column in table.columns)
         _log.info("%s continues with columns %s (onSchemaChange=evolve)", was.label, names)
         return table
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         raise base_refused(_INSTEAD)
 
-    def _has_rows(self, place: BinlogPlace, start: GtidSet) -> bool:
+    def _has_rows(self, progress: BinlogPlace, start: GtidSet) -> bool:
         """Whether existing rows that were handed out at `start` are there; else they are gone with their table."""
         with self._session() as session:
-            if not place.is_dropped and self._source_of(session, place, start) is not None:
+            if not progress.is_dropped and self._source_of(session, progress, start) is not None:
                 return True
-        warn_of_gone_rows(name_of(place.table["database"], place.table["name"]))
+        warn_of_gone_rows(name_of(progress.table["database"], progress.table["name"]))
         return False
 
     def _refused(self, decoder: ChangeDecoder, error: MisfitError) -> SourceError:
         label = "a table" if decoder.at is None else decoder.at.table.label
         hides = self._reader.options.hide_values
-        what = f"a value that {error.column.kind} cannot hold" if hides else error.what
+        value = f"a value that {error.column.kind} cannot hold" if hides else error.what
         return SourceError(
-            f"column {error.column.name!r} of {label} has {what} in the binary log. "
+            f"column {error.column.name!r} of {label} has {value} in the binary log. "
             f"{self._reader.dialect.misfit_advice(error.column)}"
         )
 

@@ -56,7 +56,9 @@ class BinlogToken:
             if not isinstance(table, Mapping | None):
                 raise TypeError(table)
             base: Any = token.get(_BASE)
-            return cls(gtids.parse(text), None if base is None else BaseProgress.of(base), table)
+            return cls(
+                gtids.parse(text), None if base is None else BaseProgress.from_noted(base), table
+            )
         except (KeyError, TypeError, ValueError):
             raise SourceError(
                 f"the checkpoint {dict(token)!r} is not a position in this server's binary log: "
@@ -68,23 +70,23 @@ class BinlogToken:
         if self.base is None:
             return TablesToken(self.position, {"": BinlogPlace({})})
         since = type(self.position).parse(self.base.since)
-        place = BinlogPlace({}, since, replace(self.base, waited=0))
-        return TablesToken(self.position, {"": place}, self.base.waited)
+        progress = BinlogPlace({}, since, replace(self.base, waited=0))
+        return TablesToken(self.position, {"": progress}, self.base.waited)
 
     @classmethod
-    def of(cls, token: "TablesToken") -> "BinlogToken":
+    def single(cls, token: "TablesToken") -> "BinlogToken":
         """What `several` gave."""
-        (place,) = token.tables.values()
-        base = None if place.base is None else replace(place.base, waited=token.waited)
+        (progress,) = token.tables.values()
+        base = None if progress.base is None else replace(progress.base, waited=token.waited)
         return cls(token.position, base)
 
     def token(self) -> Token:
-        found: dict[str, Any] = {_NAME: str(self.position)}
+        noted: dict[str, Any] = {_NAME: str(self.position)}
         if self.base is not None:
-            found[_BASE] = self.base.noted()
+            noted[_BASE] = self.base.noted()
         if self.table is not None:
-            found[_TABLE] = dict(self.table)
-        return found
+            noted[_TABLE] = dict(self.table)
+        return noted
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +122,14 @@ class TablesToken(SeveralTables):
         """
         return [
             name
-            for name, each in self.tables.items()
-            if each.since is not None
+            for name, progress in self.tables.items()
+            if progress.since is not None
             and (
-                each.base is not None
-                or all(at is None or self.position.covers(at) for at in (each.since, each.again))
+                progress.base is not None
+                or all(
+                    at is None or self.position.covers(at)
+                    for at in (progress.since, progress.again)
+                )
             )
         ]
 
@@ -148,22 +153,22 @@ class TablesToken(SeveralTables):
 
     def forgiven(self, name: str) -> "TablesToken | None":
         """Without the changes of a table before the place where it was to be read once more; None: it was not."""
-        place = self.tables[name]
-        if place.again is None or self.position.covers(place.again):
+        progress = self.tables[name]
+        if progress.again is None or self.position.covers(progress.again):
             return None
-        made = replace(place, since=place.again, again=None, is_dropped=False)
-        return self.placed(name, made)
+        forgiven = replace(progress, since=progress.again, again=None, is_dropped=False)
+        return self.placed(name, forgiven)
 
     def token(self) -> Token:
-        found: dict[str, Any] = {
+        noted: dict[str, Any] = {
             _NAME: str(self.position),
-            _TABLES: {name: _noted_place(each) for name, each in self.tables.items()},
+            _TABLES: {name: _noted_place(progress) for name, progress in self.tables.items()},
         }
         if self.removed:
-            found["removed"] = list(self.removed)
+            noted["removed"] = list(self.removed)
         if not self.is_read:
-            found[_BASE] = {"waited": self.waited}
-        return found
+            noted[_BASE] = {"waited": self.waited}
+        return noted
 
     @classmethod
     def read(cls, token: Token, gtids: type[GtidSet]) -> "TablesToken":
@@ -173,14 +178,14 @@ class TablesToken(SeveralTables):
         """
         try:
             tables = {
-                str(name): _place_of(each, gtids) for name, each in dict(token[_TABLES]).items()
+                str(name): _place_of(entry, gtids) for name, entry in dict(token[_TABLES]).items()
             }
             removed = tuple(token.get("removed", ()))
             waited = dict(token.get(_BASE, {})).get("waited", 0)
             texts = (token[_NAME], *removed)
             if not tables or not isinstance(waited, int):
                 raise ValueError(token)
-            if not all(isinstance(each, str) for each in texts):
+            if not all(isinstance(text, str) for text in texts):
                 raise ValueError(token)
             return cls(gtids.parse(texts[0]), tables, waited, removed)
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -190,31 +195,31 @@ class TablesToken(SeveralTables):
             ) from None
 
 
-def _noted_place(place: BinlogPlace) -> dict[str, Any]:
-    found: dict[str, Any] = {_TABLE: dict(place.table)}
-    for name, at in (("since", place.since), ("again", place.again)):
+def _noted_place(progress: BinlogPlace) -> dict[str, Any]:
+    noted: dict[str, Any] = {_TABLE: dict(progress.table)}
+    for name, at in (("since", progress.since), ("again", progress.again)):
         if at is not None:
-            found[name] = str(at)
-    if place.base is not None:
-        found[_BASE] = place.base.noted()
-    if place.is_dropped:
-        found["dropped"] = True
-    return found
+            noted[name] = str(at)
+    if progress.base is not None:
+        noted[_BASE] = progress.base.noted()
+    if progress.is_dropped:
+        noted["dropped"] = True
+    return noted
 
 
-def _place_of(found: Mapping[str, Any], gtids: type[GtidSet]) -> BinlogPlace:
+def _place_of(noted: Mapping[str, Any], gtids: type[GtidSet]) -> BinlogPlace:
     since, again = (
-        None if found.get(name) is None else gtids.parse(found[name]) for name in ("since", "again")
+        None if noted.get(name) is None else gtids.parse(noted[name]) for name in ("since", "again")
     )
-    base = found.get(_BASE)
-    if not isinstance(found[_TABLE], Mapping) or (base is not None and since is None):
-        raise ValueError(found)
+    base = noted.get(_BASE)
+    if not isinstance(noted[_TABLE], Mapping) or (base is not None and since is None):
+        raise ValueError(noted)
     return BinlogPlace(
-        found[_TABLE],
+        noted[_TABLE],
         since,
-        None if base is None else BaseProgress.of(base),
+        None if base is None else BaseProgress.from_noted(base),
         again,
-        found.get("dropped") is True,
+        noted.get("dropped") is True,
     )
 
 
@@ -228,7 +233,7 @@ class LogServer:
     logs_cascades: bool
 
     @classmethod
-    def of(cls, session: MysqlSession) -> "LogServer":
+    def look_up(cls, session: MysqlSession) -> "LogServer":
         folds = str(session.value("SELECT @@lower_case_table_names")) != "0"
         return cls(gtids_of(session.is_mariadb), charsets(session), folds, logs_cascades(session))
 
@@ -249,8 +254,8 @@ def followed(server: LogServer, source: ReadSource, options: MysqlReadOptions) -
         zero_dates=options.zero_dates == "null",
         folds=server.folds,
         logs_cascades=server.logs_cascades,
-        generated=frozenset(each.name for each in table.columns if each.generated),
-        apart=tuple(dict.fromkeys(name for each in table.held for name in each)),
+        generated=frozenset(column.name for column in table.columns if column.generated),
+        apart=tuple(dict.fromkeys(name for index in table.held for name in index)),
     )
 
 
@@ -259,7 +264,7 @@ def noted_table(table: FollowedTable) -> dict[str, Any]:
     return {
         "database": table.database,
         "name": table.name,
-        "columns": [[each.name, each.declared] for each in table.columns],
+        "columns": [[column.name, column.declared] for column in table.columns],
         "names": list(table.names),
         "key": list(table.key),
         "apart": list(table.apart),
@@ -267,7 +272,7 @@ def noted_table(table: FollowedTable) -> dict[str, Any]:
     }
 
 
-def recalled(server: LogServer, reader: SqlReader, found: Mapping[str, Any]) -> FollowedTable:
+def recalled(server: LogServer, reader: SqlReader, noted: Mapping[str, Any]) -> FollowedTable:
     """The table as a position has it.
 
     Raises:
@@ -275,20 +280,20 @@ def recalled(server: LogServer, reader: SqlReader, found: Mapping[str, Any]) -> 
     """
     options, dialect = cast(MysqlReadOptions, reader.options), cast(MysqlDialect, reader.dialect)
     try:
-        declared = {str(name): str(kind) for name, kind in found["columns"]}
+        declared = {str(name): str(kind) for name, kind in noted["columns"]}
         custom = custom_kinds(options.custom_schema, list(declared), dialect.same_name)
         columns = [
             ReadColumn(name, kind, custom.get(name) or dialect.arrow_type(Column(name, kind)), "")
             for name, kind in declared.items()
         ]
-        database, name = str(found["database"]), str(found["name"])
+        database, name = str(noted["database"]), str(noted["name"])
         names, key, generated = (
-            tuple(map(str, found[each])) for each in ("names", "key", "generated")
+            tuple(map(str, noted[field])) for field in ("names", "key", "generated")
         )
-        apart = tuple(map(str, found.get("apart", ())))
+        apart = tuple(map(str, noted.get("apart", ())))
     except (KeyError, TypeError, ValueError) as error:
         raise SourceError(
-            f"the checkpoint's columns {str(dict(found))[:200]} are damaged: reset the tunnel, or begin with a new "
+            f"the checkpoint's columns {str(dict(noted))[:200]} are damaged: reset the tunnel, or begin with a new "
             "checkpoint directory"
         ) from error
     return FollowedTable(

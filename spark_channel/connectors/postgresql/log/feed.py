@@ -26,21 +26,13 @@ from spark_channel.connectors.base.feed import (
 )
 from spark_channel.connectors.postgresql.catalog import Part, PgTable, kept_bytes, restart_lsn
 from spark_channel.connectors.postgresql.failures import is_gone, is_short
-from spark_channel.connectors.postgresql.log.pgoutput import (
-    ChangeDecoder,
-    LogColumn,
-    TableChanges,
-    TableColumns,
-    TablesDecoder,
-    TableShape,
-)
+from spark_channel.connectors.postgresql.log.columns import LogColumn, TableColumns
+from spark_channel.connectors.postgresql.log.followed_columns import check_decodable, row_key
+from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
 from spark_channel.connectors.postgresql.log.publication import (
     Published,
-    check_decodable,
     check_operations,
-    named_as,
     read_published,
-    row_key,
 )
 from spark_channel.connectors.postgresql.log.slot import (
     BUSY,
@@ -56,7 +48,9 @@ from spark_channel.connectors.postgresql.log.slot import (
     waiting_changes,
     waiting_query,
 )
-from spark_channel.connectors.postgresql.log.tokens import TablesToken
+from spark_channel.connectors.postgresql.log.table_list import named_as
+from spark_channel.connectors.postgresql.log.tables_decoder import TableChanges, TablesDecoder
+from spark_channel.connectors.postgresql.log.tables_token import TablesToken
 from spark_channel.connectors.postgresql.log.watermarks import Connect, Events, PgWatermarks
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.session import PgReadSession
@@ -69,17 +63,16 @@ from spark_channel.connectors.sql.feed.incremental_snapshot import (
     WatermarkLog,
     read_windows,
 )
-from spark_channel.connectors.sql.feed.log_feed import SchemaRule
 from spark_channel.connectors.sql.feed.log_tables import (
     CHANGE_BYTES,
     MOST_WAITS,
     RANGE_ROWS,
-    TableWaiting,
-    lag_of_tables,
     of_table,
 )
-from spark_channel.connectors.sql.read.keyset import SessionHolder
+from spark_channel.connectors.sql.feed.schema_rule import SchemaRule
+from spark_channel.connectors.sql.feed.tables_lag import TableWaiting, lag_of_tables
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import OptionError, SourceError
@@ -195,14 +188,14 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
     # --- positions and the slot ---
 
     def _place_now(self, session: PgReadSession) -> int:
-        made = self._made(session)
-        if made is None:
+        start = self._made(session)
+        if start is None:
             name = f"{self._slot[:50]}_now"
             with session.transaction():
                 # The slot belongs to the session, which a pooler changes with it.
-                made = create_slot(session, name, temporary=True)
+                start = create_slot(session, name, temporary=True)
                 session.rows(f"SELECT pg_drop_replication_slot({quoted(name)})::text")
-        return made
+        return start
 
     def reaches(self, token: Token, end: Token) -> bool:
         return self._read_token(token).lsn >= self._read_token(end).lsn
@@ -253,16 +246,16 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         self._confirmed(session)
         begins = token.begins()
         behind = max(0, flushed_lsn(session) - token.lsn)
-        kept = kept_bytes(session, self._slot)
+        kept_size = kept_bytes(session, self._slot)
         waiting = self._waiting(
-            session, {each.oid: begins[name] for name, each in token.tables.items()}
+            session, {progress.oid: begins[name] for name, progress in token.tables.items()}
         )
-        of_names = {name: waiting[each.oid] for name, each in token.tables.items()}
-        is_held = self._max_kept is not None and (kept or 0) > self._max_kept
+        of_names = {name: waiting[progress.oid] for name, progress in token.tables.items()}
+        is_held = self._max_kept is not None and (kept_size or 0) > self._max_kept
         return replace(
             lag_of_tables(token, of_names, present),
             nbytes=behind,
-            kept=kept,
+            kept=kept_size,
             base_held=is_held and not token.is_read,
             backfill_blocked_by=backfill_blocked_by,
         )
@@ -281,8 +274,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         self.base_held = False
         self._check_place(session, token.lsn)
         if not token.is_read:
-            made = self._next(session, token, limit, upto, dropped)
-            return None if made == token else made
+            next_token = self._next(session, token, limit, upto, dropped)
+            return None if next_token == token else next_token
         most = limit.most_rows(CHANGE_BYTES)
         flushed = flushed_lsn(session)
         if self._empty_look == (token.lsn, flushed):
@@ -354,8 +347,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         if not begun:
             bases = {}
             for name in names[:MOST_TABLES]:
-                place = after.tables[name]
-                table = self._table(name, place.oid, place.shape)
+                progress = after.tables[name]
+                table = self._table(name, progress.oid, progress.shape)
                 bases[name] = self._start(session, table, end)
             return after.all_started(bases)
         rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
@@ -365,9 +358,9 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         self, session: PgReadSession, token: TablesToken, name: str, base: BaseProgress, at: int
     ) -> PgWatermarks:
         """The existing rows of a table that are left to read, for their number."""
-        place = token.tables[name]
-        table = self._table(name, place.oid, place.shape)
-        reader = self._reader_of(session, name, place.oid)
+        progress = token.tables[name]
+        table = self._table(name, progress.oid, progress.shape)
+        reader = self._reader_of(session, name, progress.oid)
         return self._log_of(
             table,
             reader,
@@ -437,13 +430,13 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         """Whether the slot keeps more than it may, so that only changes are read."""
         if self._max_kept is None:
             return False
-        kept = kept_bytes(session, self._slot) or 0
-        if (kept > self._max_kept) != self._is_paused:
+        kept_size = kept_bytes(session, self._slot) or 0
+        if (kept_size > self._max_kept) != self._is_paused:
             self._is_paused = not self._is_paused
             _log.warning(
                 "slot %r keeps %d bytes of WAL, and option 'maxSlotLag' is %d: the reading of existing rows %s",
                 self._slot,
-                kept,
+                kept_size,
                 self._max_kept,
                 "pauses, changes are read on" if self._is_paused else "continues",
             )
@@ -454,8 +447,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
     ) -> Mapping[int, TableWaiting]:
         """The changes of each table after its own position, in one look at the slot."""
 
-        def look(what: str) -> str:
-            return self._query(what, None, MOST_COUNTED, "WITH ORDINALITY")
+        def look(selected: str) -> str:
+            return self._query(selected, None, MOST_COUNTED, "WITH ORDINALITY")
 
         try:
             rows = peek(session, waiting_query(look, followed), _LAG_BUSY_SECONDS)
@@ -469,8 +462,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         """Whether a transaction that was committed after `start` has changes, which may have been written before."""
         most = 1
         while True:
-            ((changes, shown),) = peek(session, self._new_query(start, most))
-            if changes or shown < most:
+            ((changes, count),) = peek(session, self._new_query(start, most))
+            if changes or count < most:
                 return bool(changes)
             most *= 4
 
@@ -479,19 +472,19 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
     def changes(self, after: Token, upto: Token) -> list[Split]:
         old, new = self._read_token(after), self._read_token(upto)
         tables = {
-            name: {"oid": each.oid, "shape": each.shape.noted()}
-            for name, each in old.tables.items()
+            name: {"oid": progress.oid, "shape": progress.shape.noted()}
+            for name, progress in old.tables.items()
         }
         log = {"after": old.lsn, "upto": new.lsn, "tables": tables, "begins": old.begins()}
         chunks = [
             {
                 "table": name,
-                "since": place.since,
-                "lower": place.base.after,
+                "since": progress.since,
+                "lower": progress.base.after,
                 "upper": upper,
-                "order": place.base.order,
+                "order": progress.base.order,
             }
-            for name, place, upper in old.chunks_to(new)
+            for name, progress, upper in old.chunks_to(new)
         ]
         if chunks:
             return [Split({"kind": "window", **log, "chunks": chunks})]
@@ -507,12 +500,14 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             connect = partial(lent, ours)
             with connect():
                 tables = [
-                    self._table(name, each["oid"], TableColumns.of(each["shape"]))
-                    for name, each in params["tables"].items()
+                    self._table(name, noted["oid"], TableColumns.from_noted(noted["shape"]))
+                    for name, noted in params["tables"].items()
                 ]
-            named = {each.name: each for each in tables}
-            first = {each.oid: int(params["begins"][each.name]) for each in tables}
-            chunks = {str(each["table"]): each for each in params.get("chunks", ())}
+            named = {table.name: table for table in tables}
+            first = {table.oid: int(params["begins"][table.name]) for table in tables}
+            chunks = {
+                str(chunk_noted["table"]): chunk_noted for chunk_noted in params.get("chunks", ())
+            }
             readers: Mapping[str, SqlReader] = {}
             if chunks:
                 with connect() as session:
@@ -528,7 +523,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 }
                 since = {named[name].oid: int(chunks[name]["since"]) for name in windows}
                 followed = (
-                    tables if upto > after else [each for each in tables if each.oid in reported]
+                    tables if upto > after else [table for table in tables if table.oid in reported]
                 )
                 for name, batch in self._decoded_of(
                     connect, followed, {**first, **since}, after, upto, max(upto, high), reported
@@ -555,8 +550,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                     )
                     lower = None if chunk["lower"] is None else tuple(chunk["lower"])
                     upper = tuple(chunk["upper"])
-                    given = self._given_log(log, name)
-                    yield ChunkRange(name, given, lower, upper, log.chunk_rows())
+                    chunk_log = self._given_log(log, name)
+                    yield ChunkRange(name, chunk_log, lower, upper, log.chunk_rows())
 
             if readers:
                 yield from read_windows(ranges(), after, upto, beside)
@@ -573,13 +568,13 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         high: int,
         reported: Mapping[int, tuple[ChunkWindow, Sequence[str]]],
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        made = {}
-        for each in tables:
-            decoder = self._decoder_of(each, after, upto)
-            if each.oid in reported:
-                decoder.report_to(*reported[each.oid])
-            made[each.oid] = TableChanges(each.name, decoder, first[each.oid])
-        decoders = TablesDecoder(made)
+        changes_of = {}
+        for table in tables:
+            decoder = self._decoder_of(table, after, upto)
+            if table.oid in reported:
+                decoder.report_to(*reported[table.oid])
+            changes_of[table.oid] = TableChanges(table.name, decoder, first[table.oid])
+        decoders = TablesDecoder(changes_of)
         with connect() as session:
             for messages in self._messages(session, after, high):
                 yield from decoders.feed(messages)

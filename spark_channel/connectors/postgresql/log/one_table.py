@@ -15,31 +15,20 @@ from spark_channel.connectors.base.feed import (
     missing_source,
 )
 from spark_channel.connectors.postgresql.catalog import Part, PgTable, find_table
+from spark_channel.connectors.postgresql.log.columns import TableColumns
 from spark_channel.connectors.postgresql.log.feed import FollowedTable, ReplicationFeed
-from spark_channel.connectors.postgresql.log.pgoutput import (
-    ChangeDecoder,
-    TableColumns,
-    TableShape,
-    lsn_text,
-)
-from spark_channel.connectors.postgresql.log.publication import (
-    Followed,
-    LogTypes,
-    Published,
-    check_published,
-    row_columns,
-    row_key,
-)
+from spark_channel.connectors.postgresql.log.followed_columns import LogTypes, row_columns, row_key
+from spark_channel.connectors.postgresql.log.kept_wal import warn_of_kept_wal
+from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
+from spark_channel.connectors.postgresql.log.position import lsn_text
+from spark_channel.connectors.postgresql.log.publication import Followed, Published, check_published
 from spark_channel.connectors.postgresql.log.slot import flushed_lsn
-from spark_channel.connectors.postgresql.log.tokens import LogToken, TablesToken, token_of
-from spark_channel.connectors.postgresql.log.watermarks import (
-    PgWatermarks,
-    obstacle,
-    warn_of_kept_wal,
-)
+from spark_channel.connectors.postgresql.log.tables_token import TablesToken
+from spark_channel.connectors.postgresql.log.tokens import LogToken, token_of
+from spark_channel.connectors.postgresql.log.watermarks import PgWatermarks, obstacle
 from spark_channel.connectors.postgresql.session import PgReadSession
+from spark_channel.connectors.sql.feed.base_chunk import as_inserts, base_splits
 from spark_channel.connectors.sql.feed.incremental_snapshot import WatermarkLog
-from spark_channel.connectors.sql.feed.log_feed import as_inserts, base_splits
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import SourceError
@@ -126,7 +115,7 @@ class OneTableFeed(ReplicationFeed):
         return self._noted(self._read_token(token_of(lsn)), self._begins_with)
 
     def _noted(self, token: TablesToken, published: Published) -> Token:
-        return LogToken.of(token.held_by(published.entries)).token()
+        return LogToken.single(token.held_by(published.entries)).token()
 
     def _read_token(self, token: Token) -> TablesToken:
         return LogToken.read(token).several(self._shape.oid, self._columns_now)
@@ -143,26 +132,26 @@ class OneTableFeed(ReplicationFeed):
         (token,) = tokens
         with self._session() as session:
             source = self._reader.resolve(session)
-            why = obstacle(session, source)
-            if why is not None:
-                warn_of_kept_wal(session, source, why, self._slot)
+            reason = obstacle(session, source)
+            if reason is not None:
+                warn_of_kept_wal(session, source, reason, self._slot)
                 return None
-            found = LogToken.read(token)
+            position = LogToken.read(token)
             base = self._start(
-                session, self._table("", self._shape.oid, self._columns_now), found.lsn
+                session, self._table("", self._shape.oid, self._columns_now), position.lsn
             )
-        return [replace(found, base=base).token()]
+        return [replace(position, base=base).token()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         self._check_there()
-        found = LogToken.read(after)
+        position = LogToken.read(after)
         with self._session() as session:
             source = self._reader.resolve(session)
             self._rule.check(self._columns, source.schema, source.label, self._key)
             self._check_same_table(source)
-            published = self._check_published(session, source.label, found)
-            made = self._planned(session, self._read_token(after), limit, upto)
-        return after if made is None else self._noted(made, published)
+            published = self._check_published(session, source.label, position)
+            end = self._planned(session, self._read_token(after), limit, upto)
+        return after if end is None else self._noted(end, published)
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
         if self.missing is not None:
@@ -197,7 +186,7 @@ class OneTableFeed(ReplicationFeed):
         self, session: PgReadSession, tables: Sequence[FollowedTable]
     ) -> Mapping[str, SqlReader]:
         if self.missing is None:
-            return {each.name: self._reader for each in tables}
+            return {table.name: self._reader for table in tables}
         _log.warning(
             "%s does not exist: its existing rows that were not read are lost, "
             "and its changes in the log are delivered",
@@ -207,9 +196,9 @@ class OneTableFeed(ReplicationFeed):
 
     def _decoder_of(self, table: FollowedTable, after: int, upto: int) -> ChangeDecoder:
         has = self._rule.has(self._has_column)
-        made = ChangeDecoder(self._shape, self._schema, after, upto, has=has)
-        made.follow_key(self._key, self._apart)
-        return made
+        decoder = ChangeDecoder(self._shape, self._schema, after, upto, has=has)
+        decoder.follow_key(self._key, self._apart)
+        return decoder
 
     def _chunk_columns(self, table: FollowedTable) -> pa.Schema | None:
         return table.schema
@@ -237,14 +226,14 @@ class OneTableFeed(ReplicationFeed):
                 "renamed. Reset the tunnel, or begin with a new checkpoint directory, to follow the new one"
             )
 
-    def _check_published(self, session: PgReadSession, label: str, known: LogToken) -> Published:
-        """Check that the publication still has what it had at `known`; if that token does not say, when this feed
+    def _check_published(self, session: PgReadSession, label: str, position: LogToken) -> Published:
+        """Check that the publication still has what it had at `position`; if that token does not say, when this feed
         began.
 
         It runs for each range, before its end is known. A table that leaves after that is reported by the next range.
         """
         oid = self._shape.oid
         now, first = self._published(session, [oid]), self._begins_with
-        table = Followed(label, oid, known.entries or first.entries.get(oid, ()))
+        table = Followed(label, oid, position.entries or first.entries.get(oid, ()))
         check_published(self._publication, [table], now, _LEFT)
         return now

@@ -12,13 +12,11 @@ from typing import Any, cast
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.postgresql.failures import sqlstate_of
-from spark_channel.connectors.postgresql.log.pgoutput import (
-    begin_time,
-    lsn_text,
-)
+from spark_channel.connectors.postgresql.log.pgoutput import begin_time
+from spark_channel.connectors.postgresql.log.position import lsn_text
 from spark_channel.connectors.postgresql.session import PgReadSession
-from spark_channel.connectors.sql.feed.log_tables import TableWaiting
-from spark_channel.connectors.sql.read.keyset import SessionHolder
+from spark_channel.connectors.sql.feed.tables_lag import TableWaiting
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.final_errors import of_input
@@ -69,7 +67,7 @@ SELECT (SELECT count(*) FROM shown)::bigint, oid, changes::bigint, nbytes::bigin
   (SELECT head FROM shown WHERE n = first)
 FROM (SELECT 1) one LEFT JOIN counted ON true
 """
-CHANGE_KINDS = ", ".join(str(ord(each)) for each in "IUDT")
+CHANGE_KINDS = ", ".join(str(ord(kind)) for kind in "IUDT")
 """The first bytes of messages that are changes."""
 
 
@@ -88,19 +86,19 @@ def waiting_changes(
 ) -> dict[int, TableWaiting]:
     """What the query answered, for each table."""
     is_cut = int(rows[0][0]) >= MOST_COUNTED
-    found = {oid: TableWaiting() if is_cut else TableWaiting(0, 0, 0.0) for oid in tables}
+    waiting = {oid: TableWaiting() if is_cut else TableWaiting(0, 0, 0.0) for oid in tables}
     for _, oid, changes, nbytes, first in rows:
         if oid is None:
             continue
         begun = begin_time(first)
         assert begun is not None
         seconds = max(0.0, now - begun / 1e6)
-        found[int(oid)] = (
+        waiting[int(oid)] = (
             TableWaiting(None, None, seconds)
             if is_cut
             else TableWaiting(int(changes), int(nbytes), seconds)
         )
-    return found
+    return waiting
 
 
 BUSY = "is active for PID"
@@ -193,16 +191,16 @@ class ReplicationSlot:
     def _counted(self, session: PgReadSession, start: int, most: int) -> tuple[int | None, int]:
         """The position about `most` changes after `start`, and how many there are up to it."""
         new = f"lsn >= {lsn_literal(start)}"
-        what = (
+        selected = (
             f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE {new})::bigint, "
             f"count(*) FILTER (WHERE {new} AND get_byte(data, 0) IN ({CHANGE_KINDS}))::bigint, count(*)::bigint"
         )
-        asked = most
+        looked_at = most
         while True:
-            ((last, count, shown),) = peek(session, self._query(what, None, asked))
-            if shown < asked or count >= most:
+            ((last, count, looked_at_now),) = peek(session, self._query(selected, None, looked_at))
+            if looked_at_now < looked_at or count >= most:
                 return (None if last is None else int(last)), int(count)
-            asked *= 4
+            looked_at *= 4
 
     def _look_begins(self) -> None:
         self._looked_from = SYSTEM_CLOCK.now()
@@ -212,27 +210,27 @@ class ReplicationSlot:
 
         A slot that was not advanced to `start` yet shows older changes first, and may show nothing else.
         """
-        what = f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE lsn > {lsn_literal(start)})::bigint, count(*)::bigint"
+        selected = f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE lsn > {lsn_literal(start)})::bigint, count(*)::bigint"
         while True:
-            ((last, shown),) = peek(
-                session, self._query(what, None, most), begins=self._look_begins
+            ((last, count),) = peek(
+                session, self._query(selected, None, most), begins=self._look_begins
             )
             if last is not None:
                 return int(last)
-            if shown < most:
+            if count < most:
                 return None
             most *= 4
 
-    def _query(self, what: str, upto: int | None, most: int | None, how: str = "") -> str:
+    def _query(self, selected: str, upto: int | None, most: int | None, how: str = "") -> str:
         return (
-            f"SELECT {what} FROM pg_logical_slot_peek_binary_changes({quoted(self._slot)}, "  # noqa: S608 - quoted
+            f"SELECT {selected} FROM pg_logical_slot_peek_binary_changes({quoted(self._slot)}, "  # noqa: S608 - quoted
             f"{'NULL' if upto is None else lsn_literal(upto)}, {'NULL' if most is None else most}, "
             f"'proto_version', '1', 'publication_names', {quoted(identifier(self._publication))}) {how}"
         )
 
     def _new_query(self, start: int, most: int) -> str:
-        shown = self._query("data, ordinality AS n", None, most, "WITH ORDINALITY")
-        return _NEW.format(shown=shown, start=f"{start:016x}", changes=CHANGE_KINDS)
+        data_query = self._query("data, ordinality AS n", None, most, "WITH ORDINALITY")
+        return _NEW.format(shown=data_query, start=f"{start:016x}", changes=CHANGE_KINDS)
 
 
 @contextmanager
@@ -284,7 +282,7 @@ def create_slot(session: PgReadSession, name: str, *, temporary: bool) -> int:
     Raises:
         SourceError: the server makes none, as for a role without the right to use slots.
     """
-    made = (
+    statement = (
         "SELECT (lsn - '0/0'::pg_lsn)::bigint FROM pg_create_logical_replication_slot("  # noqa: S608 - quoted
         f"{quoted(name)}, 'pgoutput', {str(temporary).lower()})"
     )
@@ -293,7 +291,7 @@ def create_slot(session: PgReadSession, name: str, *, temporary: bool) -> int:
 
     def run() -> None:
         try:
-            call.set_result(session.value(made))
+            call.set_result(session.value(statement))
         except BaseException as error:
             call.set_exception(error)
 

@@ -18,30 +18,26 @@ from spark_channel.connectors.base.feed import (
     change_schema,
 )
 from spark_channel.connectors.postgresql.catalog import Part, PgTable, find_table, oldest_of
+from spark_channel.connectors.postgresql.log.columns import TableColumns, becomes
 from spark_channel.connectors.postgresql.log.feed import FollowedTable, ReplicationFeed
-from spark_channel.connectors.postgresql.log.pgoutput import (
-    ChangeDecoder,
-    TableColumns,
-    TableShape,
-    becomes,
-)
-from spark_channel.connectors.postgresql.log.publication import (
-    CatalogTable,
-    Followed,
+from spark_channel.connectors.postgresql.log.followed_columns import (
     LogTypes,
-    Published,
     check_decodable,
-    check_published,
+    row_columns,
+    row_key,
+)
+from spark_channel.connectors.postgresql.log.pgoutput import ChangeDecoder, TableShape
+from spark_channel.connectors.postgresql.log.publication import Followed, Published, check_published
+from spark_channel.connectors.postgresql.log.slot import flushed_lsn
+from spark_channel.connectors.postgresql.log.table_list import (
+    CatalogTable,
     find_listed,
     find_one,
     left_out,
     look_up,
     named,
-    row_columns,
-    row_key,
 )
-from spark_channel.connectors.postgresql.log.slot import flushed_lsn
-from spark_channel.connectors.postgresql.log.tokens import TablePlace, TablesToken
+from spark_channel.connectors.postgresql.log.tables_token import TablePlace, TablesToken
 from spark_channel.connectors.postgresql.log.watermarks import PgWatermarks, obstacle
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.feed.incremental_snapshot import WatermarkLog
@@ -49,7 +45,6 @@ from spark_channel.connectors.sql.feed.log_tables import (
     RANGE_SECONDS,
     READ_AGAIN,
     REMOVE,
-    NamedLog,
     base_refused,
     check_base,
     check_names,
@@ -60,12 +55,11 @@ from spark_channel.connectors.sql.feed.log_tables import (
     not_followed,
     of_table,
     renamed,
-    rows_schema,
     rules_of,
     warn_of_dropped,
     warn_of_gone_rows,
-    with_name,
 )
+from spark_channel.connectors.sql.feed.named_rows import NamedLog, rows_schema, with_name
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import SchemaError, SourceError
@@ -148,16 +142,16 @@ class TablesFeed(ReplicationFeed):
     def earliest(self) -> list[Token]:
         with self._session() as session:
             with self._begin(session) as (tables, published):
-                made = self._made(session)
-            at = self._confirmed(session) if made is None else made
+                start = self._made(session)
+            at = self._confirmed(session) if start is None else start
             return [self._token(at, tables, published)]
 
     def now(self) -> list[Token]:
         with self._session() as session:
             with self._begin(session) as (tables, published):
-                for each, _ in tables if self._has_base else ():
-                    with of_table(each.name):
-                        self._check_base(session, each)
+                for table, _ in tables if self._has_base else ():
+                    with of_table(table.name):
+                        self._check_base(session, table)
             # The slot is made last: an error leaves none behind.
             return [self._token(self._place_now(session), tables, published)]
 
@@ -169,29 +163,33 @@ class TablesFeed(ReplicationFeed):
         (token,) = map(TablesToken.read, tokens)
         bases = {}
         with self._session() as session:
-            for name, place in token.tables.items():
-                table = self._table(name, place.oid, place.shape)
+            for name, progress in token.tables.items():
+                table = self._table(name, progress.oid, progress.shape)
                 base = self._start(session, table, token.lsn)
-                bases[name] = replace(place, base=base, since=None if base is None else token.lsn)
-        made = replace(token, tables=bases, safe=token.lsn, doubt_at=token.lsn)
-        return [made.token()]
+                bases[name] = replace(
+                    progress, base=base, since=None if base is None else token.lsn
+                )
+        position = replace(token, tables=bases, safe=token.lsn, doubt_at=token.lsn)
+        return [position.token()]
 
     def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
         with self._session() as session:
             oid = find_one(session, table).oid
             with self._looking_at(session, [oid]) as look:
-                found = look.present[oid]
+                entry = look.present[oid]
                 self._check_base(
-                    session, found, "whose existing rows are read whatever 'tunnelType' is"
+                    session, entry, "whose existing rows are read whatever 'tunnelType' is"
                 )
-                shape = self._look_at(session, found).columns
+                shape = self._look_at(session, entry).columns
                 entries = look.published.entries.get(oid, ())
             at = flushed_lsn(session)
 
         def changed(token: Token) -> Token:
             old = TablesToken.read(token)
-            what = (found.name, found.oid, found.columns, shape, at, entries)
-            return (old.restarted(*what, self._takes) if again else old.joined(*what)).token()
+            described = (entry.name, entry.oid, entry.columns, shape, at, entries)
+            return (
+                old.restarted(*described, self._takes) if again else old.joined(*described)
+            ).token()
 
         return changed
 
@@ -208,47 +206,49 @@ class TablesFeed(ReplicationFeed):
         return (self._rule.evolves or self._rule.ignores) and becomes(was, now) is None
 
     def tables(self, token: Token) -> Collection[str]:
-        found = token.get("tables")
-        return tuple(found) if isinstance(found, dict) else ()
+        tables = token.get("tables")
+        return tuple(tables) if isinstance(tables, dict) else ()
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         token = TablesToken.read(after)
         with self._session() as session:
-            oids = [each.oid for each in token.tables.values()]
+            oids = [table.oid for table in token.tables.values()]
             while True:
                 with self._looking_at(session, oids) as look:
                     state = self._check_tables(session, token, look)
-                    made = self._planned(session, token, limit, upto, state.dropped)
-                if made is None:
+                    end = self._planned(session, token, limit, upto, state.dropped)
+                if end is None:
                     return after
                 # A table that has changed meanwhile is checked again, so that no refused change is handed out.
                 if _digests(look_up(session, list(state.digests))) == state.digests:
-                    return state.noted(made)
+                    return state.noted(end)
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         raise base_refused(_INSTEAD)
 
     def backfill_blocked_by(self, token: Token) -> str:
-        found = TablesToken.read(token)
-        if not found.awaited():
+        position = TablesToken.read(token)
+        if not position.awaited():
             return ""
         with self._session() as session:
-            return self._held_up(session, found)
+            return self._held_up(session, position)
 
     def _held_up(self, session: PgReadSession, token: TablesToken) -> str:
         waiting = token.awaited()
-        what = oldest_of(session, token.doubt) if waiting else ""
-        return f"existing rows of {', '.join(waiting)} wait for {what}" if what else ""
+        blocker = oldest_of(session, token.doubt) if waiting else ""
+        return f"existing rows of {', '.join(waiting)} wait for {blocker}" if blocker else ""
 
     def lag(self, token: Token) -> FeedLag:
-        found = TablesToken.read(token)
+        position = TablesToken.read(token)
         with self._session() as session:
-            there = look_up(session, [each.oid for each in found.tables.values()])
-            present = [name for name, each in found.tables.items() if each.oid in there]
-            return self._lag(session, found, present, self._held_up(session, found))
+            existing = look_up(session, [progress.oid for progress in position.tables.values()])
+            present = [
+                name for name, progress in position.tables.items() if progress.oid in existing
+            ]
+            return self._lag(session, position, present, self._held_up(session, position))
 
     def _decoder_of(self, table: FollowedTable, after: int, upto: int) -> ChangeDecoder:
-        made = ChangeDecoder(
+        decoder = ChangeDecoder(
             TableShape(table.oid, table.label, table.columns.columns),
             change_schema(table.schema),
             after,
@@ -257,8 +257,8 @@ class TablesFeed(ReplicationFeed):
             kinds=self._types.schema if self._rule.evolves else None,
             advice=self._rule.advice,
         )
-        made.follow_key(table.columns.key, table.columns.apart)
-        return made
+        decoder.follow_key(table.columns.key, table.columns.apart)
+        return decoder
 
     def _chunk_columns(self, table: FollowedTable) -> pa.Schema | None:
         return None if self._rule.evolves else table.schema
@@ -274,7 +274,7 @@ class TablesFeed(ReplicationFeed):
         self, session: PgReadSession
     ) -> Iterator[tuple[list[tuple[CatalogTable, TableColumns]], Published]]:
         """The tables that a new tunnel begins with, and what the publication has of them, during one look."""
-        found = find_listed(session, self._publication, self._items)
+        listed_tables = find_listed(session, self._publication, self._items)
         without = list(left_out(session, self._publication, self._items))
         if without:
             _log.warning(
@@ -284,42 +284,42 @@ class TablesFeed(ReplicationFeed):
                 ", ".join(without),
                 self._publication,
             )
-        with self._looking_at(session, [each.oid for each in found]) as look:
-            made = []
-            for each in found:
-                with of_table(each.name):
-                    there = look.present[each.oid]
-                    made.append((there, self._look_at(session, there).columns))
-            yield made, look.published
+        with self._looking_at(session, [table.oid for table in listed_tables]) as look:
+            tables = []
+            for listed_table in listed_tables:
+                with of_table(listed_table.name):
+                    entry = look.present[listed_table.oid]
+                    tables.append((entry, self._look_at(session, entry).columns))
+            yield tables, look.published
 
     @staticmethod
     def _token(
         lsn: int, tables: Sequence[tuple[CatalogTable, TableColumns]], published: Published
     ) -> Token:
         places = {
-            each.name: TablePlace(
-                each.oid, each.columns, entries=published.entries.get(each.oid, ()), shape=shape
+            table.name: TablePlace(
+                table.oid, table.columns, entries=published.entries.get(table.oid, ()), shape=shape
             )
-            for each, shape in tables
+            for table, shape in tables
         }
         return TablesToken(lsn, places).token()
 
-    def _check_base(self, session: PgReadSession, found: CatalogTable, joins: str = "") -> None:
+    def _check_base(self, session: PgReadSession, entry: CatalogTable, joins: str = "") -> None:
         """`joins`: the message's words for a table that a tunnel did not begin with."""
-        self._look_at(session, found)
-        why = obstacle(session, self._reader_of(session, found.name, found.oid).resolve(session))
-        check_base(found.name, why, _INSTEAD, joins)
+        self._look_at(session, entry)
+        reason = obstacle(session, self._reader_of(session, entry.name, entry.oid).resolve(session))
+        check_base(entry.name, reason, _INSTEAD, joins)
 
     def _reader_of(self, session: PgReadSession, name: str, oid: int) -> SqlReader:
         """Of its existing rows."""
-        known = self._readers.get(oid)
-        if known is not None:
-            return known
+        known_reader = self._readers.get(oid)
+        if known_reader is not None:
+            return known_reader
         with self._looking_at(session, [oid]) as look:
-            found = look.present.get(oid)
-            if found is None:
+            entry = look.present.get(oid)
+            if entry is None:
                 raise SourceError(f"table {name!r} was dropped. Run {REMOVE}")
-            options = self._reader.options.model_copy(update={"dbtable": found.sql})
+            options = self._reader.options.model_copy(update={"dbtable": entry.sql})
             reader: PostgresReader = cast(Any, type(self._reader))(options)
             reader.fetch_size = self._reader.fetch_size
             reader.part = look.published.parts.get(oid, Part())
@@ -329,20 +329,20 @@ class TablesFeed(ReplicationFeed):
     def _rows_of(
         self, session: PgReadSession, tables: Sequence[FollowedTable]
     ) -> Mapping[str, SqlReader]:
-        made = {}
-        with self._looking_at(session, [each.oid for each in tables]) as look:
+        readers = {}
+        with self._looking_at(session, [table.oid for table in tables]) as look:
             self._forget(look.published)
             for table in tables:
-                found = look.present.get(table.oid)
-                if found is None:
+                entry = look.present.get(table.oid)
+                if entry is None:
                     warn_of_gone_rows(table.name)
                     continue
-                known = self._readers.get(table.oid)
-                if known is not None and known.options.dbtable != found.sql:
+                reader = self._readers.get(table.oid)
+                if reader is not None and reader.options.dbtable != entry.sql:
                     # Its old name may be another table's.
                     del self._readers[table.oid]
-                made[table.name] = self._reader_of(session, table.name, table.oid)
-        return made
+                readers[table.name] = self._reader_of(session, table.name, table.oid)
+        return readers
 
     @contextmanager
     def _looking_at(self, session: PgReadSession, oids: Sequence[int]) -> Iterator["_Look"]:
@@ -379,13 +379,13 @@ class TablesFeed(ReplicationFeed):
         return FollowedTable(name, oid, columns, self._types.schema(columns.columns))
 
     def _look_at(
-        self, session: PgReadSession, found: CatalogTable, only: Collection[str] | None = None
+        self, session: PgReadSession, entry: CatalogTable, only: Collection[str] | None = None
     ) -> FollowedTable:
         """A table as the catalog has it. `only`: others of its columns are left out, whatever they are."""
-        source = self._reader_of(session, found.name, found.oid).resolve(session)
+        source = self._reader_of(session, entry.name, entry.oid).resolve(session)
         shape = self._checked(session, source, only)
         columns = TableColumns(shape.columns, row_key(source), row_columns(source))
-        return FollowedTable(found.name, found.oid, columns, source.schema)
+        return FollowedTable(entry.name, entry.oid, columns, source.schema)
 
     def _checked(
         self, session: PgReadSession, source: ReadSource, only: Collection[str] | None
@@ -415,24 +415,24 @@ class TablesFeed(ReplicationFeed):
         present, now = look.present, look.published
         self._forget(now)
         changed, dropped = {}, []
-        for name, place in token.tables.items():
-            found = present.get(place.oid)
+        for name, progress in token.tables.items():
+            entry = present.get(progress.oid)
             with of_table(name):
-                if found is None:
+                if entry is None:
                     self._check_dropped(session, name)
                     dropped.append(name)
                     continue
-                if found.name != name:
-                    raise renamed(name, found.name)
-                shape = self._continued(session, name, place, found)
+                if entry.name != name:
+                    raise renamed(name, entry.name)
+                shape = self._continued(session, name, progress, entry)
             if shape is not None:
-                changed[name] = (found.columns, shape)
-        known = [
-            Followed(name, place.oid, place.entries)
-            for name, place in token.tables.items()
+                changed[name] = (entry.columns, shape)
+        followed = [
+            Followed(name, progress.oid, progress.entries)
+            for name, progress in token.tables.items()
             if name not in dropped
         ]
-        check_published(self._publication, known, now, _LEFT)
+        check_published(self._publication, followed, now, _LEFT)
         for item in self._unchecked:
             if (
                 not named(item, (*dropped, *token.removed))
@@ -457,34 +457,34 @@ class TablesFeed(ReplicationFeed):
             warn_of_dropped(name)
 
     def _continued(
-        self, session: PgReadSession, name: str, place: TablePlace, found: CatalogTable
+        self, session: PgReadSession, name: str, progress: TablePlace, entry: CatalogTable
     ) -> TableColumns | None:
         """The other columns that a table continues with; None: those that it has."""
-        if found.columns == place.columns:
+        if entry.columns == progress.columns:
             return None
-        key = place.oid, place.columns, found.columns
+        key = progress.oid, progress.columns, entry.columns
         if key not in self._accepted:
-            self._accepted[key] = self._judged(session, name, place, found)
+            self._accepted[key] = self._judged(session, name, progress, entry)
         return self._accepted[key]
 
     def _judged(
-        self, session: PgReadSession, name: str, place: TablePlace, found: CatalogTable
+        self, session: PgReadSession, name: str, progress: TablePlace, entry: CatalogTable
     ) -> TableColumns | None:
-        was, label, rule = place.shape, f"table {name!r}", self._rule
-        kept = None if rule.evolves else {each.name for each in was.columns}
+        was, label, rule = progress.shape, f"table {name!r}", self._rule
+        stream_names = None if rule.evolves else {column.name for column in was.columns}
         try:
-            table = self._look_at(session, found, kept)
+            table = self._look_at(session, entry, stream_names)
         except SchemaError as error:
-            if kept is not None:
+            if stream_names is not None:
                 raise
             raise SchemaError(
                 f"{error}; or start the tunnel again with onSchemaChange=ignore, which leaves new columns out"
             ) from None
         if not rule.evolves:
             rule.check(self._types.schema(was.columns), table.schema, label, was.key)
-        what = becomes(was, table.columns, has=rule.has(no_column), is_kept=not rule.evolves)
-        if what is not None:
-            raise SchemaError(f"{label} {what} since its stream began. {rule.advice}")
+        difference = becomes(was, table.columns, has=rule.has(no_column), is_kept=not rule.evolves)
+        if difference is not None:
+            raise SchemaError(f"{label} {difference} since its stream began. {rule.advice}")
         if rule.ignores:
             return None
         if rule.evolves:
@@ -494,4 +494,4 @@ class TablesFeed(ReplicationFeed):
 
 
 def _digests(tables: Mapping[int, CatalogTable]) -> dict[int, str]:
-    return {oid: each.columns for oid, each in tables.items()}
+    return {oid: table.columns for oid, table in tables.items()}

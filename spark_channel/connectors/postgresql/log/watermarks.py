@@ -1,4 +1,4 @@
-"""Chunks of existing rows between watermarks in the log."""
+"""Watermarks in PostgreSQL's log, and chunks of a table read between them."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -7,36 +7,22 @@ from typing import cast
 import pyarrow as pa
 
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
-from spark_channel.connectors.postgresql.log.pgoutput import lsn_text
-from spark_channel.connectors.postgresql.log.tokens import Snapshot
+from spark_channel.connectors.postgresql.log.position import lsn_text
+from spark_channel.connectors.postgresql.log.snapshot import Snapshot
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.catalog import Column
+from spark_channel.connectors.sql.feed.base_chunk import BaseChunk, order_of
+from spark_channel.connectors.sql.feed.base_table import BaseTable, TableFacts
 from spark_channel.connectors.sql.feed.incremental_snapshot import BaseProgress, ChunkWindow, Key
-from spark_channel.connectors.sql.feed.log_feed import (
-    BaseChunk,
-    BaseTable,
-    SchemaRule,
-    TableFacts,
-    order_of,
-)
+from spark_channel.connectors.sql.feed.schema_rule import SchemaRule
 from spark_channel.connectors.sql.read.keyset import keyset_of
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.errors import SourceError
-from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
-__all__ = [
-    "Connect",
-    "Events",
-    "PgWatermarks",
-    "obstacle",
-    "warn_of_kept_wal",
-]
-
-
-# Watermarks in PostgreSQL's log, and chunks of a table read between them.
+__all__ = ["Connect", "Events", "PgWatermarks", "obstacle"]
 
 
 _PREFIX = "spark-channel"
@@ -70,17 +56,17 @@ def obstacle(session: PgReadSession, source: ReadSource) -> str | None:
     if table.kind == "p":
         return "it is partitioned"
     keyset = keyset_of(source, Split({"kind": "all"}))
-    if not primary or keyset is None or {each.name for each in keyset.key} != set(primary):
+    if not primary or keyset is None or {column.name for column in keyset.key} != set(primary):
         return "it has no primary key whose order its rows can be read in"
     if identity not in ("d", "f"):
         return (
             "its replica identity is not its primary key (ALTER TABLE ... REPLICA IDENTITY DEFAULT)"
         )
-    for each in keyset.key:
-        about = cast(PgColumn, source.about(each.name))
+    for column in keyset.key:
+        about = cast(PgColumn, source.about(column.name))
         fixed = about.base in _ONE_TEXT or (about.base == "numeric" and about.typmod >= 0)
-        if not about.builtin or not (about.base in _WHOLE or fixed) or each.name in (loose or ()):
-            return f"its key column {each.name!r} has a type ({about.declared}) of which equal values differ as texts"
+        if not about.builtin or not (about.base in _WHOLE or fixed) or column.name in (loose or ()):
+            return f"its key column {column.name!r} has a type ({about.declared}) of which equal values differ as texts"
     try:
         _mark(session)
     except SourceError as error:
@@ -178,7 +164,7 @@ class PgWatermarks:
     @property
     def key(self) -> list[str]:
         """The columns by which the log reports a row to a window, once a chunk was read."""
-        return [each.name for each in self._table.keyset.key]
+        return [column.name for column in self._table.keyset.key]
 
     def chunk_rows(self) -> int:
         """How many rows are held at once, and read by one statement."""
@@ -214,42 +200,10 @@ def _sorted_as(column: Column) -> str:
 
 
 def _snapshot(session: PgReadSession) -> Snapshot:
-    return Snapshot.of(str(session.value("SELECT txid_current_snapshot()::text")))
+    return Snapshot.parse(str(session.value("SELECT txid_current_snapshot()::text")))
 
 
 def _size(session: PgReadSession, source: ReadSource) -> tuple[int | None, int]:
     """Rows as the server estimates them, None = it does not know; and bytes."""
     ((rows, nbytes),) = session.rows(_SIZE.format(oid=cast(PgTable, source.table).oid))
     return (int(rows) if rows > 0 else None), int(nbytes)
-
-
-# Warn of the WAL that the server keeps for a slot while a table's base is read before its changes.
-
-
-_log = log_of(__name__)
-
-_RATE = """
-SELECT (wal_bytes / greatest(1, extract(epoch FROM now() - stats_reset)) * 3600)::bigint FROM pg_catalog.pg_stat_wal
-"""
-
-
-def warn_of_kept_wal(session: PgReadSession, source: ReadSource, why: str, slot: str) -> None:
-    """Log that the table is read before its changes, why, and how much WAL that keeps."""
-    nbytes = int(session.value(f"SELECT pg_table_size({cast(PgTable, source.table).oid})::bigint"))
-    try:
-        rate = f", about {_mebibytes(int(session.value(_RATE)))} an hour at its present rate"
-    except SourceError:  # before PostgreSQL 14
-        rate = ""
-    _log.warning(
-        "%s (%s) is read as a whole before its changes: %s. Until then slot %r makes the server keep all WAL "
-        "that it writes%s. Copy it without a low limit, or set max_slot_wal_keep_size on the server",
-        source.label,
-        _mebibytes(nbytes),
-        why,
-        slot,
-        rate,
-    )
-
-
-def _mebibytes(nbytes: int) -> str:
-    return f"{max(1, nbytes >> 20):,} MiB".replace(",", " ")

@@ -51,20 +51,20 @@ def _asked(parameters: Mapping[str, str]) -> dict[str, str]:
     try:
         if libpq.status != psycopg.pq.ConnStatus.OK:
             raise psycopg.OperationalError(libpq.error_message.decode(errors="replace"))
-        said = {
+        libpq_values = {
             option.keyword.decode(): (option.val, option.compiled)
             for option in libpq.info
             if option.val is not None and option.keyword.decode() not in _FILES
         }
-        found = {
+        parameters_set = {
             name: value.decode()
-            for name, (value, default) in said.items()
+            for name, (value, default) in libpq_values.items()
             if value not in (default, _FILLED.get(name)) or name in _ALWAYS
         }
-        found.pop("password", None)
+        parameters_set.pop("password", None)
         if libpq.used_password:
-            found["password"] = (libpq.password or b"").decode()
-        return found
+            parameters_set["password"] = (libpq.password or b"").decode()
+        return parameters_set
     finally:
         libpq.finish()
 
@@ -76,5 +76,5 @@ def _named(parameters: Mapping[str, str]) -> dict[str, str]:
 
 def _key(parameters: Mapping[str, str]) -> object:
     heard = {name: value for name, value in os.environ.items() if name.startswith("PG")}
-    asked = {name: value for name, value in parameters.items() if name != "application_name"}
-    return tuple(sorted(asked.items())), tuple(sorted(heard.items()))
+    compared = {name: value for name, value in parameters.items() if name != "application_name"}
+    return tuple(sorted(compared.items())), tuple(sorted(heard.items()))

@@ -159,9 +159,9 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__()
         self._parameters = parameters
 
-    async def create_connection(self, *args: Any, **more: Any) -> Any:
+    async def create_connection(self, *args: Any, **options: Any) -> Any:
         """One address of a host that does not answer is not waited for."""
-        return await super().create_connection(*args, **{"happy_eyeballs_delay": 0.25, **more})
+        return await super().create_connection(*args, **{"happy_eyeballs_delay": 0.25, **options})
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         if (

@@ -44,8 +44,9 @@ from spark_channel.connectors.postgresql.session import PgReadSession, PgSession
 from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names
 from spark_channel.connectors.sql.catalog import ReadColumn, Table
 from spark_channel.connectors.sql.pacing import ReadPacer
-from spark_channel.connectors.sql.read.keyset import SessionHolder, keyset_of
+from spark_channel.connectors.sql.read.keyset import keyset_of
 from spark_channel.connectors.sql.read.reader import SqlReader
+from spark_channel.connectors.sql.read.short_statements import SessionHolder
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.read.splits import (
     Key,
@@ -148,17 +149,22 @@ class PostgresSplitter(Splitter):
         key = self.source.dialect.split_key(table)
         if not key:
             return None
-        found = self._from_statistics(table, key) or self._from_rows(key)
-        if found.rows == 0 and not found.nulls:  # none of the sampled rows meets the condition
+        quantiles = self._from_statistics(table, key) or self._from_rows(key)
+        if (
+            quantiles.rows == 0 and not quantiles.nulls
+        ):  # none of the sampled rows meets the condition
             return None
-        return [*self.cut(key, found.bounds, found.rows), *self.nulls(key[0], found.nulls)]
+        return [
+            *self.cut(key, quantiles.bounds, quantiles.rows),
+            *self.nulls(key[0], quantiles.nulls),
+        ]
 
     def estimated_rows(self) -> int | None:
         """None also where a part of it is on another server, of which this one may know nothing."""
         ((plan,),) = self.session.rows(f"EXPLAIN (FORMAT JSON) {self.source.sql(['1'])}")
-        found = json.loads(plan) if isinstance(plan, str) else plan
-        is_foreign = '"Node Type": "Foreign Scan"' in json.dumps(found)
-        return None if is_foreign else int(found[0]["Plan"]["Plan Rows"])
+        plans = json.loads(plan) if isinstance(plan, str) else plan
+        is_foreign = '"Node Type": "Foreign Scan"' in json.dumps(plans)
+        return None if is_foreign else int(plans[0]["Plan"]["Plan Rows"])
 
     def quantiles(self, name: str) -> Quantiles:
         return self._from_rows((name,))
@@ -183,7 +189,7 @@ class PostgresSplitter(Splitter):
         if table.pages <= _SMALL_PAGES or table.kind == "p":
             return None
         schema, name, column = (
-            self.source.dialect.literal(each, None) for each in (table.schema, table.name, key[0])
+            self.source.dialect.literal(part, None) for part in (table.schema, table.name, key[0])
         )
         rows = self.session.rows(
             "SELECT s.histogram_bounds::text::text[], c.reltuples::bigint, "  # noqa: S608 - quoted
@@ -208,31 +214,33 @@ class PostgresSplitter(Splitter):
         sampled, share = (
             self._sampled(_GENTLE_PAGES, 4 * _GENTLE_PAGES) if self.gently else (self.source, 1.0)
         )
-        found = self._found(sampled, key) if share < 1.0 else None
-        if found is None or (found.rows or 0) < _GENTLE_ROWS * self.advice:
+        quantiles = self._found(sampled, key) if share < 1.0 else None
+        if quantiles is None or (quantiles.rows or 0) < _GENTLE_ROWS * self.advice:
             sampled, share = self._sampled()
-            found = self._found(sampled, key)
+            quantiles = self._found(sampled, key)
         if share == 1.0:
-            return found
+            return quantiles
         return Quantiles(
-            found.bounds, None if found.rows is None else round(found.rows / share), None
+            quantiles.bounds,
+            None if quantiles.rows is None else round(quantiles.rows / share),
+            None,
         )
 
     def _found(self, sampled: ReadSource, key: Sequence[str]) -> Quantiles:
         return self._of_one(sampled, key[0]) if len(key) == 1 else self._of_several(sampled, key)
 
     def _sampled(
-        self, wanted: int | None = None, small: int = _SMALL_PAGES
+        self, pages: int | None = None, small: int = _SMALL_PAGES
     ) -> tuple[ReadSource, float]:
         """Some pages of the table, and the share of them; all rows of one of `small` pages."""
-        if wanted is None:
-            wanted = min(
+        if pages is None:
+            pages = min(
                 max(_MIN_SAMPLED_PAGES, _PAGES_PER_SPLIT * self.advice), _MOST_SAMPLED_PAGES
             )
         table = self._table
-        if table is None or table.is_view or table.pages <= max(small, wanted):
+        if table is None or table.is_view or table.pages <= max(small, pages):
             return self.source, 1.0
-        share = wanted / table.pages
+        share = pages / table.pages
         sample = f"{self.source.origin} TABLESAMPLE SYSTEM ({100 * share:.6f}) REPEATABLE (0)"
         return replace(self.source, origin=sample), share
 
@@ -243,10 +251,10 @@ class PostgresSplitter(Splitter):
         values = (
             f"CAST(percentile_disc(ARRAY[{shares}]) WITHIN GROUP (ORDER BY {column}) AS text[])"
         )
-        rows, present, found = self.session.rows(
+        rows, present, values_found = self.session.rows(
             sampled.sql(["count(*)", f"count({column})", values])
         )[0]
-        bounds = distinct([str(value) for value in found]) if found else []
+        bounds = distinct([str(value) for value in values_found]) if values_found else []
         return Quantiles(bounds, int(present), int(rows) - int(present))
 
     def _of_several(self, sampled: ReadSource, key: Sequence[str]) -> Quantiles:
@@ -265,12 +273,12 @@ class PostgresSplitter(Splitter):
         # The first row of each part is floor(total * part / advice) + 1. Of row n that part is asked, not of each part
         # its row: for many parts that would take longer than the sort.
         parts = self.advice
-        found = self.session.rows(
+        rows_found = self.session.rows(
             f"SELECT {', '.join(names)}, total, n FROM ({ranked}) AS ranked "  # noqa: S608 - quoted
             f"WHERE ((n - 1) * {parts} + total - 1) / total * total / {parts} = n - 1 ORDER BY n"
         )
-        bounds: list[Key] = [list(map(str, row[:-2])) for row in found if row[-1] > 1]
-        return Quantiles(bounds, int(found[0][-2]) if found else 0, 0)
+        bounds: list[Key] = [list(map(str, row[:-2])) for row in rows_found if row[-1] > 1]
+        return Quantiles(bounds, int(rows_found[0][-2]) if rows_found else 0, 0)
 
 
 _log = log_of(__name__)
@@ -342,13 +350,13 @@ class PostgresReader(SqlReader):
     def schema(self) -> pa.Schema:
         self._source = None
         try:
-            found = super().schema()
+            schema = super().schema()
         except ChannelError:
             if self._is_unknown or not sessions.keeps:
                 raise
         else:
             if self._is_builtin or not sessions.keeps:
-                return found
+                return schema
         self._source, self._is_unknown = None, True
         return super().schema()
 
@@ -368,8 +376,10 @@ class PostgresReader(SqlReader):
             with session.transaction():
                 rows = find_rows(session, names)
                 tables = [None if row is None else described(*row) for row in rows]
-                found = iter(defined(session, [table for table in tables if table is not None]))
-        return [None if table is None else next(found) for table in tables]
+                definitions = iter(
+                    defined(session, [table for table in tables if table is not None])
+                )
+        return [None if table is None else next(definitions) for table in tables]
 
     def look_up(self, names: Sequence[str]) -> None:
         with self.connect("plan") as session, session.transaction():
@@ -384,7 +394,7 @@ class PostgresReader(SqlReader):
         source = self._published(super().resolve(session))
         columns = _declared(source)
         builtin = (
-            all(each.builtin for each in columns)
+            all(column.builtin for column in columns)
             if source.table is not None
             else not own_names(session)
         )
@@ -393,17 +403,17 @@ class PostgresReader(SqlReader):
 
     def _published(self, source: ReadSource) -> ReadSource:
         """`source` without the rows and columns that the publication leaves out."""
-        listed, condition = self.part.columns, self.part.condition
-        if listed is not None:
-            out = [each.name for each in source.columns if each.name not in listed]
+        names, condition = self.part.columns, self.part.condition
+        if names is not None:
+            out = [column.name for column in source.columns if column.name not in names]
             if out and self.options.columns is not None:
                 raise OptionError(
                     f"option 'columns' names {', '.join(out)}, and the publication's column list of {source.label} has "
-                    f"{', '.join(listed)} only: omit it, or add it to the list with ALTER PUBLICATION ... SET TABLE",
+                    f"{', '.join(names)} only: omit it, or add it to the list with ALTER PUBLICATION ... SET TABLE",
                     option="columns",
                 )
-            kept = tuple(each for each in source.columns if each.name in listed)
-            source = replace(source, columns=kept)
+            columns = tuple(column for column in source.columns if column.name in names)
+            source = replace(source, columns=columns)
         return source if condition is None else replace(source, condition=condition)
 
     @contextmanager
@@ -419,8 +429,8 @@ class PostgresReader(SqlReader):
                 yield
             finally:
                 self._snapshot = None
-                held = SYSTEM_CLOCK.now() - begun
-                _log.info("the transaction of option 'snapshot' was open for %.0f s", held)
+                seconds = SYSTEM_CLOCK.now() - begun
+                _log.info("the transaction of option 'snapshot' was open for %.0f s", seconds)
 
     def split(self, advice: int) -> list[Split]:
         if self.options.snapshot and self._snapshot is None:
@@ -438,17 +448,17 @@ class PostgresReader(SqlReader):
         return [Split({**split.params, **snapshot}, split.rows, split.nbytes) for split in splits]
 
     def splitter(self, session: Session, advice: int) -> PostgresSplitter:
-        made = cast(PostgresSplitter, super().splitter(session, advice))
-        made.held = self._snapshot is not None
-        return made
+        splitter = cast(PostgresSplitter, super().splitter(session, advice))
+        splitter.held = self._snapshot is not None
+        return splitter
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
         connect: Callable[[str], PgSession] = self.copies if self.native else self.connect
         reached = partial(self._reached, partial(connect, "read"))
         # A new connection costs the server 10 to 50 ms of CPU.
-        with SessionHolder(reached) as kept, SessionHolder(self.connected) as line:
-            yield partial(self.naming_rights, partial(self._read, kept, line))
+        with SessionHolder(reached) as copies, SessionHolder(self.connected) as line:
+            yield partial(self.naming_rights, partial(self._read, copies, line))
 
     def _reached(self, connect: Callable[[], PgSession]) -> PgSession:
         """A session, of a server that may be away for a while: a job is running."""
@@ -480,12 +490,12 @@ class PostgresReader(SqlReader):
         return [remark]
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
-        found = self._native_of(splits)
-        if isinstance(found, str):
-            self.no_native = found
+        native = self._native_of(splits)
+        if isinstance(native, str):
+            self.no_native = native
             return None
         self.no_native = ""
-        return found
+        return native
 
     def _native_of(self, splits: Sequence[Split]) -> NativeRows | str:
         """The native rows, or why the reader has none."""
@@ -508,21 +518,21 @@ class PostgresReader(SqlReader):
         ):
             # The key of the last row is not read from what COPY writes.
             return "option 'statementSeconds' needs the keys of the rows"
-        why = self.why_no_copies
-        return why or NativeRows(SYSTEM, source.schema, types)
+        obstacle = self.why_no_copies
+        return obstacle or NativeRows(SYSTEM, source.schema, types)
 
     def may_be_short(self, split: Split) -> bool:
         """A snapshot's transaction is as long as its read."""
         return self._snapshot is None and "snapshot" not in split.params
 
     def _read(
-        self, kept: SessionHolder, line: SessionHolder, split: Split
+        self, copies: SessionHolder, line: SessionHolder, split: Split
     ) -> Iterator[pa.RecordBatch]:
-        found = None if self.native else self.short(split, line)
-        if found is not None:
-            yield from found
+        batches = None if self.native else self.short(split, line)
+        if batches is not None:
+            yield from batches
             return
-        with kept.answering() as session:
+        with copies.answering() as session:
             assert isinstance(session, PgSession)
             snapshot = split.params.get("snapshot")
             if snapshot is None and self._rows_at_once(split) is None:
@@ -620,15 +630,15 @@ class PostgresReader(SqlReader):
         with self.looking() as (session, source):
             if not isinstance(source.table, PgTable):
                 return ()
-            found = session.rows(_OUT_OF_LINE.format(oid=source.table.oid))
-        return [str(name) for (name,) in found]
+            rows_found = session.rows(_OUT_OF_LINE.format(oid=source.table.oid))
+        return [str(name) for (name,) in rows_found]
 
     def column_facts(self) -> Mapping[str, ColumnFact]:
         with self.looking() as (session, source):
             if not isinstance(source.table, PgTable):
                 return {}
             oid = source.table.oid
-            found = session.rows(_COLUMN_FACTS.format(oid=oid, types=_OF_TYPES))
+            rows_found = session.rows(_COLUMN_FACTS.format(oid=oid, types=_OF_TYPES))
         return {
             str(name): ColumnFact(
                 f"{oid}.{number}",
@@ -637,11 +647,11 @@ class PostgresReader(SqlReader):
                 str(rows or ""),
                 json.loads(types or "{}"),
             )
-            for name, number, filled, altered, rows, types in found
+            for name, number, filled, altered, rows, types in rows_found
         }
 
     def log_facts(self, slot: str | None) -> LogFacts:
-        from spark_channel.connectors.postgresql.log.publication import log_facts
+        from spark_channel.connectors.postgresql.log.rights import log_facts
 
         with self.connect("plan") as session:
             return log_facts(session, slot or "")
@@ -678,9 +688,9 @@ class PostgresReader(SqlReader):
             parameters = login_parameters(options)
         except psycopg.Error:
             return "libpq could not log in once more"
-        why = why_not_asyncpg(parameters, os.environ)
-        if why or "password" in parameters:
-            return why
+        obstacle = why_not_asyncpg(parameters, os.environ)
+        if obstacle or "password" in parameters:
+            return obstacle
         try:
             with self.copies("plan"):
                 return ""
@@ -710,8 +720,8 @@ class PostgresReader(SqlReader):
 
 def _declared(source: ReadSource) -> list[PgColumn]:
     """The declarations of the columns that are read."""
-    found = (source.about(column.name) for column in source.columns)
-    return [column for column in found if isinstance(column, PgColumn)]
+    columns = (source.about(column.name) for column in source.columns)
+    return [column for column in columns if isinstance(column, PgColumn)]
 
 
 def _of_snapshot(session: PgSession, snapshot: str | None) -> AbstractContextManager[None]:

@@ -217,7 +217,7 @@ class PostgresTogether(Together):
             source.with_keys_to_itself(),
             plan.source.schema,
             self._writer.options,
-            names.of(plan.place.schema),
+            names.in_schema(plan.place.schema),
         )
         return replace(plan, new=new, create=new.create.replace(TABLE, plan.target.sql))
 
@@ -391,7 +391,7 @@ class _FreeNames:
         self._session = session
         self._by_schema: dict[str, Callable[[str], str]] = {}
 
-    def of(self, schema: str) -> Callable[[str], str]:
+    def in_schema(self, schema: str) -> Callable[[str], str]:
         if schema not in self._by_schema:
             taken = relation_names(self._session, schema, None)
             self._by_schema[schema] = free_names(taken, DIALECT.index_name_bytes)

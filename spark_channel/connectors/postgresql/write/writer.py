@@ -151,7 +151,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
 
     def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
         cache = session.looked_up or session.answer_cache
-        known = cache.of(("claims", place.schema, place.ledger))
+        known = cache.about(("claims", place.schema, place.ledger))
         return claim_dialect(
             session.rows,
             place.schema,
@@ -165,7 +165,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         space, name = new_name(self.options)
         known = space
         if space is None:  # the first schema of the search path that is there
-            kept = session.answer_cache.of("current_schema")
+            kept = session.answer_cache.about("current_schema")
             known = kept.get("") or session.value("SELECT current_schema()")
             kept[""] = known
         elif not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal_sql(space)}"):  # noqa: S608 - a text is quoted

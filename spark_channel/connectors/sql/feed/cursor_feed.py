@@ -3,10 +3,9 @@
 `CursorFeed` decides what a range is; a `CursorQuery` asks the table.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from datetime import UTC, datetime
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -14,15 +13,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_channel.arrow_schema import noted
-from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
+from spark_channel.clock import Clock, utc_now
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions, Token
-from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.read.source import (
+from spark_channel.connectors.sql.feed.cursor_values import is_at_or_past, value_before
+from spark_channel.connectors.sql.feed.row_width import RowWidth
+from spark_channel.connectors.sql.read.cursor import (
     CursorPosition,
     CursorValue,
     LateRows,
-    ReadSource,
     check_cursor_type,
     check_same_columns,
     cursor_bounds,
@@ -33,112 +32,16 @@ from spark_channel.connectors.sql.read.source import (
     part_of,
     token_of,
 )
+from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.read.splits import row_bytes
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import OptionError, SourceError, UnsupportedError
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
 
-__all__ = [
-    "CURSOR",
-    "CursorFeed",
-    "CursorQuery",
-    "RowWidth",
-    "is_at_or_past",
-    "value_before",
-]
-
+__all__ = ["CURSOR", "CursorFeed", "CursorQuery"]
 
 _log = log_of(__name__)
-
-# Cursor values in tokens, compared without the database; and the value just before a time. Pure.
-
-
-_TICK = timedelta(microseconds=1)
-
-
-def value_before(dialect: Dialect, column: Column, kind: pa.DataType | None, time: datetime) -> Any:
-    """The last cursor value before `time`: rows after it are of `time` or later.
-
-    A column without a time zone counts as UTC.
-
-    Raises:
-        OptionError: the column does not hold dates or timestamps.
-    """
-    if kind is not None and pa.types.is_date(kind):
-        return dialect.bound((time.astimezone(UTC) - _TICK).date(), column)
-    if kind is None or not pa.types.is_timestamp(kind):
-        raise OptionError(
-            f"'cursorColumn' {column.name!r} is {kind or column.declared}, which is not a time, "
-            "so a position cannot be given by a time. Use 'startingOffsets' and 'endingOffsets', "
-            'as in {"cursor": 1000}, or a cursor column of dates or timestamps',
-            option="cursorColumn",
-            got=column.name,
-            takes="a column of dates or timestamps",
-        )
-    return dialect.bound(time.astimezone(UTC) - _TICK, column)
-
-
-def is_at_or_past(
-    name: str, kind: pa.DataType | None, value: CursorValue, end: CursorValue
-) -> bool:
-    """Whether `value` is `end` or comes after it; None comes before everything.
-
-    Raises:
-        OptionError: texts, whose order only the database knows. SourceError: no value of such a column.
-    """
-    if value == end:
-        return True
-    if value is None or end is None:
-        return end is None
-    if kind is not None and pa.types.is_string(kind):
-        raise OptionError(
-            f"option 'endingOffsets' does not go with cursorColumn {name!r} of texts, whose order only the database "
-            "knows: name a column of numbers, dates or timestamps",
-            option="endingOffsets",
-        )
-    try:
-        return bool(_comparable(kind, value) >= _comparable(kind, end))
-    except (ValueError, TypeError, InvalidOperation) as error:
-        raise SourceError(
-            f"{value!r} and {end!r} are not both positions in cursor column {name!r} ({kind}): {error}"
-        ) from error
-
-
-def _comparable(kind: pa.DataType | None, value: Any) -> Any:
-    if isinstance(value, int | float):
-        return value
-    if kind is not None and pa.types.is_date(kind):
-        return date.fromisoformat(value[:10])
-    if kind is not None and pa.types.is_timestamp(kind):
-        time = datetime.fromisoformat(value)
-        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return Decimal(value)
-
-
-# The width of a table's rows for a change feed: measured periodically, not for every range.
-
-
-_FRESH_SECONDS = 60.0
-
-
-class RowWidth:
-    """Keeps a measured width for a minute. A copy in another process measures again."""
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock: Clock = clock or SYSTEM_CLOCK
-        self._until = 0.0
-        self._width: int | None = None
-
-    def of(self, measure: Callable[[], int]) -> int:
-        """Bytes of a row, about; `measure` asks the source."""
-        now = self._clock.now()
-        if self._width is None or now >= self._until:
-            self._width, self._until = measure(), now + _FRESH_SECONDS
-        return self._width
-
-    def __reduce__(self) -> tuple[type["RowWidth"], tuple[()]]:
-        return RowWidth, ()
 
 
 CURSOR = "cursor"
@@ -186,8 +89,8 @@ class CursorQuery:
     def highest(self, column: str) -> CursorValue:
         """The highest value; None when there are no rows."""
         highest = self._token(column, f"MAX({self.source.column(column)})")
-        found: CursorValue = self._session.value(self.source.sql([highest]))
-        return found
+        value_found: CursorValue = self._session.value(self.source.sql([highest]))
+        return value_found
 
     def is_unique(self, column: str) -> bool:
         """Whether the present table itself keeps two rows from one value of the column."""
@@ -200,15 +103,15 @@ class CursorQuery:
             return None
         below = f"{self.source.column(column)} < {cursor_literal(self.source, column, value)}"
         highest = self._token(column, f"MAX({self.source.column(column)})")
-        found: CursorValue = self._session.value(self.source.sql([highest], [below]))
-        return found
+        value_found: CursorValue = self._session.value(self.source.sql([highest], [below]))
+        return value_found
 
     def keys(self, column: str, value: CursorValue, key: str) -> list[Any]:
         """The keys of the rows with `value`, and at most one more than `_MOST_KEYS`."""
         equal = f"{self.source.column(column)} = {cursor_literal(self.source, column, value)}"
         query = self.source.sql([self.source.column(key)], [equal])
         rows = self._session.rows(self.source.dialect.limited(query, _MOST_KEYS + 1))
-        return [each for (each,) in rows]
+        return [key_value for (key_value,) in rows]
 
     def is_past(self, column: str, value: CursorValue, highest: CursorValue) -> bool:
         """Whether `value` comes after `highest`, in the database's order."""
@@ -230,15 +133,15 @@ class CursorQuery:
             )
         )
 
-    def nth(self, within: dict[str, Any], place: int) -> CursorValue:
-        """The value of row `place`, from 0, of those within in the cursor's order; None when there are fewer."""
+    def nth(self, within: dict[str, Any], row: int) -> CursorValue:
+        """The value of row `row`, from 0, of those within in the cursor's order; None when there are fewer."""
         column = self.source.column(within["column"])
         rows = self.source.sql(
             [self._token(within["column"], column)], cursor_conditions(self.source, within)
         )
-        query = self.source.dialect.limited(f"{rows} ORDER BY {column}", 1, place)
-        found: CursorValue = self._session.value(query)
-        return found
+        query = self.source.dialect.limited(f"{rows} ORDER BY {column}", 1, row)
+        value_found: CursorValue = self._session.value(query)
+        return value_found
 
     def row_bytes(self) -> int:
         """Arrow bytes of a row, about."""
@@ -353,10 +256,10 @@ class CursorFeed(ChangeFeed):
         ]
 
     def reaches(self, token: Token, end: Token) -> bool:
-        here, there = cursor_of(token, self._column), cursor_of(end, self._column)
-        if here.value == there.value and here.key is not None:
-            return there.key is not None and not set(here.keys) < set(there.keys)
-        return is_at_or_past(self._column, self._kind, here.value, there.value)
+        here, end_position = cursor_of(token, self._column), cursor_of(end, self._column)
+        if here.value == end_position.value and here.key is not None:
+            return end_position.key is not None and not set(here.keys) < set(end_position.keys)
+        return is_at_or_past(self._column, self._kind, here.value, end_position.value)
 
     def divide(self, token: Token) -> list[Token]:
         position = cursor_of(token, self._column)
@@ -368,21 +271,21 @@ class CursorFeed(ChangeFeed):
             )
         part = part_of(token) or {"by": self._by, "part": 0, "parts": 1}
         return [
-            {**token_of(position), "by": part["by"], "part": each, "parts": 2 * part["parts"]}
-            for each in (part["part"], part["part"] + part["parts"])
+            {**token_of(position), "by": part["by"], "part": number, "parts": 2 * part["parts"]}
+            for number in (part["part"], part["part"] + part["parts"])
         ]
 
     def before(
         self, after: Token, limit: FeedLimit, end: Token, upto: Token | None = None
     ) -> Token | None:
-        found = super().before(after, limit, end, upto)
-        if found != after:
-            return found
+        position = super().before(after, limit, end, upto)
+        if position != after:
+            return position
         passed, last = self._late.passed, cursor_of(end, self._column)
         is_there = passed != last.value or last.key is not None
         if is_there and self.reaches(token_of(CursorPosition(passed)), end):
-            found = self.latest(after, limit, end)  # the rows that wait come after `end`
-            return None if found == after else found
+            position = self.latest(after, limit, end)  # the rows that wait come after `end`
+            return None if position == after else position
         if not part_of(after):
             return after
         # The last rows may be of other parts: where all parts together are at the end, this one is.
@@ -459,7 +362,7 @@ class CursorFeed(ChangeFeed):
                 return FeedLag(0, 0, 0.0)
             value = start.value
             seconds = None if value is None else look.age(self._column, value)
-            return FeedLag(rows, rows * self._width.of(look.row_bytes), seconds)
+            return FeedLag(rows, rows * self._width.measured(look.row_bytes), seconds)
 
     def _complete(self, look: CursorQuery, highest: CursorValue) -> CursorPosition:
         """The last position that no later row can come before, when `highest` is the highest value in the table."""
@@ -467,7 +370,7 @@ class CursorFeed(ChangeFeed):
             return CursorPosition(highest)
         if self._key is not None:
             keys = look.keys(self._column, highest, self._key)
-            if len(keys) <= _MOST_KEYS and all(isinstance(each, int) for each in keys):
+            if len(keys) <= _MOST_KEYS and all(isinstance(key, int) for key in keys):
                 below = look.next_lower(self._column, highest)
                 if keys:
                     return CursorPosition(highest, self._key, tuple(sorted(keys)), below)
@@ -495,26 +398,26 @@ class CursorFeed(ChangeFeed):
         parts: int,
         part: Mapping[str, Any] = _WHOLE,
     ) -> list[Split]:
-        width, parts = self._width.of(look.row_bytes), max(1, parts)
+        width, parts = self._width.measured(look.row_bytes), max(1, parts)
         edges = [start]
         for _ in range(parts - 1):
-            found = look.nth(self._within(edges[-1], end, part), count // parts - 1)
-            if found is None or found in (end.value, edges[-1].value):
+            edge = look.nth(self._within(edges[-1], end, part), count // parts - 1)
+            if edge is None or edge in (end.value, edges[-1].value):
                 break
-            edges.append(CursorPosition(found))
+            edges.append(CursorPosition(edge))
         edges.append(end)
-        each = count // (len(edges) - 1)
+        rows_of_one = count // (len(edges) - 1)
         return [
             Split(
                 {"kind": "all", "row_bytes": width, CURSOR: self._within(*pair, part)},
-                each,
-                each * width,
+                rows_of_one,
+                rows_of_one * width,
             )
             for pair in pairwise(edges)
         ]
 
     def _rows_of(self, limit: FeedLimit, look: CursorQuery) -> int | None:
-        return limit.most_rows(1 if limit.nbytes is None else self._width.of(look.row_bytes))
+        return limit.most_rows(1 if limit.nbytes is None else self._width.measured(look.row_bytes))
 
     def _within(
         self, after: CursorPosition, upto: CursorPosition, part: Mapping[str, Any] = _WHOLE
@@ -573,7 +476,9 @@ class CursorFeed(ChangeFeed):
 def _dividing(look: CursorQuery) -> str | None:
     """The column of the primary key that rows can be dealt by; None = there is none."""
     primary = () if look.source.table is None else look.source.table.primary
-    return next((name for each in primary if (name := _divides(look, each)) is not None), None)
+    return next(
+        (name for name_of_key in primary if (name := _divides(look, name_of_key)) is not None), None
+    )
 
 
 def _whole_number_key(look: CursorQuery) -> str | None:

@@ -14,7 +14,7 @@ from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.feed.cursor_feed import CursorFeed, CursorQuery, Followed
-from spark_channel.connectors.sql.read.source import CursorValue, cursor_literal, cursor_type
+from spark_channel.connectors.sql.read.cursor import CursorValue, cursor_literal, cursor_type
 from spark_channel.errors import SchemaError
 from spark_channel.plain_text import log_of
 
@@ -110,9 +110,9 @@ def _position(value: int | float | str, kind: pa.DataType, name: str) -> int:
         if pa.types.is_date(kind):
             return (date.fromisoformat(str(value)[:10]) - _EPOCH.date()).days
         if pa.types.is_timestamp(kind):
-            found = datetime.fromisoformat(str(value))
-            found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-            return (found - _EPOCH) // _MICROSECOND
+            moment = datetime.fromisoformat(str(value))
+            moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+            return (moment - _EPOCH) // _MICROSECOND
         number = int(value)
     except ValueError:
         raise SchemaError(

@@ -166,36 +166,36 @@ class BaseProgress:
         }
 
     @classmethod
-    def of(cls, found: Any) -> Self:
+    def from_noted(cls, noted: Any) -> Self:
         """What `noted` gave.
 
         Raises:
             KeyError, TypeError, ValueError: it was damaged.
         """
-        if not isinstance(found, Mapping):
-            raise TypeError(found)
-        numbers = [found["read"], found["waited"], found["chunks"]]
-        keys = [*(found["after"] or ()), *found["until"]]
-        if not all(isinstance(each, int) for each in numbers) or not found["until"]:
-            raise ValueError(found)
-        if not all(isinstance(each, int | str) for each in keys) or not isinstance(
-            found["rows"], int | None
+        if not isinstance(noted, Mapping):
+            raise TypeError(noted)
+        numbers = [noted["read"], noted["waited"], noted["chunks"]]
+        keys = [*(noted["after"] or ()), *noted["until"]]
+        if not all(isinstance(number, int) for number in numbers) or not noted["until"]:
+            raise ValueError(noted)
+        if not all(isinstance(key, int | str) for key in keys) or not isinstance(
+            noted["rows"], int | None
         ):
-            raise ValueError(found)
-        after = None if found["after"] is None else tuple(found["after"])
-        order = tuple(found.get("order", ()))
-        since = found.get("since", "")
-        if not all(isinstance(each, str) for each in (*order, since)):
-            raise ValueError(found)
+            raise ValueError(noted)
+        after = None if noted["after"] is None else tuple(noted["after"])
+        order = tuple(noted.get("order", ()))
+        since = noted.get("since", "")
+        if not all(isinstance(text, str) for text in (*order, since)):
+            raise ValueError(noted)
         return cls(
             after,
-            tuple(found["until"]),
-            read=found["read"],
-            rows=found["rows"],
-            waited=found["waited"],
+            tuple(noted["until"]),
+            read=noted["read"],
+            rows=noted["rows"],
+            waited=noted["waited"],
             order=order,
             since=since,
-            chunks=found["chunks"],
+            chunks=noted["chunks"],
         )
 
     @property
@@ -219,7 +219,7 @@ class SeveralTables:
     @property
     def is_read(self) -> bool:
         """Whether the existing rows of all tables are read."""
-        return all(each.since is None for each in self.tables.values())
+        return all(table.since is None for table in self.tables.values())
 
     def known(self, name: str) -> Any:
         """The place of a table.
@@ -243,11 +243,11 @@ class SeveralTables:
                 f"the tunnel has table {name!r} already: `tunnel resnapshot` reads it again"
             )
 
-    def placed(self, name: str, place: object) -> Self:
+    def placed(self, name: str, progress: object) -> Self:
         """With a table at a place."""
         return self.changed(
-            tables={**self.tables, name: place},
-            removed=tuple(each for each in self.removed if each != name),
+            tables={**self.tables, name: progress},
+            removed=tuple(other for other in self.removed if other != name),
         )
 
     def left(self, name: str) -> Self:
@@ -258,7 +258,7 @@ class SeveralTables:
         """
         if name not in self.tables:
             raise TunnelError(f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}")
-        tables = {each: place for each, place in self.tables.items() if each != name}
+        tables = {other: progress for other, progress in self.tables.items() if other != name}
         if not tables:
             raise TunnelError(
                 f"table {name!r} is the tunnel's only one: add another one first (`tunnel add-table`), or remove the "
@@ -286,24 +286,24 @@ class SeveralTables:
 
     def chunks_to(self, after: Self) -> list[tuple[str, Any, Key]]:
         """The chunks between this token and a later one: the table of each at this token, and its last key."""
-        found = []
-        for name, each in self.tables.items():
+        chunks = []
+        for name, progress in self.tables.items():
             new = after.tables[name].base
-            if each.base is not None and (new is None or new.after != each.base.after):
-                upper = each.base.until if new is None else new.after
+            if progress.base is not None and (new is None or new.after != progress.base.after):
+                upper = progress.base.until if new is None else new.after
                 assert upper is not None
-                found.append((name, each, upper))
-        return found
+                chunks.append((name, progress, upper))
+        return chunks
 
     def sharing(self, names: Sequence[str], rows: int) -> list[str]:
         """Those of `names` that may have a part in a range of `rows` rows: the first, and small ones."""
         most = min(_SMALL_ROWS, rows)
-        found: list[str] = []
+        sharing: list[str] = []
         for name in names:
             base = self.tables[name].base
-            if not found or base is None or base.left is None or base.left <= most:
-                found.append(name)
-        return found[:MOST_TABLES]
+            if not sharing or base is None or base.left is None or base.left <= most:
+                sharing.append(name)
+        return sharing[:MOST_TABLES]
 
     def with_chunks(self, names: Sequence[str], rows: int, sizes: "ChunkSizes") -> Self:
         """With the next chunk of each table of a range of about `rows` rows: of one large table, or of small ones.
@@ -311,18 +311,18 @@ class SeveralTables:
         `names`: the tables whose existing rows are being read, in order.
         """
         read: list[str] = []
-        left = rows
-        for place, name in enumerate(self.sharing(names, rows)):
+        rows_left = rows
+        for index, name in enumerate(self.sharing(names, rows)):
             base = self.tables[name].base
-            most = min(_SMALL_ROWS, left)
+            most = min(_SMALL_ROWS, rows_left)
             is_large = base.left is not None and base.left > most
-            if place and (is_large or not left):
+            if index and (is_large or not rows_left):
                 continue
             count = most if is_large else sizes.count(name, base, most)
             if count < most:
                 read.append(name)
-                left -= count
-            elif not place:
+                rows_left -= count
+            elif not index:
                 return self.advanced(name, sizes.bound(name, base, rows), rows)
         return self.all_started(dict.fromkeys(read)).changed(waited=0)
 
@@ -357,12 +357,12 @@ Safety = tuple[int, int, tuple[int, ...]]
 """`safe`, `doubt_at` and `doubt` of a `BaseProgress`."""
 
 
-def safe_after(known: Safety, end: int, running: Collection[int]) -> Safety:
+def safe_after(before: Safety, end: int, running: Collection[int]) -> Safety:
     """The safe position when the log is read up to `end`; `running` was read after a `mark` behind `end`."""
-    safe, doubt_at, doubt = known
-    left = tuple(each for each in doubt if each in set(running))
-    if left:
-        return safe, doubt_at, left
+    safe, doubt_at, doubt = before
+    remaining = tuple(transaction for transaction in doubt if transaction in set(running))
+    if remaining:
+        return safe, doubt_at, remaining
     if not running:
         return end, end, ()
     return doubt_at, end, tuple(sorted(running))
@@ -398,24 +398,26 @@ def read_windows(
     `events` reads the changes in [after, its first argument), and reports to the windows of tables, by name, what each
     of them holds, up to the later one of its positions. Chunks beyond a few megabytes are not held together.
     """
-    left = iter(ranges)
+    ranges_left = iter(ranges)
     while True:
-        held: list[tuple[ChunkRange[P, T], Chunk[T]]] = []
+        chunks: list[tuple[ChunkRange[P, T], Chunk[T]]] = []
         nbytes = 0
-        for each in left:
-            chunk = each.log.chunk(each.lower, each.upper, each.rows)
-            held.append((each, chunk))
+        for chunk_range in ranges_left:
+            chunk = chunk_range.log.chunk(chunk_range.lower, chunk_range.upper, chunk_range.rows)
+            chunks.append((chunk_range, chunk))
             nbytes += chunk.nbytes
             if nbytes >= _MOST_HELD:
                 break
-        if not held:
+        if not chunks:
             return
-        high = held[-1][0].log.mark()
-        windows = {each.name: ChunkWindow(chunk.sees) for each, chunk in held}
+        high = chunks[-1][0].log.mark()
+        windows = {chunk_range.name: ChunkWindow(chunk.sees) for chunk_range, chunk in chunks}
         yield from events(upto, high, windows)
         upto = after  # the changes are delivered once
-        while held:
-            each, chunk = held.pop(0)
-            yield from chunk.kept(windows[each.name])
+        while chunks:
+            chunk_range, chunk = chunks.pop(0)
+            yield from chunk.kept(windows[chunk_range.name])
             if chunk.last is not None:
-                yield from read_window(each.log, after, after, chunk.last, each.upper, each.rows)
+                yield from read_window(
+                    chunk_range.log, after, after, chunk.last, chunk_range.upper, chunk_range.rows
+                )

@@ -5,34 +5,16 @@ where the index goes up by one column and down by another, it is two steps: a = 
 range of the index, so that no statement looks at rows that were read before.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import pyarrow as pa
-
-from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.base.contract import FetchSize
-from spark_channel.connectors.base.health import RowCost, way_seconds
-from spark_channel.connectors.sql.catalog import KeyColumn, MisfitError, ReadColumn
-from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.pacing import ReadPacer
+from spark_channel.connectors.sql.catalog import KeyColumn, ReadColumn
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.read.splits import conditions_of
-from spark_channel.connectors.sql.session import BatchSize, Session
-from spark_channel.errors import ChannelError, SourceError
-from spark_channel.plain_text import log_of
 from spark_channel.planning import Split
-from spark_channel.retry import Retry
 
-__all__ = [
-    "Keyset",
-    "SessionHolder",
-    "ShortStatements",
-    "keyset_of",
-]
+__all__ = ["Keyset", "keyset_of"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +35,8 @@ class Keyset:
     def order(self) -> str:
         """The ORDER BY list."""
         return ", ".join(
-            self.source.column(each.name) + (" DESC" if each.descending else "")
-            for each in self.key
+            self.source.column(column.name) + (" DESC" if column.descending else "")
+            for column in self.key
         )
 
     def steps(self, last: Sequence[object] | None) -> list[list[str]]:
@@ -64,24 +46,24 @@ class Keyset:
         """
         if last is None:
             return [conditions_of(self.source, self.params)]
-        dialect, rest = self.source.dialect, self._left()
-        columns = [self.source.column(each.name) for each in self.key]
+        dialect, conditions = self.source.dialect, self._left()
+        columns = [self.source.column(column.name) for column in self.key]
         values = [
-            dialect.key_literal(value, self.source.about(each.name))
-            for each, value in zip(self.key, last, strict=True)
+            dialect.key_literal(value, self.source.about(column.name))
+            for column, value in zip(self.key, last, strict=True)
         ]
-        signs = ["<" if each.descending else ">" for each in self.key]
+        signs = ["<" if column.descending else ">" for column in self.key]
         if len(columns) > 1 and dialect.row_values and self._is_uniform:
-            return [[*rest, f"({', '.join(columns)}) {signs[0]} ({', '.join(values)})"]]
+            return [[*conditions, f"({', '.join(columns)}) {signs[0]} ({', '.join(values)})"]]
         equal = [f"{column} = {value}" for column, value in zip(columns, values, strict=True)]
         return [
-            [*rest, *equal[:depth], f"{columns[depth]} {signs[depth]} {values[depth]}"]
+            [*conditions, *equal[:depth], f"{columns[depth]} {signs[depth]} {values[depth]}"]
             for depth in reversed(range(len(columns)))
         ]
 
     @property
     def _is_uniform(self) -> bool:
-        return len({each.descending for each in self.key}) == 1
+        return len({column.descending for column in self.key}) == 1
 
     def _left(self) -> list[str]:
         """The split's conditions without the bound that lies before every row still to come.
@@ -89,7 +71,7 @@ class Keyset:
         Of two bounds on one side of an index, a server may begin its scan at the wrong one.
         """
         params = dict(self.params)
-        names = [each.name for each in self.key]
+        names = [column.name for column in self.key]
         bounded = list(params.get("key") or ())
         if params["kind"] == "range" and bounded == names[: len(bounded)] and self._is_uniform:
             params["upper" if self.key[0].descending else "lower"] = None
@@ -105,21 +87,21 @@ def keyset_of(source: ReadSource, split: Split) -> Keyset | None:
     if not key:
         return None
     columns, places = list(source.columns), []
-    for each in key:
-        found = source.dialect.key_read(source.about(each.name), source.column(each.name))
-        assert found is not None
-        kind, expression = found
+    for column in key:
+        key_read = source.dialect.key_read(source.about(column.name), source.column(column.name))
+        assert key_read is not None
+        kind, expression = key_read
         same = (
-            place
-            for place, column in enumerate(source.columns)
+            index
+            for index, column in enumerate(source.columns)
             if column.expression == expression and column.kind.equals(kind)
         )
-        place = next(same, len(columns))
-        if place == len(columns):
-            about = source.about(each.name)
+        index = next(same, len(columns))
+        if index == len(columns):
+            about = source.about(column.name)
             declared = "INTEGER" if about is None else about.declared
             columns.append(ReadColumn(f"(key {len(columns)})", declared, kind, expression))
-        places.append(place)
+        places.append(index)
     return Keyset(source, split.params, key, tuple(columns), tuple(places))
 
 
@@ -132,16 +114,16 @@ def _key_of(source: ReadSource, split: Split) -> tuple[KeyColumn, ...]:
     def can_be_read(name: str) -> bool:
         return dialect.key_read(source.about(name), source.column(name)) is not None
 
-    keys = [key for key in dialect.keys(table) if all(can_be_read(each.name) for each in key)]
+    keys = [key for key in dialect.keys(table) if all(can_be_read(column.name) for column in key)]
     lead = _lead(split.params)
     if not keys or lead is None:
         return keys[0] if keys else ()
-    own = next((key for key in keys if key[0].name == lead), ())
-    if own or not can_be_read(lead):
-        return own
+    leading = next((key for key in keys if key[0].name == lead), ())
+    if leading or not can_be_read(lead):
+        return leading
     for key in keys:
         # The key distinguishes rows with the same value of the leading column that were read from the others.
-        names = [lead, *(each.name for each in key if each.name != lead)]
+        names = [lead, *(column.name for column in key if column.name != lead)]
         if dialect.finds(table, names):
             return tuple(map(KeyColumn, names))
     return ()
@@ -153,328 +135,3 @@ def _lead(params: Mapping[str, Any]) -> str | None:
         return str(params["key"][0])
     within = params.get("cursor")
     return str(within["column"]) if within and params["kind"] == "all" else None
-
-
-# Reads a split in short statements by ranges of a unique key. No transaction is open between two of
-# them.
-#
-# The rows of a statement are taken from the server, under a limit in small pieces with rests
-# between them, and only then
-# handed on: whatever waits behind (a limit, a slow target, a pause) waits while no statement runs.
-# A statement that fails
-# has handed on nothing that the next one reads again.
-
-
-_log = log_of(__name__)
-
-_MOST_BYTES = 16 << 20
-"""Rows of one statement that are held; wider rows than were expected end it early."""
-
-
-class Reading(Protocol):
-    """The methods of a reader that short statements use."""
-
-    dialect: Dialect
-    takes_pieces: ClassVar[bool]
-    row_cost: RowCost
-    fetch_size: FetchSize
-
-    def batch_size(self, split: Split) -> BatchSize: ...
-
-    def short_batches(
-        self,
-        session: Session,
-        sql: str,
-        split: Split,
-        columns: Sequence[ReadColumn],
-        pacer: ReadPacer | None,
-    ) -> Iterator[pa.RecordBatch]: ...
-
-    def misfit(
-        self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int
-    ) -> ChannelError: ...
-
-    def check_same(self, session: Session, source: ReadSource) -> None: ...
-
-    def ended(
-        self, session: Session, source: ReadSource, split: Split, error: ChannelError
-    ) -> ChannelError: ...
-
-
-class SessionHolder:
-    """One session for statements that come one after another: opened when it is asked for, again after `drop`.
-
-    Used by one thread. `pacer` is what its statements have learned of the server's speed and the job's.
-    """
-
-    def __init__(self, connect: Callable[[], AbstractContextManager[Session]]) -> None:
-        self._connect = connect
-        self._session: Session | None = None
-        self._open = ExitStack()
-        self.pacer: ReadPacer | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.drop()
-
-    def session(self) -> Session:
-        if self._session is None:
-            self._session = self._open.enter_context(self._connect())
-        return self._session
-
-    @contextmanager
-    def answering(self) -> Iterator[Session]:
-        """The session where its server still answers, else a new one; it ends with a block that fails."""
-        if self._session is not None:
-            try:
-                self._session.ping()
-            except ChannelError:
-                self.drop()
-        try:
-            yield self.session()
-        except BaseException:
-            self.drop()
-            raise
-
-    def drop(self) -> None:
-        """End the session, which may be lost."""
-        self._session = None
-        self._open.close()
-
-
-@dataclass(slots=True)
-class _StatementResult:
-    """What one statement returned. `is_cut`: it was ended early, or failed behind these rows; `is_ended`: by a time
-    limit. `rested`: seconds for which the server was left alone between its pieces.
-    """
-
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    rows: int = 0
-    nbytes: int = 0
-    is_cut: bool = False
-    is_ended: bool = False
-    rested: float = 0.0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        self.batches.append(batch)
-        self.rows += batch.num_rows
-        self.nbytes += batch.nbytes
-
-    def joined(self) -> pa.RecordBatch:
-        """All rows: they are paid as one, while the next statement runs."""
-        batches, self.batches = self.batches, []  # what was handed on may go
-        if len(batches) == 1:
-            return batches[0]
-        (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        return whole
-
-
-class ShortStatements:
-    """One read of one split; `batches` is iterated once.
-
-    `seconds` and `burst_seconds` are those of `ReadPacer`. A statement that is lost, or that the server ends, is
-    repeated after the last row that it returned, for `retry_seconds`.
-    """
-
-    def __init__(
-        self,
-        reader: Reading,
-        split: Split,
-        keyset: Keyset,
-        line: SessionHolder,
-        *,
-        seconds: float,
-        burst_seconds: float = 0.0,
-        retry_seconds: float,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._reader, self._split, self._keyset, self._line = reader, split, keyset, line
-        self._seconds = seconds
-        self._clock = clock
-        self._burst_seconds = burst_seconds
-        self._is_fitted = False
-        self._retry = Retry(retry_seconds, what=f"reading {keyset.source.label}", clock=clock)
-        self._before = 0
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """In the source's schema.
-
-        Raises:
-            SourceError: what ended a statement, and did not pass.
-        """
-        steps = self._keyset.steps(None)
-        while steps:
-            begun = self._clock.now()
-            asked, taken = self._fetch(steps[0])
-            last, ended = self._last(taken), self._clock.now()
-            if taken.batches:
-                batch = taken.joined()
-                yield pa.RecordBatch.from_arrays(
-                    batch.columns[: len(self._keyset.source.columns)],
-                    schema=self._keyset.source.schema,
-                )
-                del batch
-            self._pacer().handed_on(taken.rows, ended - begun, self._clock.now() - ended)
-            self._before += taken.rows
-            if last is not None and (taken.is_cut or taken.rows >= asked):
-                steps = self._keyset.steps(last)
-            elif not taken.is_cut:
-                steps = steps[1:]
-        source = self._keyset.source
-        self._retry.call(
-            lambda: self._reader.check_same(self._line.session(), source), self._passes
-        )
-
-    def _fetch(self, conditions: Sequence[str]) -> tuple[int, _StatementResult]:
-        """One statement, until it succeeds: how many rows were asked for, and what came."""
-        keyset, dialect = self._keyset, self._reader.dialect
-
-        def once() -> tuple[int, _StatementResult]:
-            while True:
-                pacer, begun = self._pacer(), self._clock.now()
-                asked = pacer.statement_rows
-                sql = dialect.short_statement(
-                    keyset.columns, keyset.source.behind(conditions), keyset.order, asked
-                )
-                try:
-                    taken = self._take(sql, asked, begun)
-                except ChannelError as error:
-                    if asked == 1 or not dialect.is_timeout(error):
-                        raise
-                    self._line.drop()
-                    pacer.ended(asked, 0)  # smaller ones may fit, however short `retry_seconds` is
-                    _log.warning(
-                        "a statement of %d rows was ended, the next one has %d: %s",
-                        asked,
-                        pacer.statement_rows,
-                        error,
-                    )
-                    continue
-                if taken.is_ended:
-                    pacer.ended(asked, taken.rows)
-                else:
-                    seconds = self._clock.now() - begun - taken.rested
-                    if not pacer.in_pieces:
-                        pacer.took(taken.rows, seconds)
-                    pacer.answered(asked, taken.rows, taken.nbytes, seconds)
-                    self._reader.row_cost.add(pacer.row_seconds)
-                return asked, taken
-
-        return self._retry.call(once, self._passes)
-
-    def _pacer(self) -> ReadPacer:
-        """The session's, which measures the network's round trip before the first statement."""
-        pacer, reader = self._line.pacer, self._reader
-        if pacer is None:
-            empty_seconds = 0.0
-            if self._burst_seconds:
-                session, nothing = self._line.session(), self._keyset.source.sql(["1"], ["1 = 0"])
-                empty_seconds = way_seconds(lambda: session.rows(nothing), self._clock)
-            pacer = self._line.pacer = ReadPacer(
-                self._burst_seconds,
-                in_pieces=self._burst_seconds > 0 and reader.takes_pieces,
-                seconds=self._seconds,
-                empty_seconds=empty_seconds,
-                speed=reader.fetch_size.rows_per_second,
-                clock=self._clock,
-            )
-        if not self._is_fitted:
-            width = int(self._split.params.get("row_bytes") or 0)
-            pacer.fits(reader.batch_size(self._split), width)
-            self._is_fitted = True
-        return pacer
-
-    def _take(self, sql: str, asked: int, begun: float) -> _StatementResult:
-        session, taken, pacer = self._line.session(), _StatementResult(), self._pacer()
-        pacer.begin(asked)
-        try:
-            batches = self._reader.short_batches(
-                session,
-                sql,
-                self._split,
-                self._keyset.columns,
-                pacer if pacer.in_pieces else None,
-            )
-            with closing(cast("Generator[pa.RecordBatch]", batches)):
-                for raw in self._paced(batches, pacer, taken):
-                    if raw.num_rows:
-                        taken.add(self._decoded(session, raw, taken.rows))
-                    if taken.nbytes > _MOST_BYTES or (
-                        taken.rows and self._clock.now() - begun > self._seconds
-                    ):
-                        taken.is_cut = True
-                        break
-            if not taken.is_cut:
-                session.rest()
-        except ChannelError as error:
-            if taken.rows and self._passes(error):  # rows that came are kept, and not read again
-                taken.is_cut, taken.is_ended = True, self._reader.dialect.is_timeout(error)
-            else:
-                if not self._may_pass(error):
-                    raise self._reader.ended(
-                        session, self._keyset.source, self._split, error
-                    ) from error.__cause__
-                raise
-        if taken.is_cut:
-            self._line.drop()
-        return taken
-
-    def _paced(
-        self, batches: Iterator[pa.RecordBatch], pacer: ReadPacer, taken: _StatementResult
-    ) -> Iterator[pa.RecordBatch]:
-        """Each batch is a piece; it is asked of the server when it is due."""
-        if not pacer.in_pieces:
-            yield from batches
-            return
-        while True:
-            taken.rested += pacer.rest()
-            begun = self._clock.now()
-            batch = next(batches, None)
-            if batch is None:
-                return
-            pacer.took(batch.num_rows, self._clock.now() - begun)
-            yield batch
-
-    def _decoded(self, session: Session, raw: pa.RecordBatch, before: int) -> pa.RecordBatch:
-        keyset = self._keyset
-        schema = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])
-        try:
-            return self._reader.dialect.decode(raw, keyset.columns, schema)
-        except MisfitError as error:
-            raise self._reader.misfit(
-                session, keyset.source, self._split, error, self._before + before
-            ) from None
-
-    def _last(self, taken: _StatementResult) -> list[Any] | None:
-        """The key of the last row; None without rows."""
-        if not taken.batches:
-            return None
-        values = [taken.batches[-1].column(place)[-1].as_py() for place in self._keyset.places]
-        if None in values:
-            raise SourceError(
-                f"{self._keyset.source.label} is read in the order of its unique key, "
-                "and holds a NULL in it, which has no place in that order: "
-                "read it with statementSeconds=0, one statement for each split"
-            )
-        return values
-
-    def _may_pass(self, error: BaseException) -> bool:
-        dialect = self._reader.dialect
-        return isinstance(error, ChannelError) and (
-            dialect.is_passing(error) or dialect.is_timeout(error)
-        )
-
-    def _passes(self, error: BaseException) -> bool:
-        """Whether to go on after `error`, with a new session."""
-        if not self._may_pass(error):
-            return False
-        self._line.drop()
-        _log.warning("a statement was ended and is repeated after the last row received: %s", error)
-        return True

@@ -33,8 +33,9 @@ from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.pacing import ReadPacer
-from spark_channel.connectors.sql.read.keyset import SessionHolder, ShortStatements, keyset_of
+from spark_channel.connectors.sql.read.keyset import keyset_of
 from spark_channel.connectors.sql.read.rights import naming_rights
+from spark_channel.connectors.sql.read.short_statements import SessionHolder, ShortStatements
 from spark_channel.connectors.sql.read.source import ReadSource, column_types, read_source
 from spark_channel.connectors.sql.read.splits import Splitter as BaseSplitter
 from spark_channel.connectors.sql.read.splits import split_conditions
@@ -119,18 +120,20 @@ class SqlReader(Reader):
         )
         with self.connect("plan") as session:
             rows = {
-                row[:2]: row for each in dict.fromkeys(statements) for row in session.rows(each)
+                row[:2]: row
+                for statement in dict.fromkeys(statements)
+                for row in session.rows(statement)
             }
-        return _source_tables(self.dialect, [rows[place] for place in sorted(rows)])
+        return _source_tables(self.dialect, [rows[number] for number in sorted(rows)])
 
     def primary_key(self) -> tuple[str, ...]:
         with self.looking() as (_, source):
             return () if source.table is None else source.table.primary
 
     def definition(self, *, keys_only: bool = False) -> TableDefinition | None:
-        known = None if self._source is None else self._source.table
-        if keys_only and known is not None and self.knows_key(known):
-            return self._looked_up(known)
+        table = None if self._source is None else self._source.table
+        if keys_only and table is not None and self.knows_key(table):
+            return self._looked_up(table)
         with self.looking() as (session, source):
             return None if source.table is None else self.defined(session, source.table)
 
@@ -208,12 +211,12 @@ class SqlReader(Reader):
         """The tables of `schemas` that have foreign keys; None = each table's definition says so."""
         if not self.dialect.referring_sql:
             return None
-        asked = " UNION ".join(
-            self.dialect.referring_sql.format(schema=self.dialect.literal(each, None))
-            for each in sorted(schemas)
+        query = " UNION ".join(
+            self.dialect.referring_sql.format(schema=self.dialect.literal(schema, None))
+            for schema in sorted(schemas)
         )
         with self.connect("plan") as session:
-            return {(str(schema), str(name)) for schema, name in session.rows(asked)}
+            return {(str(schema), str(name)) for schema, name in session.rows(query)}
 
     def find_stored(self, session: Session) -> None:
         """Find `stored` by a session that has no transaction open which an error would end."""
@@ -254,9 +257,9 @@ class SqlReader(Reader):
 
     def splitter(self, session: Session, advice: int) -> BaseSplitter:
         """Return what divides the source into about `advice` splits."""
-        made = self.Splitter(session, self.known(session), self.options, advice)
-        made.gently = self.fetch_size != FetchSize()
-        return made
+        splitter = self.Splitter(session, self.known(session), self.options, advice)
+        splitter.gently = self.fetch_size != FetchSize()
+        return splitter
 
     def joined(self, splits: Sequence[Split]) -> Sequence[Split]:
         """One range for a small table. A condition may be slow where few rows meet it: then the ranges stay."""
@@ -269,7 +272,7 @@ class SqlReader(Reader):
         ):
             return splits
         if self.options.partition_column is not None or any(
-            each.params["kind"] != "range" for each in splits
+            split.params["kind"] != "range" for split in splits
         ):
             return splits
         if None in rows or sum(filter(None, rows)) >= _FEW_ROWS:
@@ -292,9 +295,9 @@ class SqlReader(Reader):
     @contextmanager
     def connected(self) -> Iterator[Session]:
         """A session for rows, whose making counts as connecting."""
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with connecting():
-                session = held.enter_context(self.connect("read"))
+                session = stack.enter_context(self.connect("read"))
             yield session
 
     def asked_table(self) -> tuple[str, str] | None:
@@ -313,9 +316,9 @@ class SqlReader(Reader):
             raise naming_rights(self, error) from error.__cause__
 
     def _read_by(self, line: SessionHolder, split: Split) -> Iterator[pa.RecordBatch]:
-        found = self.short(split, line)
-        if found is not None:
-            yield from found
+        batches = self.short(split, line)
+        if batches is not None:
+            yield from batches
             return
         line.drop()
         with self.connected() as session:
@@ -411,13 +414,14 @@ class SqlReader(Reader):
             return []
         whole = self._one_statement_each(splits)
         longest = max(
-            (each for split in whole if (each := self.fetch_size.lasts(split))), default=None
+            (duration for split in whole if (duration := self.fetch_size.lasts(split))),
+            default=None,
         )
         if not whole or (longest is not None and longest <= seconds):
             return []
         lasts = "" if longest is None else f" of up to {longest:.0f} s at this limit"
-        if why := self.dialect.no_keys:
-            remark = f"{source.label} is read by one statement{lasts} for each split: {why}"
+        if reason := self.dialect.no_keys:
+            remark = f"{source.label} is read by one statement{lasts} for each split: {reason}"
             return [f"{remark}. Use more 'channels' to have more splits, and so shorter statements"]
         remark = (
             f"{source.label} is read by one statement{lasts} for each split, which holds back what "
@@ -470,14 +474,14 @@ class SqlReader(Reader):
         name = ".".join(dialect.quoted(part) for part in (was.schema, was.name) if part)
         try:
             with self.connect("plan") as session:
-                place, now = session.place, dialect.find_table(session, name)
+                server, now = session.place, dialect.find_table(session, name)
                 if now is not None and dialect.is_same(session, was):
                     return None
         except ChannelError:
             return None  # the first error says more
-        what = "it was dropped or renamed" if now is None else dialect.change_of(was, now)
+        change = "it was dropped or renamed" if now is None else dialect.change_of(was, now)
         return SourceError(
-            f"{source.label} in {place} is not the table any more that this read was planned for: {what}. Its rows "
+            f"{source.label} in {server} is not the table any more that this read was planned for: {change}. Its rows "
             "would be a mixture of both, so the read ends: run it again"
         )
 
@@ -541,9 +545,9 @@ class SqlReader(Reader):
     def selecting(self, columns: Sequence[ReadColumn]) -> Self:
         """A reader of other columns of the same rows. The source is known."""
         assert self._source is not None
-        made = copy(self)
-        made._source = replace(self._source, columns=tuple(columns))  # noqa: SLF001 - its own copy
-        return made
+        reader = copy(self)
+        reader._source = replace(self._source, columns=tuple(columns))  # noqa: SLF001 - its own copy
+        return reader
 
     def misfit(
         self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int
@@ -563,9 +567,11 @@ class SqlReader(Reader):
         """The error for a value of a column, in the row that `where` describes."""
         column = error.column
         declared = f", declared {column.declared}," if column.declared else ""
-        what = f"a value that {column.kind} cannot hold" if self.options.hide_values else error.what
+        value = (
+            f"a value that {column.kind} cannot hold" if self.options.hide_values else error.what
+        )
         return SourceError(
-            f"column {column.name!r}{declared} of {source.label} in {session.place}{where} holds {what}. "
+            f"column {column.name!r}{declared} of {source.label} in {session.place}{where} holds {value}. "
             f"{self.dialect.misfit_advice(column)}"
         )
 
@@ -596,7 +602,7 @@ def _readings(label: str) -> set[tuple[str, str]]:
     """(schema, name) that a label may mean: split at any dot, as it is written, and as databases fold names."""
     splits = {("", label)}
     splits |= {
-        (label[:place], label[place + 1 :]) for place, mark in enumerate(label) if mark == "."
+        (label[:index], label[index + 1 :]) for index, mark in enumerate(label) if mark == "."
     }
     return {
         (fold(schema), fold(name))
@@ -613,8 +619,8 @@ def _source_tables(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> list[Sour
             ".".join(dialect.quoted(str(part)) for part in (schema, name) if part),
             None if count is None else int(count),
             None if nbytes is None else int(nbytes),
-            str(more[0]) if more else "",
-            bool(more[1:] and more[1]),
+            str(estimates[0]) if estimates else "",
+            bool(estimates[1:] and estimates[1]),
         )
-        for schema, name, count, nbytes, *more in rows
+        for schema, name, count, nbytes, *estimates in rows
     ]

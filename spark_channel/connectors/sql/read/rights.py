@@ -31,17 +31,17 @@ def lacking_to_read(
     Raises:
         SourceError: the database does not answer.
     """
-    asked = {
+    needed = {
         (schema, name): [Right(schema, "", "USAGE"), Right(schema, name, "SELECT", whole)]
         for schema, name in tables
     }
-    if not asked or not reader.dialect.of_new_tables:
+    if not needed or not reader.dialect.of_new_tables:
         return {}
-    every = list(dict.fromkeys(right for rights in asked.values() for right in rights))
+    every = list(dict.fromkeys(right for rights in needed.values() for right in rights))
     with reader.connect("plan") as session:
-        found = reader.dialect.lacking(session, every)
-    said = {table: advice(found, rights, "source") for table, rights in asked.items()}
-    return {table: advice for table, advice in said.items() if advice}
+        missing = reader.dialect.lacking(session, every)
+    advices = {table: advice(missing, rights, "source") for table, rights in needed.items()}
+    return {table: advice for table, advice in advices.items() if advice}
 
 
 def naming_rights(reader: "SqlReader", error: ChannelError) -> ChannelError:
@@ -65,7 +65,7 @@ def naming_rights(reader: "SqlReader", error: ChannelError) -> ChannelError:
 def _statement(reader: "SqlReader", text: str, table: tuple[str, str]) -> str:
     schema, name = table
     if refused := _NO_DATABASE.search(text):
-        place = f"`{schema or refused['name']}`.`{name}`"
+        table_sql = f"`{schema or refused['name']}`.`{name}`"
         right = Right(schema, name, "SELECT")
-        return advice(MissingRights(refused["user"], {right: place}), [right], "source")
+        return advice(MissingRights(refused["user"], {right: table_sql}), [right], "source")
     return lacking_to_read(reader, [table], whole=True).get(table, "") if schema else ""

@@ -9,130 +9,29 @@ Splits of some rows are {"kind": "keys", "key": names, "values": keys}, and {"ki
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, localcontext
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
 from spark_channel.connectors.sql.options import SqlReadOptions
-from spark_channel.connectors.sql.read.source import ReadSource, cursor_conditions
+from spark_channel.connectors.sql.read.cursor import cursor_conditions
+from spark_channel.connectors.sql.read.source import ReadSource
+from spark_channel.connectors.sql.read.strides import boundaries, parse_bound
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import known_name
 from spark_channel.errors import OptionError
 from spark_channel.planning import Split
 
 __all__ = [
-    "Bound",
     "Key",
     "Quantiles",
     "Splitter",
-    "boundaries",
     "conditions_of",
     "distinct",
-    "parse_bound",
     "row_bytes",
     "split_conditions",
 ]
-
-
-# JDBC's stride: equal steps of a column's value between two bounds, which filter nothing. Pure.
-#
-# The steps are those of Spark's JDBC source: a fractional stride is cut to a whole one, and the
-# bounds are
-# moved so that what the cut loses is shared between both ends. Values below the first and above the
-# last step
-# are in the outermost splits.
-
-
-Bound = int | date | datetime
-
-_EPOCH_DAY = date(1970, 1, 1)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def parse_bound(text: str, kind: pa.DataType, option: str) -> Bound:
-    """`text` as a value of a column of type `kind`: a whole number, a date, or a timestamp.
-
-    Raises:
-        OptionError: not such a value, or a column that cannot be strided.
-    """
-    takes = "a whole number"
-    try:
-        if pa.types.is_date(kind):
-            takes = "a date, such as 2024-01-31"
-            return date.fromisoformat(text.strip())
-        if pa.types.is_timestamp(kind):
-            takes = "a timestamp, such as 2024-01-31 12:00:00"
-            value = datetime.fromisoformat(text.strip())
-            if kind.tz is None:
-                if value.tzinfo is not None:
-                    raise ValueError(takes)
-                return value
-            return value.replace(tzinfo=value.tzinfo or UTC).astimezone(UTC)
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-            return int(text.strip())
-    except (ValueError, OverflowError):
-        raise OptionError(
-            f"option {option!r} got {text!r}; the partition column is {kind}, so it takes {takes}",
-            option=option,
-            got=text,
-            takes=takes,
-        ) from None
-    raise OptionError(
-        f"option 'partitionColumn' names a column of type {kind}; a stride needs a number, a date or a timestamp. "
-        "Without 'lowerBound' and 'upperBound' any type is taken",
-        option="partitionColumn",
-    )
-
-
-def boundaries(lower: Bound, upper: Bound, count: int) -> list[Bound]:
-    """The inner boundaries of at most `count` strides between `lower` and `upper`, ascending.
-
-    N boundaries make N + 1 ranges: below the first, between two, from the last on.
-
-    Raises:
-        OptionError: `lower` is above `upper`.
-    """
-    first, last = _number(lower), _number(upper)
-    if first > last:
-        raise OptionError(
-            f"option 'lowerBound' ({lower}) is above 'upperBound' ({upper}): "
-            "give the lower one first",
-            option="lowerBound",
-            got=str(lower),
-        )
-    count = min(count, last - first)
-    if count <= 1:
-        return []
-    with localcontext() as context:
-        context.prec = 60
-        step18 = Decimal(1).scaleb(-18)
-        exact = (Decimal(last) / count).quantize(step18, ROUND_HALF_EVEN) - (
-            Decimal(first) / count
-        ).quantize(step18, ROUND_HALF_EVEN)
-        stride = int(exact)
-        lost = (exact - stride) * count / stride
-        begin = first + int((lost / 2 * stride).quantize(Decimal(1), ROUND_HALF_UP))
-    return [_value(begin + stride * number, lower) for number in range(1, count)]
-
-
-def _number(bound: Bound) -> int:
-    if isinstance(bound, datetime):
-        epoch = datetime(1970, 1, 1, tzinfo=bound.tzinfo)
-        return (bound - epoch) // _MICROSECOND
-    if isinstance(bound, date):
-        return (bound - _EPOCH_DAY).days
-    return bound
-
-
-def _value(number: int, like: Bound) -> Bound:
-    if isinstance(like, datetime):
-        return datetime(1970, 1, 1, tzinfo=like.tzinfo) + number * _MICROSECOND
-    if isinstance(like, date):
-        return _EPOCH_DAY + timedelta(days=number)
-    return number
 
 
 _SAMPLE_ROWS = 256
@@ -196,11 +95,11 @@ class Splitter:
                 [f"{column} AS k", f"ROW_NUMBER() OVER (ORDER BY {column}) AS n"],
                 [f"{source.column(name)} IS NOT NULL"],
             )
-            wanted = ", ".join(map(str, sorted(set(places))))
-            found = self.session.rows(
-                f"SELECT k FROM ({ranked}) ranked WHERE n IN ({wanted}) ORDER BY n"  # noqa: S608 - a query that was parsed
+            numbers = ", ".join(map(str, sorted(set(places))))
+            rows_found = self.session.rows(
+                f"SELECT k FROM ({ranked}) ranked WHERE n IN ({numbers}) ORDER BY n"  # noqa: S608 - a query that was parsed
             )
-            bounds = distinct([value for (value,) in found])
+            bounds = distinct([value for (value,) in rows_found])
         return Quantiles(bounds, present, total - present)
 
     def stepped(self, key: Sequence[str]) -> list[Split] | None:
@@ -210,18 +109,18 @@ class Splitter:
         parts = max(1, min(self.advice, count))
         places = [count * part // parts for part in range(1, parts)]
         columns = [source.column(name) for name in key]
-        found: list[Key] = self._dense(columns, count, places)
+        bounds: list[Key] = self._dense(columns, count, places)
         before = 0
-        for place in () if found else places:
-            conditions = [self.at_least(key, found[-1])] if found else []
+        for row_number in () if bounds else places:
+            conditions = [self.at_least(key, bounds[-1])] if bounds else []
             query = f"{source.sql(columns, conditions)} ORDER BY {', '.join(columns)}"
-            rows = self.session.rows(source.dialect.limited(query, 1, place - before))
+            rows = self.session.rows(source.dialect.limited(query, 1, row_number - before))
             if not rows:
                 break
-            found.append(list(rows[0]))
-            before = place
+            bounds.append(list(rows[0]))
+            before = row_number
         counts = [end - start for start, end in pairwise([0, *places, count])]
-        return self.cut(key, found, counts)
+        return self.cut(key, bounds, counts)
 
     def _dense(self, columns: Sequence[str], count: int, places: Sequence[int]) -> list[Key]:
         """The boundaries of whole numbers without a gap, or []."""
@@ -231,11 +130,11 @@ class Splitter:
             self.source.sql([f"MIN({columns[0]})", f"MAX({columns[0]})"])
         )[0]
         whole = isinstance(least, int) and isinstance(most, int) and most - least + 1 == count
-        return [[least + place] for place in places] if whole else []
+        return [[least + row_number] for row_number in places] if whole else []
 
-    def _by_column(self, wanted: str) -> list[Split]:
+    def _by_column(self, column: str) -> list[Split]:
         source, options = self.source, self.options
-        name = known_name(wanted, source.names, source.dialect.same_name, "partitionColumn")
+        name = known_name(column, source.names, source.dialect.same_name, "partitionColumn")
         about = source.about(name)
         assert about is not None
         kind = source.dialect.key_type(about, source.read_as(name))
@@ -250,13 +149,15 @@ class Splitter:
             lower = parse_bound(options.lower_bound, kind, "lowerBound")
             upper = parse_bound(options.upper_bound, kind, "upperBound")
             steps = boundaries(lower, upper, self.advice)
-            found = Quantiles([[source.dialect.bound(step, about)] for step in steps], None, None)
+            quantiles = Quantiles(
+                [[source.dialect.bound(step, about)] for step in steps], None, None
+            )
         else:
-            found = self.quantiles(name)
-        if found.rows == 0 and found.nulls is None:  # none of the rows that were looked at
+            quantiles = self.quantiles(name)
+        if quantiles.rows == 0 and quantiles.nulls is None:  # none of the rows that were looked at
             return [self.whole()]
-        splits = [] if found.rows == 0 else self.cut([name], found.bounds, found.rows)
-        return [*splits, *self.nulls(name, found.nulls)]
+        splits = [] if quantiles.rows == 0 else self.cut([name], quantiles.bounds, quantiles.rows)
+        return [*splits, *self.nulls(name, quantiles.nulls)]
 
     def nulls(self, name: str, rows: int | None) -> list[Split]:
         """The split of the rows without a key, where there are such."""
@@ -282,9 +183,9 @@ class Splitter:
         return [
             self._split(
                 {"kind": "range", "key": list(key), "lower": lower, "upper": upper},
-                each if each >= 0 else None,
+                rows_of_one if rows_of_one >= 0 else None,
             )
-            for (lower, upper), each in zip(pairwise(edges), rows, strict=False)
+            for (lower, upper), rows_of_one in zip(pairwise(edges), rows, strict=False)
         ]
 
     def whole(self, rows: int | None = None) -> Split:
@@ -309,8 +210,8 @@ class Splitter:
         return _compared(self.source, key, bound, ">", ">=")
 
     def _split(self, params: dict[str, Any], rows: int | None) -> Split:
-        known = rows is not None and self.row_bytes is not None
-        nbytes = rows * self.row_bytes if known else None  # type: ignore[operator] # known: neither is None
+        is_known = rows is not None and self.row_bytes is not None
+        nbytes = rows * self.row_bytes if is_known else None  # type: ignore[operator] # known: neither is None
         return Split({**params, "row_bytes": self.row_bytes}, rows, nbytes)
 
 
@@ -319,12 +220,12 @@ def distinct(values: Sequence[Any]) -> list[Key]:
 
     Infinities and NaN have no literal in every SQL: such rows belong to the first range, or the last.
     """
-    found: list[Key] = []
+    bounds: list[Key] = []
     for value in values[1:]:
         odd = isinstance(value, float) and not math.isfinite(value)
-        if not odd and value != (found[-1][0] if found else values[0]):
-            found.append([value])
-    return found
+        if not odd and value != (bounds[-1][0] if bounds else values[0]):
+            bounds.append([value])
+    return bounds
 
 
 def split_conditions(source: ReadSource, split: Split) -> list[str]:
@@ -350,8 +251,8 @@ def _key_conditions(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
     if params["kind"] == "keys":
         return [_any_of(source, key, params["values"])]
     if params["kind"] == "ranges":
-        ranges = [_in_range(source, key, *each) for each in params["ranges"]]
-        return [" OR ".join(f"({' AND '.join(each)})" for each in ranges)]
+        ranges = [_in_range(source, key, *bounds) for bounds in params["ranges"]]
+        return [" OR ".join(f"({' AND '.join(conditions)})" for conditions in ranges)]
     return _in_range(source, key, params["lower"], params["upper"])
 
 
@@ -365,13 +266,13 @@ def _in_range(source: ReadSource, key: Key, lower: Key | None, upper: Key | None
 def _any_of(source: ReadSource, key: Sequence[str], values: Sequence[Key]) -> str:
     """(a, b) is one of these; said so that an index is used."""
     if len(key) == 1:
-        listed = ", ".join(source.literal(key[0], value) for (value,) in values)
-        return f"{source.column(key[0])} IN ({listed})"
+        values_sql = ", ".join(source.literal(key[0], value) for (value,) in values)
+        return f"{source.column(key[0])} IN ({values_sql})"
     return " OR ".join(
         "("
         + " AND ".join(
-            f"{source.column(name)} = {source.literal(name, each)}"
-            for name, each in zip(key, value, strict=True)
+            f"{source.column(name)} = {source.literal(name, part)}"
+            for name, part in zip(key, value, strict=True)
         )
         + ")"
         for value in values
@@ -386,8 +287,8 @@ def _compared(source: ReadSource, key: Sequence[str], bound: Key, inner: str, la
         return f"{columns[0]} {last} {values[0]}"
     if source.dialect.row_values:
         return f"({', '.join(columns)}) {last} ({', '.join(values)})"
-    rest = _compared(source, key[1:], bound[1:], inner, last)
-    return f"{columns[0]} {inner}= {values[0]} AND ({columns[0]} {inner} {values[0]} OR ({rest}))"
+    tail = _compared(source, key[1:], bound[1:], inner, last)
+    return f"{columns[0]} {inner}= {values[0]} AND ({columns[0]} {inner} {values[0]} OR ({tail}))"
 
 
 def row_bytes(session: Session, source: ReadSource) -> tuple[int | None, int | None]:

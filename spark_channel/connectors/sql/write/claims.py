@@ -226,7 +226,7 @@ class Claims:
         """When the write was published; None = it was not. Only an optimisation, without a guarantee."""
         if not self.exist():
             return None
-        found = self._without_void(self._read(Identity.of(target, context)))
+        found = self._without_void(self._read(Identity.for_write(target, context)))
         position = context.stream[1] if context.stream else None
         return found.published_at if found is not None and found.has_published(position) else None
 
@@ -278,7 +278,7 @@ class Claims:
         """The run of the same pair that committed tasks and did not end."""
         if context.txn is None or not self.exist():
             return None
-        identity = Identity.of(target, context)
+        identity = Identity.for_write(target, context)
         found = self._read(identity)
         receipts = self.receipts(identity)
         if (

@@ -160,7 +160,7 @@ class FileWriter(SqlWriter[S]):
         place = self.place(*self.new_place(None))
         self._check_place(place)
         position = context.stream[1] if context.stream else None
-        identity = Identity.of(place.claimed, context)
+        identity = Identity.for_write(place.claimed, context)
         held = HeldClaim(identity, context.job, _NOT_TAKEN, position, follows=context.follows)
         plan = SqlPlan(
             context.job, schema, "job", context.overwrite, context.txn, held=held, place=place

@@ -293,7 +293,7 @@ class WriteProtocol(Writer, Generic[S]):
             try:
                 with self.transaction(session):
                     taken = claims.take(
-                        Identity.of(place.claimed, context),
+                        Identity.for_write(place.claimed, context),
                         context.job,
                         position=context.stream[1] if context.stream else None,
                         follows=context.follows,
