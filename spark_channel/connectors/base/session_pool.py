@@ -154,13 +154,13 @@ class SessionPool:
         if key is not None and self.keeps:
             with self._lock:
                 old = self._taken_old()
-                others = [each for each in self._looking if each is not now]
+                others = [look for look in self._looking if look is not now]
                 same = [
-                    place
-                    for place, each in enumerate(self._idle)
-                    if each.key == key and each.of not in others
+                    n
+                    for n, idle_session in enumerate(self._idle)
+                    if idle_session.key == key and idle_session.of not in others
                 ]
-                same.sort(key=lambda place: now is not None and self._idle[place].of is now)
+                same.sort(key=lambda n: now is not None and self._idle[n].of is now)
                 idle = self._idle.pop(same[-1]) if same else None
             _close(old)
         if idle is not None:

@@ -173,19 +173,19 @@ def lacking(session: PgSession, rights: Sequence[Right]) -> MissingRights:
 
     While tables are looked up, one that many of them need is asked for once.
     """
-    kept = {} if session.looked_up is None else session.looked_up.about("rights")
-    left = [right for right in rights if str(right) not in kept]
-    if left:
-        asked = (
-            f"({number}, {', '.join(f'{literal_sql(each)}::text' for each in right[:3])}, {right.whole})"
-            for number, right in enumerate(left)
+    answers = {} if session.looked_up is None else session.looked_up.about("rights")
+    unanswered = [right for right in rights if str(right) not in answers]
+    if unanswered:
+        values = (
+            f"({number}, {', '.join(f'{literal_sql(part)}::text' for part in right[:3])}, {right.whole})"
+            for number, right in enumerate(unanswered)
         )
-        kept.update((str(right), None) for right in left)
-        for role, number, place in session.rows(_LACKS.format(rights=", ".join(asked))):
-            kept[str(left[int(number)])] = str(role), str(place)
-    lacks = {right: kept[str(right)] for right in rights if kept[str(right)] is not None}
+        answers.update((str(right), None) for right in unanswered)
+        for role, number, name in session.rows(_LACKS.format(rights=", ".join(values))):
+            answers[str(unanswered[int(number)])] = str(role), str(name)
+    lacks = {right: answers[str(right)] for right in rights if answers[str(right)] is not None}
     role = next((role for role, _ in lacks.values()), "")
-    return MissingRights(role, {right: place for right, (_, place) in lacks.items()})
+    return MissingRights(role, {right: name for right, (_, name) in lacks.items()})
 
 
 class Part(NamedTuple):
@@ -296,9 +296,9 @@ def _folded(name: "exp.Identifier") -> str:
 def find_table(session: Session, text: str) -> PgTable | None:
     """The table or view that `text` names; None when there is none. See `look_up`."""
     looked_up = session.looked_up if isinstance(session, PgSession) else None
-    kept = {} if looked_up is None else looked_up.about(_TABLES)
-    if text in kept:
-        row = kept[text]
+    answers = {} if looked_up is None else looked_up.about(_TABLES)
+    if text in answers:
+        row = answers[text]
         return None if row is None else described(*row)
     schema, name = name_parts(text) or (None, text)
     literals = [literal_sql(part) for part in (name, schema, text)]
