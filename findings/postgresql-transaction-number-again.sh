@@ -4,7 +4,7 @@
 # Happens: a number that was not written to the log before a crash is given again after it, and the status is that of
 #   another transaction.
 # Version: PostgreSQL 18.4
-# Copes: spark_channel/connectors/postgresql/write/load.py
+# Copes: spark_channel/connectors/postgresql/write/committed_chunk.py
 . "$(dirname "$0")/common.bash"
 pip_install psycopg==3.3.9 psycopg-binary==3.3.9
 postgresql 18.4.0

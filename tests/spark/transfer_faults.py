@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import spark_channel
-from spark_channel.connectors.sqlite.writer import SqliteTaskWriter
+from spark_channel.connectors.sql.write.attempt import TaskAttempt
 
 ROWS = 300_000
 
@@ -60,14 +60,14 @@ def killed_while_it_writes(batch: pa.RecordBatch) -> pa.RecordBatch:
 def killed_after_its_receipt(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The first task of the first group ends, durably, and the driver never hears of it."""
     if batch.num_rows and _attempt() == 0:
-        close = SqliteTaskWriter.close
+        close = TaskAttempt.close
 
-        def close_and_die(self: SqliteTaskWriter) -> Any:
+        def close_and_die(self: TaskAttempt[Any]) -> Any:
             close(self)
             _died()
             os.kill(os.getpid(), signal.SIGKILL)
 
-        SqliteTaskWriter.close = close_and_die  # type: ignore[assignment] # replaced for a while
+        TaskAttempt.close = close_and_die  # type: ignore[assignment] # replaced for a while
     return batch
 
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from spark_channel.connectors.adbc.dialect import (
     may_skip,
     placed,
 )
+from spark_channel.connectors.adbc.loader import adbc_way
 from spark_channel.connectors.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.adbc.session import (
     AdbcSession,
@@ -28,7 +29,7 @@ from spark_channel.connectors.adbc.session import (
     is_conflict,
     is_lost,
 )
-from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
 from spark_channel.connectors.sql.statements import only_name
@@ -36,147 +37,18 @@ from spark_channel.connectors.sql.write.claim_tables import TASKS, ClaimDialect
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, check_stored
 from spark_channel.connectors.sql.write.target_columns import merge_key
-from spark_channel.connectors.sql.write.task_writer import SqlTaskWriter
+from spark_channel.connectors.sql.write.task_claim import TaskClaim
+from spark_channel.connectors.sql.write.way import Way
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import (
-    BatchRefusedError,
     OptionError,
     SchemaError,
     TargetError,
 )
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.plain_text import log_of
-from spark_channel.retry import Retry
 
 __all__ = ["AdbcWriter"]
-
-
-_BUSY_SECONDS = 60.0
-
-
-class AdbcTaskWriter(SqlTaskWriter[AdbcSession]):
-    """`commit=job` commits batches into a staging table; `commit=task` buffers, and ingests everything with the
-    task's row beside the claim in one transaction at the end, so that no lock is held meanwhile. With `tolerant` that
-    transaction is open from the first row on, and the target judges each batch under a savepoint.
-    """
-
-    _writer: "AdbcWriter"
-    _options: AdbcWriteOptions
-    seconds: ClassVar[float] = 3600.0  # a driver's call is worth more rows than come in a second
-
-    def __init__(self, writer: "AdbcWriter", plan: SqlPlan, task: int, attempt: int) -> None:
-        super().__init__(writer, plan, task, attempt)
-        self._stage: str | None = None
-        self._kept: list[pa.Table] = []
-        self._judging = False
-        self._session = AdbcSession(self._options, TargetError)
-        try:
-            self._peek()
-            if plan.commit == "job":
-                self._show_life()
-        except BaseException:
-            self.rollback()
-            raise
-
-    def store(self, rows: pa.Table, before: int) -> None:
-        target = self._plan.target
-        rows = arranged(rows, target)
-        if self._plan.commit == "task":
-            self._kept.append(rows)
-            return
-        if target.key:
-            rows = placed(rows, before)
-        new = self._stage is None
-        if self._stage is None:
-            self._peek()
-            self._stage = self._new_stage()
-        self._open.ingest(target.schema, self._stage, rows, "create" if new else "append")
-        self._open.commit()
-
-    def judge(self, batch: pa.RecordBatch) -> None:
-        target, self._judging = self._plan.target, True
-        self._open.execute("SAVEPOINT spark_channel_batch")
-        try:
-            rows = arranged(pa.Table.from_batches([batch]), target)
-            self._writer.append(self._open, self._plan, rows)
-        except TargetError as error:
-            try:
-                self._open.execute("ROLLBACK TO SAVEPOINT spark_channel_batch")
-            except TargetError:
-                raise TargetError(
-                    f"{error}. ADBC driver {self._open.name} cannot take back a refused batch, so option "
-                    "'maxDirtyRows' cannot be kept with it: use the database's own connector"
-                ) from None
-            raise BatchRefusedError(str(error)) from None
-
-    def finish(self) -> dict[str, Any]:
-        if self._plan.commit == "job":
-            return {"table": self._stage}
-        retry = Retry(
-            0.0 if self._judging else _BUSY_SECONDS,
-            first=0.05,
-            longest=2.0,
-            what=f"committing task {self._task}",
-        )
-        retry.call(self._add_all, lambda error: isinstance(error, TargetError) and is_busy(error))
-        return {}
-
-    def rollback(self) -> None:
-        session, stage = self._session, self._stage
-        if session is not None:
-            try:
-                session.undo()
-                if stage is not None:
-                    self._writer.drop_stage(session, self._plan.place, stage)
-            except TargetError:
-                pass  # the database cannot be reached: the end of the job removes the table
-        super().rollback()
-
-    def _peek(self) -> None:
-        """Check that the claim is this run's: one that was overtaken need not go on."""
-        claims = self._claims(self._open)
-        claim = claims.peek(self._plan.claim)
-        if self._plan.commit == "job":
-            claims.show_life(self._plan.claim, claim)
-        self._open.commit()
-
-    def _add_all(self) -> None:
-        session, claim = self._open, self._plan.claim
-        claims = self._claims(session)
-        try:
-            if not self._judging:
-                if self._is_done():
-                    return
-                session.undo()  # a transaction of SQLite that has read may not be able to write
-                self._insert()
-            claims.fence(claim)
-            # Again, under the lock: not every database holds a primary key unique.
-            self._done = claims.task(claim, self._task)
-            if self._done is not None:
-                session.undo()
-                return
-            tally = self._tally
-            claims.add_task(claim, Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes))
-        except TargetError as error:
-            if is_conflict(error) and not is_lost(error) and self._is_done():
-                return
-            raise
-        self._commit(session)
-
-    def _is_done(self) -> bool:
-        """Whether another attempt has committed these rows meanwhile."""
-        self._open.undo()
-        self._done = self._claims(self._open).task(self._plan.claim, self._task)
-        return self._done is not None
-
-    def _insert(self) -> None:
-        if not self._kept:
-            return
-        rows, target = pa.concat_tables(self._kept), self._plan.target
-        if target.key:
-            self._writer.merge_all(self._open, self._plan, rows)
-        else:
-            self._writer.append(self._open, self._plan, rows)
 
 
 _log = log_of(__name__)
@@ -410,8 +282,8 @@ class AdbcWriter(SqlWriter[AdbcSession]):
             session.execute(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
         return False  # and there is nothing to complete
 
-    def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
-        return AdbcTaskWriter(self, plan, task, attempt)
+    def way(self, claim: TaskClaim[AdbcSession], *, stages: bool = True) -> Way[AdbcSession]:
+        return adbc_way(self, self.options, claim)
 
     def staged(
         self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]

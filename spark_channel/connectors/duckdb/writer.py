@@ -1,12 +1,13 @@
 """Writes a table of a DuckDB file atomically: tasks stage Arrow files, one transaction inserts them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.contract import TaskWriter, WriteContext
+from spark_channel.connectors.base.contract import WriteContext
 from spark_channel.connectors.base.definition import SequenceDefinition, TableDefinition
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.duckdb.definition import (
@@ -30,9 +31,12 @@ from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.encode import BadValueError
-from spark_channel.connectors.sql.write.file_database import FileTaskWriter, FileWriter, file_plan
+from spark_channel.connectors.sql.write.file_database import FileWriter
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_stored
+from spark_channel.connectors.sql.write.refused_value import refused_value
+from spark_channel.connectors.sql.write.task_claim import TaskClaim
+from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.lazy import compute as pc
 from spark_channel.options import WriteOptions
@@ -118,21 +122,24 @@ class _Counted:
                     yield batch
 
 
-class DuckdbTaskWriter(FileTaskWriter[DuckdbSession]):
-    """Checks values as the table's columns take them."""
+def encoded(claim: TaskClaim[DuckdbSession], batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
+    """A batch as it is staged: values as the table's columns take them, and the operation.
 
-    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        target = self._plan.target
-        arrays = [self._checked(batch.column(column.name), column) for column in target.columns]
-        if target.operation is not None:
-            arrays.append(pc.cast(batch.column(OPERATION), pa.string()))
-        return pa.RecordBatch.from_arrays(arrays, schema=staged_schema(target))
+    Raises:
+        BatchRefusedError: a value that the table would change.
+    """
+    target = claim.plan.target
 
-    def _checked(self, array: pa.Array, column: WriteColumn) -> pa.Array:
+    def checked(column: WriteColumn) -> pa.Array:
         try:
-            return DuckdbWriteDialect.checked(array, column)
+            return DuckdbWriteDialect.checked(batch.column(column.name), column)
         except BadValueError as error:
-            raise self._refused(error, self._tally.rows) from None
+            raise refused_value(DuckdbWriteDialect(), claim, error, before) from None
+
+    arrays = [checked(column) for column in target.columns]
+    if target.operation is not None:
+        arrays.append(pc.cast(batch.column(OPERATION), pa.string()))
+    return pa.RecordBatch.from_arrays(arrays, schema=staged_schema(target))
 
 
 _T = TypeVar("_T")
@@ -226,8 +233,14 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
                     gap,
                 )
 
-    def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
-        return DuckdbTaskWriter(self, file_plan(plan), task, attempt)
+    def way(self, claim: TaskClaim[DuckdbSession], *, stages: bool = True) -> Way[DuckdbSession]:
+        return Way(
+            lambda: self.open_file(self.path, TargetError),
+            staging=self.staging_of(claim, partial(encoded, claim)),
+            seconds=0.0,
+            shows_life=False,  # the file's own does
+            judges_last=True,
+        )
 
     def insert_files(self, session: DuckdbSession, plan: SqlPlan, files: Sequence[Path]) -> int:
         return insert_files(session, plan.target, self.options, files)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.write.claims import Claims
     from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
     from spark_channel.connectors.sql.write.publish import Merge, StandardMerge
-    from spark_channel.connectors.sql.write.task_writer import DirectTaskWriter, StagedTaskWriter
     from spark_channel.connectors.sql.write.writer import SqlWriter
 else:
     __getattr__, __dir__ = lazy.exports(
@@ -57,7 +56,6 @@ else:
             "session": ["BatchSize", "Session", "WriteSession", "session_script"],
             "read.source": ["ReadSource"],
             "read.splits": ["Quantiles", "Splitter"],
-            "write.task_writer": ["DirectTaskWriter", "StagedTaskWriter"],
             "write.plan": ["SqlPlan", "WriteTarget"],
             "write.writer": ["SqlWriter"],
         },
@@ -70,7 +68,6 @@ __all__ = [
     "Column",
     "Credentials",
     "Dialect",
-    "DirectTaskWriter",
     "KeyColumn",
     "Merge",
     "MisfitError",
@@ -84,7 +81,6 @@ __all__ = [
     "SqlReader",
     "SqlWriteOptions",
     "SqlWriter",
-    "StagedTaskWriter",
     "StandardMerge",
     "Table",
     "TargetTable",

@@ -17,7 +17,6 @@ from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.mysql import MysqlWriter
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession
-from spark_channel.connectors.mysql.write.task_writer import MysqlDirectWriter
 from spark_channel.connectors.sql.rights import Right
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode
@@ -238,7 +237,7 @@ def test_two_attempts_at_once_without_the_servers_lock(
 ) -> None:
     """Where GET_LOCK does not hold (another node of a cluster), the claims' own key lets one win."""
     monkeypatch.setattr(
-        "spark_channel.connectors.mysql.write.task_writer.take_over", lambda session, name: None
+        "spark_channel.connectors.mysql.write.loader.take_over", lambda session, name: None
     )
     writer, plan = ready(heap, "task")
     attempts = [writer.open(plan, 0, number) for number in range(2)]
@@ -530,11 +529,10 @@ def test_tasks_meet_the_rows_that_their_overwrite_deleted(shop: Shop) -> None:
 def test_a_deadlocked_task_whose_rows_are_not_kept_is_told(
     heap: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_channel.connectors.mysql.write.task_writer._MOST_KEPT", 0)
+    monkeypatch.setattr("spark_channel.connectors.mysql.write.loader._REPLAYED_BYTES", 0)
     heap.sql("ALTER TABLE t ADD PRIMARY KEY (id)")
     writer, plan = ready(heap, "task")
     task = writer.open(plan, 0, 0)
-    assert isinstance(task, MysqlDirectWriter)
     task.write(ROWS.slice(0, 500).to_batches()[0])
     task.flush()
     with MysqlSession(writer.options, TargetError) as other, ThreadPoolExecutor(1) as pool:

@@ -22,7 +22,7 @@ from spark_channel.connectors.mysql.session import (
     MysqlWriteSession,
     is_away,
 )
-from spark_channel.connectors.mysql.write.task_writer import Loader
+from spark_channel.connectors.mysql.write.row_sender import RowSender
 from spark_channel.connectors.sql.catalog import Column, WriteColumn
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import BatchRefusedError, ChannelError, SourceError, TargetError
@@ -162,7 +162,7 @@ def loading(session: MysqlWriteSession, fault: Fault) -> None:
     session.execute("CREATE TABLE l (id BIGINT, name VARCHAR(99))")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GuardedConnection, "write_packet", write)
-        Loader(session, "`l`", COLUMNS, True, cost=None).load(ROWS)
+        RowSender(session, "`l`", COLUMNS, True, cost=None).load(ROWS)
 
 
 def loaded(session: MysqlWriteSession, fault: Fault) -> None:
@@ -177,7 +177,7 @@ def loaded(session: MysqlWriteSession, fault: Fault) -> None:
     session.execute("CREATE TABLE l (id BIGINT, name VARCHAR(99))")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GuardedConnection, "write_packet", write)
-        Loader(session, "`l`", COLUMNS, True, cost=None).load(ROWS)
+        RowSender(session, "`l`", COLUMNS, True, cost=None).load(ROWS)
 
 
 PLACES = [statement, counted, described, streamed, streaming, loading, loaded]

@@ -280,7 +280,7 @@ def test_a_new_table_and_one_that_is_emptied_are_staged(shop: Shop) -> None:
 
 def test_the_locks_of_a_silent_client_end(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host may be lost, and the server waits for eight hours."""
-    monkeypatch.setattr("spark_channel.connectors.mysql.write.task_writer.LOCKED_SECONDS", 2)
+    monkeypatch.setattr("spark_channel.connectors.mysql.write.loader.LOCKED_SECONDS", 2)
     _table(shop, ", PRIMARY KEY (id)")
     writer, plan = _plan(shop)
     task = writer.open(plan, 0, 0)

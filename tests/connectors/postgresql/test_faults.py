@@ -15,7 +15,7 @@ import pytest
 from spark_channel.connectors import Receipt, WritePlan
 from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
-from spark_channel.connectors.postgresql.write import load
+from spark_channel.connectors.postgresql.write import committed_chunk
 from spark_channel.errors import ChannelError, CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg, own_schema, run_task
@@ -255,12 +255,12 @@ def test_a_transaction_that_still_runs_is_waited_for(
     running = PgWriteSession(options, failure=TargetError, purpose="test")
     running.execute("BEGIN")
     running.execute("INSERT INTO t VALUES (1, 'late')")
-    number = load.transaction_number(running)
+    number = committed_chunk.transaction_number(running)
     timer = threading.Timer(0.5, lambda: running.rows("COMMIT"))
     lost = PgWriteSession(options, failure=TargetError, purpose="lost")
     pg.kill_sessions("spark-channel lost")
     timer.start()
-    load.commit(lost, options, number, TargetError)
+    committed_chunk.commit(lost, options, number, TargetError)
     timer.join()
     running.close()
     _expect(pg, range(1, 2))

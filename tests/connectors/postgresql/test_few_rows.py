@@ -15,7 +15,7 @@ from spark_channel.connectors.postgresql.catalog import find_table
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
-from spark_channel.connectors.postgresql.write import load
+from spark_channel.connectors.postgresql.write import loader
 from spark_channel.connectors.postgresql.write.publish import CHUNKS, HELD
 from spark_channel.connectors.postgresql.write.writer import PostgresWriter
 from spark_channel.errors import CommitError, SourceError, SupersededError
@@ -102,7 +102,7 @@ def test_a_row_that_the_server_refuses_is_named_as_if_the_task_had_staged_it(
 def test_more_rows_than_a_receipt_takes_are_staged_by_the_task(
     few: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "_MOST_IN_RECEIPT", 100)
+    monkeypatch.setattr(loader, "_RECEIPT_BYTES", 100)
     writer = _writer(few)
     plan, receipt = _staged(writer, "long", 1, list(range(1_000)))
     assert sum(receipt.details[CHUNKS].values()) == 1_000
@@ -129,7 +129,7 @@ def test_a_publish_that_stands_still_while_it_sends_many_rows_is_ended_by_the_se
 def test_a_receipt_takes_few_bytes_of_copy_however_small_the_rows_are_here(
     few: PostgresServer, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
 ) -> None:
-    monkeypatch.setattr(load, "_MOST_ENCODED", 20_000)
+    monkeypatch.setattr(loader, "_ENCODED_BYTES", 20_000)
     value: object = True if pa.types.is_boolean(kind) else "x" * 100
     rows = pa.record_batch({"v": pa.array([value] * 5_000, kind)})
     writer = _writer(few)
@@ -149,7 +149,7 @@ def test_rows_that_an_attempt_without_a_receipt_staged_are_not_published(
     rows = pa.record_batch({"id": pa.array(range(1_000), pa.int32())})
     context = WriteContext("twice", "job", overwrite=True, stream=("one", 1), alone=True)
     plan = writer.prepare(context, rows.schema)
-    monkeypatch.setattr(load, "_MOST_IN_RECEIPT", 100)
+    monkeypatch.setattr(loader, "_RECEIPT_BYTES", 100)
     lost = writer.open(plan, 0, 0)
     lost.write(rows)
     lost.close()

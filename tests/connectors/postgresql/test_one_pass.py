@@ -355,7 +355,7 @@ def test_a_table_that_is_altered_before_its_first_row_is_refused(pg: Pg) -> None
 
 def test_the_locks_of_a_silent_client_end(pg: Pg, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host may be lost, and the server waits for it for hours."""
-    monkeypatch.setattr("spark_channel.connectors.postgresql.write.load.LOCKED_SECONDS", 1)
+    monkeypatch.setattr("spark_channel.connectors.postgresql.write.loader.LOCKED_SECONDS", 1)
     _table(pg, ", PRIMARY KEY (id)")
     _, plan = _plan(pg)
     task = pg.writer("t").open(plan, 0, 0)

@@ -160,8 +160,8 @@ def test_a_refused_batch_leaves_no_savepoint(pg: Pg, plain: Callable[..., PlainW
             task.write(batch)
     task.write(rows[3])
     with pytest.raises(TargetError, match="savepoint"):
-        task._session.execute("RELEASE SAVEPOINT spark_channel_batch")
-    task._session.undo()
+        task._connection.open.execute("RELEASE SAVEPOINT spark_channel_batch")
+    task._connection.open.undo()
     task.rollback()
     writer.abort(plan, None)
 

@@ -14,7 +14,7 @@ import pytest
 from spark_channel.cli.job_results import JobOutcome
 from spark_channel.connectors import Receipt
 from spark_channel.connectors.files.writer import FilesTaskWriter
-from spark_channel.connectors.sql.write.task_writer import SqlTaskWriter
+from spark_channel.connectors.sql.write.attempt import TaskAttempt
 from spark_channel.errors import ChannelError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, TransferSpec
@@ -79,7 +79,7 @@ def test_a_report_has_the_rows_that_the_target_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After two tasks: also of one that committed, and whose answer did not arrive."""
-    task: Any = SqlTaskWriter if kind == "sqlite" else FilesTaskWriter
+    task: Any = TaskAttempt if kind == "sqlite" else FilesTaskWriter
     close = task.close
     closed: list[Receipt] = []
 

@@ -40,7 +40,7 @@ from spark_channel.connectors.mysql.session import (
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.mysql.write.new_table import untried
 from spark_channel.connectors.mysql.write.publish import drop_if_empty, table_lock
-from spark_channel.connectors.mysql.write.task_writer import Loader, RefusedRowsError
+from spark_channel.connectors.mysql.write.row_sender import RefusedRowsError, RowSender
 from spark_channel.connectors.mysql.write.writer import MysqlWriter, with_late_instants
 from spark_channel.connectors.sql.catalog import MisfitError, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, plain_new_table, with_safe_key
@@ -348,7 +348,7 @@ class MysqlTogether(Together):
         if plan.there:
             session.rows(_WRITE.emptied(plan.target.own_rows, self._writer.options))
         if table.rows:
-            loader = Loader(session, plan.target.sql, plan.target.columns, None, cost=None)
+            loader = RowSender(session, plan.target.sql, plan.target.columns, None, cost=None)
             for batch in table.batches:
                 loader.load(batch)
 

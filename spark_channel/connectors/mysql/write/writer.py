@@ -28,6 +28,7 @@ from spark_channel.connectors.mysql.write.dialect import (
     check_one_zone,
     check_transactional,
 )
+from spark_channel.connectors.mysql.write.loader import TASK_SECONDS, is_of_rows, mysql_way
 from spark_channel.connectors.mysql.write.new_table import (
     AutoIncrement,
     at_once,
@@ -46,13 +47,6 @@ from spark_channel.connectors.mysql.write.publish import (
     table_in,
     table_lock,
 )
-from spark_channel.connectors.mysql.write.task_writer import (
-    TASK_SECONDS,
-    MysqlDirectWriter,
-    MysqlOnePassWriter,
-    MysqlStagedWriter,
-    is_of_rows,
-)
 from spark_channel.connectors.sql.catalog import Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
@@ -60,6 +54,8 @@ from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect, Ledger
 from spark_channel.connectors.sql.write.plan import STAGING_WAYS, SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.rights import lacking_to_stage
+from spark_channel.connectors.sql.write.task_claim import TaskClaim
+from spark_channel.connectors.sql.write.way import Way
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.final_errors import of_input
@@ -91,9 +87,6 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     options: MysqlWriteOptions
     dialect: WriteDialect = MysqlWriteDialect()
     overwrite_drops = False
-    Staged = MysqlStagedWriter
-    Direct = MysqlDirectWriter
-    OnePass = MysqlOnePassWriter
 
     def __init__(self, options: MysqlWriteOptions) -> None:
         super().__init__(options)
@@ -135,6 +128,11 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         if purpose == "look":
             return MysqlWriteSession.lent(self.options, failure, patient=patient)
         return MysqlWriteSession(self.options, failure, patient=patient)
+
+    def way(
+        self, claim: TaskClaim[MysqlWriteSession], *, stages: bool = True
+    ) -> Way[MysqlWriteSession]:
+        return mysql_way(self, claim, stages=stages)
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, LostConnectionError) or (

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.session_pool import ThreadSession
@@ -36,7 +36,7 @@ from spark_channel.connectors.postgresql.failures import (
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import SYSTEM
-from spark_channel.connectors.postgresql.write.load import TASK_SECONDS, OnePassWriter, open_task
+from spark_channel.connectors.postgresql.write.loader import TASK_SECONDS, postgres_way
 from spark_channel.connectors.postgresql.write.new_table import (
     count,
     count_on,
@@ -63,6 +63,8 @@ from spark_channel.connectors.sql.definition import NewTable, free_names, plain_
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
+from spark_channel.connectors.sql.write.task_claim import TaskClaim
+from spark_channel.connectors.sql.write.way import Way
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
@@ -88,7 +90,6 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
     dialect = DIALECT
-    OnePass = OnePassWriter
     stages_with_claim = True
     native_system = SYSTEM
 
@@ -394,8 +395,8 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         self.complete(session, own.target)
         return replace(own, target=replace(own.target, create=None))
 
-    def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
-        return open_task(self, _own(plan), task, attempt)
+    def way(self, claim: TaskClaim[PgWriteSession], *, stages: bool = True) -> Way[PgWriteSession]:
+        return postgres_way(self, claim, stages=stages)
 
     def end_sessions(self, session: PgWriteSession, run: str) -> None:
         name = f"spark-channel write {run}"

@@ -32,8 +32,10 @@ class Verdict(Flag):
 class WriteDatabase(Protocol[S]):
     """One object for each write, on the driver and in each task. It calls nothing of its callers."""
 
-    options: SqlWriteOptions
-    dialect: WriteDialect
+    @property
+    def options(self) -> SqlWriteOptions: ...
+    @property
+    def dialect(self) -> WriteDialect: ...
 
     def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> S:
         """A new session, which raises `failure` for anything that the database refuses.

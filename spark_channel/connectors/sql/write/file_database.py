@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from spark_channel.connectors.sql.options import FileWriteOptions
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claim_tables import STAGE, stage_prefix
 from spark_channel.connectors.sql.write.claims import Claims
+from spark_channel.connectors.sql.write.file_loading import FileStaging
 from spark_channel.connectors.sql.write.file_staging import (
     StagedFile,
     Staging,
@@ -37,7 +38,7 @@ from spark_channel.connectors.sql.write.file_staging import (
 )
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import refuse_two_receipts
-from spark_channel.connectors.sql.write.task_writer import SqlTaskWriter
+from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
 from spark_channel.final_errors import of_input
@@ -45,7 +46,6 @@ from spark_channel.plain_text import log_of
 
 __all__ = [
     "FilePlan",
-    "FileTaskWriter",
     "FileWriter",
     "file_plan",
 ]
@@ -228,6 +228,17 @@ class FileWriter(SqlWriter[S]):
     def end_stream(self, stream: str) -> None:
         if self.path.exists():
             super().end_stream(stream)
+
+    def staging_of(
+        self, claim: TaskClaim[S], encode: Callable[[pa.RecordBatch, int], pa.RecordBatch]
+    ) -> FileStaging:
+        """Where an attempt stages its rows, as `encode` makes them."""
+        plan = file_plan(claim.plan)
+        when_gone = partial(self.check_claim, plan)
+        return FileStaging(
+            StagedFile(plan.staging, plan.token, claim.task, claim.attempt, when_gone=when_gone),
+            encode,
+        )
 
     def check_claim(self, plan: FilePlan) -> None:
         """Raise the reason why the staging of a task was removed, if the database knows it.
@@ -456,42 +467,3 @@ def _check_writable(path: Path, product: str, beside: str) -> None:
                 f"where it keeps its {beside}, to be writable"
             )
             raise of_input(refused)
-
-
-class FileTaskWriter(SqlTaskWriter[S]):
-    """One attempt of one task: stages in its own file, unless it has no rows.
-
-    A database implements `encode`.
-    """
-
-    _writer: FileWriter[S]
-
-    def __init__(self, writer: FileWriter[S], plan: FilePlan, task: int, attempt: int) -> None:
-        super().__init__(writer, plan, task, attempt)
-        self._file = StagedFile(
-            plan.staging, plan.token, task, attempt, when_gone=partial(writer.check_claim, plan)
-        )
-
-    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The staged columns of the batch: those of the table, and the operation.
-
-        Raises:
-            TargetError: a value that the table would change.
-        """
-        raise NotImplementedError
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.check_open()
-        self._file.write(self.encode(batch))
-        self._tally.add(batch)
-
-    def flush(self) -> None:
-        self._tally.check_open()
-        self._file.flush()
-
-    def finish(self) -> dict[str, Any]:
-        return {"file": self._file.path.name if self._file.close() else None}
-
-    def rollback(self) -> None:
-        super().rollback()
-        self._file.drop()

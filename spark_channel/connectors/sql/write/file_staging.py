@@ -218,10 +218,6 @@ def _changed(path: Path) -> str | None:
         return None
 
 
-# The staging of one attempt beside a database file: an Arrow file that exists completely or not at
-# all.
-
-
 class StagedFile:
     """The file of one attempt of one task; an attempt without rows has none.
 

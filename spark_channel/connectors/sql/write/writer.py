@@ -36,6 +36,7 @@ from spark_channel.connectors.sql.definition import (
 )
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import BY_ITSELF, S, run_in_transaction, split_script
+from spark_channel.connectors.sql.write.attempt import open_attempt
 from spark_channel.connectors.sql.write.claim_tables import is_own_table
 from spark_channel.connectors.sql.write.claims import Claims
 from spark_channel.connectors.sql.write.in_session import note_published
@@ -54,6 +55,7 @@ from spark_channel.connectors.sql.write.rights import (
     check_rights_of_table,
     lacking_to_write,
 )
+from spark_channel.connectors.sql.write.table_loading import ATTEMPT, table_way
 from spark_channel.connectors.sql.write.target_columns import (
     ColumnCheck,
     added_columns,
@@ -61,14 +63,8 @@ from spark_channel.connectors.sql.write.target_columns import (
     old_target,
     wider_columns,
 )
-from spark_channel.connectors.sql.write.task_writer import (
-    ATTEMPT,
-    DirectTaskWriter,
-    NothingWriter,
-    OnePassTask,
-    SqlTaskWriter,
-    StagedTaskWriter,
-)
+from spark_channel.connectors.sql.write.task_claim import TaskClaim
+from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import (
     ChannelError,
     CommitError,
@@ -98,12 +94,6 @@ class SqlWriter(WriteProtocol[S]):
 
     Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
     Merge: ClassVar[type[Merge]] = Merge
-    Staged: type[SqlTaskWriter[S]] = StagedTaskWriter
-    """Writes a task with `commit=job`."""
-    Direct: type[SqlTaskWriter[S]] = DirectTaskWriter
-    """Writes a task with `commit=task`."""
-    OnePass: type[OnePassTask[S]] | None = None
-    """Writes the one task of a job that is published by its transaction."""
     stages_with_claim: ClassVar[bool] = False
     """Whether `make_staging` runs in the transaction that takes the claim, and `publish_staged` drops the staging."""
     overwrite_drops: ClassVar[bool] = True
@@ -801,9 +791,7 @@ class SqlWriter(WriteProtocol[S]):
         session.rows(statement)
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
-        if plan.published_at is not None:
-            return NothingWriter(Receipt(task, attempt, rows=0, nbytes=0))
-        return self.open_task(own_plan(plan), task, attempt)
+        return open_attempt(self, own_plan(plan), task, attempt)
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> bool | None:
         if plan.published_at is not None:
@@ -981,23 +969,8 @@ class SqlWriter(WriteProtocol[S]):
         """
         return make_ready(session, self.dialect, plan.target, self.options, overwrite=empty)
 
-    def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
-        if plan.one_pass and self.OnePass is not None:
-            return self.OnePass(self, plan, task, attempt)
-        return (self.Direct if plan.commit == "task" else self.Staged)(self, plan, task, attempt)
-
-    def outlasts(self, plan: SqlPlan) -> bool:
-        """Whether a limit may make a task of `commit=task` last for hours: no transaction is open for as long.
-
-        Where some rows may be refused, the table itself judges each batch, in a transaction that is open.
-        """
-        options = self.options
-        limited = (
-            options.is_limited
-            or options.rows_per_second_per_task
-            or options.bytes_per_second_per_task
-        )
-        return bool(limited) and plan.place.has_ledger and not options.tolerates_dirty_rows
+    def way(self, claim: TaskClaim[S], *, stages: bool = True) -> Way[S]:
+        return table_way(self, claim)
 
     @contextmanager
     def publishing(self, session: S, plan: SqlPlan) -> Iterator[None]:

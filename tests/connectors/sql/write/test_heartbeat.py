@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from spark_channel.connectors.sql.write.attempt import TaskAttempt
+from spark_channel.connectors.sql.write.database import Verdict
 from spark_channel.connectors.sql.write.heartbeat import HeartbeatThread
-from spark_channel.connectors.sql.write.task_writer import DirectTaskWriter
+from spark_channel.connectors.sql.write.task_claim import TaskClaim
+from spark_channel.connectors.sql.write.way import Way
 from spark_channel.errors import TargetError
 from spark_channel.testing import VirtualClock
 
@@ -63,26 +66,32 @@ class _Unanswered:
         self.is_open = False
 
 
-class _Direct(DirectTaskWriter[Any]):
-    def _begin(self, session: Any) -> None: ...
-    def _complete(self, session: Any) -> None: ...
-    def _show_life(self) -> None: ...
+class _Loader:
+    """Has nothing to load."""
 
-    def _new_session(self) -> _Unanswered:
-        return _Unanswered()
+    opens = "nothing"
+    asks_again = False
 
-    def _add_task(self, session: Any) -> bool:
-        return True
+    def ready(self, session: Any) -> None: ...
+    def begin(self, session: Any) -> None: ...
+    def complete(self, session: Any, *, judged: bool) -> None: ...
+
+    def repeated(self, work: Any) -> None:
+        work()
 
 
-def test_a_commit_without_an_answer_is_reported_as_that() -> None:
+def test_a_commit_without_an_answer_is_reported_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """The session is closed before another one is asked for the outcome, and has nothing to undo."""
+    monkeypatch.setattr(TaskClaim, "note", lambda *_given, **_named: True)
+    monkeypatch.setattr("spark_channel.connectors.sql.write.task_claim.settle", lambda *_: None)
+    loader: Any = _Loader()
+    connect: Any = _Unanswered
+    way: Way[Any] = Way(connect, loader=loader, shows_life=False)
     plan: Any = None
-    writer: Any = SimpleNamespace(
-        options=SimpleNamespace(batch_size=10),
-        is_lost=lambda _: True,
-        is_conflict=lambda _: False,
-        settle=lambda *_: None,
+    database: Any = SimpleNamespace(
+        options=SimpleNamespace(batch_size=10, is_limited=False),
+        verdict=lambda _: Verdict.LOST,
+        way=lambda _claim: way,
     )
     with pytest.raises(TargetError, match="the connection is lost"):
-        _Direct(writer, plan, 0, 0).close()
+        TaskAttempt(database, plan, 0, 0).close()

@@ -13,7 +13,7 @@ from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.mysql.session import MysqlWriteSession
 from spark_channel.connectors.mysql.write.publish import in_turn
-from spark_channel.connectors.mysql.write.task_writer import Loader
+from spark_channel.connectors.mysql.write.row_sender import RowSender
 from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.options import CommitMode
@@ -77,7 +77,7 @@ def test_the_rows_of_a_small_task_wait_in_memory_and_go_into_the_table_itself(
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
     inserts, staged = _inserts(monkeypatch), list[object]()
     monkeypatch.setattr(
-        "spark_channel.connectors.mysql.write.task_writer.create_stage",
+        "spark_channel.connectors.mysql.write.loader.create_stage",
         lambda *given, **named: staged.append(given),
     )
     _written(shop, "task", rowsPerSecond="1M")
@@ -116,15 +116,15 @@ def test_rows_that_wait_in_memory_are_added_again_after_a_deadlock(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
-    run, ran = Loader._run, list[int]()
+    run, ran = RowSender._run, list[int]()
 
-    def deadlocked(loader: Loader, sql: str, rows: int, **more: Any) -> None:
+    def deadlocked(loader: RowSender, sql: str, rows: int, **more: Any) -> None:
         run(loader, sql, rows, **more)
         ran.append(rows)
         if len(ran) == 3:
             raise TargetError("a deadlock") from pymysql.err.OperationalError(1213, "Deadlock")
 
-    monkeypatch.setattr(Loader, "_run", deadlocked)
+    monkeypatch.setattr(RowSender, "_run", deadlocked)
     _written(shop, "task", rowsPerSecond="1M")
     assert sum(ran) > 20_000
     assert shop.rows("SELECT COUNT(*), SUM(id) FROM t") == [("20000", str(sum(range(20_000))))]
@@ -157,13 +157,13 @@ def test_limited_rows_are_sent_in_pieces_too(
     """10 000 rows in one LOAD DATA kept a core of the server busy for 30 ms and more."""
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
     sent: list[int] = []
-    run = Loader._run
+    run = RowSender._run
 
-    def counted(loader: Loader, sql: str, rows: int, **more: Any) -> None:
+    def counted(loader: RowSender, sql: str, rows: int, **more: Any) -> None:
         sent.append(rows)
         run(loader, sql, rows, **more)
 
-    monkeypatch.setattr(Loader, "_run", counted)
+    monkeypatch.setattr(RowSender, "_run", counted)
     _written(shop, commit, rowsPerSecond="1M", localInfile=local)
     assert shop.rows("SELECT COUNT(*), SUM(id) FROM t") == [("20000", str(sum(range(20_000))))]
     assert sum(sent) == 20_000
@@ -239,9 +239,10 @@ def test_tasks_of_a_near_server_add_their_pieces_in_turns(
 ) -> None:
     """Sessions that add rows to one index at once cost it more; far away, it would rest between turns."""
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
-    module = "spark_channel.connectors.mysql.write.task_writer"
+    module = "spark_channel.connectors.mysql.write.row_sender"
+    attempt = "spark_channel.connectors.sql.write.attempt"
     monkeypatch.setattr(f"{module}.way_seconds", lambda _ask: way)
-    monkeypatch.setattr(f"{module}.adding_seconds", lambda *_given, **_named: 2.0)
+    monkeypatch.setattr(f"{attempt}.adding_seconds", lambda *_given, **_named: 2.0)
     monkeypatch.setattr(f"{module}.turns_end", lambda _spread: SYSTEM_CLOCK.now() + 300.0)
     run, running, seen = MysqlWriteSession.affected, list[str](), list[int]()
 

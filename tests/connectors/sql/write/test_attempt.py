@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.write.task_writer import BatchBuffer
+from spark_channel.connectors.sql.write.attempt import BatchBuffer
 from spark_channel.testing import VirtualClock
 
 

@@ -11,8 +11,9 @@ import pytest
 from spark_channel.connectors import TaskWriter, WritePlan
 from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.session import PgWriteSession
-from spark_channel.connectors.postgresql.write.load import LimitedTaskWriter, PostgresStagedWriter
+from spark_channel.connectors.postgresql.write.loader import HeldLoader
 from spark_channel.connectors.postgresql.write.publish import bring_staged
+from spark_channel.connectors.sql.write.attempt import TaskAttempt
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.testing import VirtualClock
 from spark_channel.transfers.limits import JobLimits
@@ -21,6 +22,7 @@ from tests.connectors.postgresql.conftest import Pg
 
 OPEN = """SELECT count(*) FROM pg_stat_activity
 WHERE application_name LIKE 'spark-channel write%' AND xact_start IS NOT NULL"""
+CLOCK = "spark_channel.connectors.postgresql.write.loader.SYSTEM_CLOCK"
 _attempts = itertools.count(1)
 
 
@@ -102,7 +104,7 @@ def test_a_connection_lost_while_rows_are_added_is_made_again(
             pg.kill_sessions("spark-channel write%")
         brought.append(1)
 
-    monkeypatch.setattr("spark_channel.connectors.postgresql.write.load.bring_staged", lost_once)
+    monkeypatch.setattr("spark_channel.connectors.postgresql.write.loader.bring_staged", lost_once)
     task = _staged(writer, plan, _rows(0, 10))
     writer.commit(plan, [task.close()])
     assert len(brought) == 2
@@ -194,15 +196,17 @@ class _Naps(VirtualClock):
 
 @pytest.mark.parametrize(("spread", "naps"), [(0.5, 25), (0.0, 0)])
 def test_slow_rows_are_sent_in_small_bits_over_the_time_they_have(
-    pg: Pg, spread: float, naps: int
+    pg: Pg, monkeypatch: pytest.MonkeyPatch, spread: float, naps: int
 ) -> None:
     """Some rows and a rest, so that the server's core rests: 250 at first, whose cost is not known, then 8 KiB."""
     pg.psql("CREATE TABLE t (id bigint, v text)")
     writer = pg.writer("t", rowsPerSecond="1M")
     plan = writer.prepare(pg.context(commit="job"), _rows(0, 1).schema)
-    task, clock = writer.open(plan, 0, 0), _Naps()
-    assert isinstance(task, PostgresStagedWriter)
-    task._clock, task.spread = clock, spread
+    clock = _Naps()
+    monkeypatch.setattr(CLOCK, clock)
+    task = writer.open(plan, 0, 0)
+    assert isinstance(task, TaskAttempt)
+    task.spread = spread
     task.store(pa.Table.from_batches([_rows(0, 10_000)]), 0)
     assert len(clock.naps) == naps
     assert sum(clock.naps) <= spread
@@ -213,13 +217,15 @@ def test_slow_rows_are_sent_in_small_bits_over_the_time_they_have(
 
 @pytest.mark.parametrize("overlapped", [True, False])
 def test_the_last_rows_of_a_task_are_spread_only_where_the_next_task_is_read_meanwhile(
-    pg: Pg, overlapped: bool
+    pg: Pg, monkeypatch: pytest.MonkeyPatch, overlapped: bool
 ) -> None:
     pg.psql("CREATE TABLE t (id bigint, v text)")
     writer = pg.writer("t", rowsPerSecond="1M")
     plan = writer.prepare(pg.context(commit="job"), _rows(0, 1).schema)
-    task, clock = writer.open(plan, 0, 0), _Naps()
-    assert isinstance(task, PostgresStagedWriter)
+    clock = _Naps()
+    monkeypatch.setattr(CLOCK, clock)
+    task = writer.open(plan, 0, 0)
+    assert isinstance(task, TaskAttempt)
     task._clock = task._gathered._clock = clock
     task._sent_at = clock.now()
     task.write(_rows(0, 10))
@@ -235,13 +241,15 @@ def test_the_last_rows_of_a_task_are_spread_only_where_the_next_task_is_read_mea
     [(False, "1M", 2.0), (True, "1M", 4.0), (True, "300", 3.0), (True, "9", 2.0)],
 )
 def test_held_rows_are_added_slowly_most_of_all_where_nobody_waits(
-    pg: Pg, overlapped: bool, capacity: str, most: float
+    pg: Pg, monkeypatch: pytest.MonkeyPatch, overlapped: bool, capacity: str, most: float
 ) -> None:
     """A channel that is full of the next task's rows has its reader wait, too."""
     writer, plan = _begun(pg, capacityBytes="1MiB", capacityRows=capacity)
-    task, clock = writer.open(plan, 0, 0), _Naps()
-    assert isinstance(task, LimitedTaskWriter)
-    task._clock, task._begun, task.overlapped = clock, clock.now(), overlapped
+    clock = _Naps()
+    monkeypatch.setattr(CLOCK, clock)
+    task = writer.open(plan, 0, 0)
+    assert isinstance(task, TaskAttempt)
+    task._clock, task.overlapped = clock, overlapped
     task.write(_rows(0, 10_000))
     clock.advance(100.0)
     task.close()
@@ -278,13 +286,13 @@ def test_a_connection_that_is_lost_beside_held_rows(pg: Pg, when: str, retry: st
 def test_rows_are_added_as_other_transactions_left_them_whatever_the_default_is(
     pg: Pg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring, seen = LimitedTaskWriter._bring, list[str]()
+    bring, seen = HeldLoader.bring, list[str]()
 
-    def look(task: LimitedTaskWriter, session: PgWriteSession) -> None:
-        bring(task, session)
+    def look(loader: HeldLoader, session: PgWriteSession, *given: Any) -> None:
+        bring(loader, session, *given)
         seen.append(session.value("SHOW transaction_isolation"))
 
-    monkeypatch.setattr(LimitedTaskWriter, "_bring", look)
+    monkeypatch.setattr(HeldLoader, "bring", look)
     set_own = "SET default_transaction_isolation = 'serializable'"
     _, _, task = _held(pg, sessionInitStatement=set_own)
     _send(task, _rows(0, 10))
@@ -297,13 +305,13 @@ def test_the_server_ends_a_task_that_is_silent_from_its_first_piece_on(
     pg: Pg, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """As one whose process was stopped between two pieces: until then its rows are locked."""
-    bring, seen = LimitedTaskWriter._bring, list[str]()
+    bring, seen = HeldLoader.bring, list[str]()
 
-    def look(task: LimitedTaskWriter, session: PgWriteSession) -> None:
+    def look(loader: HeldLoader, session: PgWriteSession, *given: Any) -> None:
         seen.append(session.value("SHOW idle_in_transaction_session_timeout"))
-        bring(task, session)
+        bring(loader, session, *given)
 
-    monkeypatch.setattr(LimitedTaskWriter, "_bring", look)
+    monkeypatch.setattr(HeldLoader, "bring", look)
     _, _, task = _held(pg, writeMode=mode)
     _send(task, _rows(0, 10))
     task.close()
@@ -314,7 +322,7 @@ def test_a_task_that_stands_still_between_two_pieces_frees_its_rows_and_adds_the
     pg: Pg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soon = "SET LOCAL idle_in_transaction_session_timeout = '200ms'"
-    monkeypatch.setattr("spark_channel.connectors.postgresql.write.load.END_WHEN_SILENT", soon)
+    monkeypatch.setattr("spark_channel.connectors.postgresql.write.loader.END_WHEN_SILENT", soon)
     copy, held = PgWriteSession.copy, list[str]()
 
     def stand_still(session: PgWriteSession, *given: Any, **named: Any) -> None:
@@ -378,9 +386,9 @@ def test_the_tasks_of_one_thread_share_a_connection(pg: Pg) -> None:
 
 def test_a_connection_with_an_open_transaction_is_not_kept(pg: Pg) -> None:
     writer, _, task = _held(pg)
-    assert isinstance(task, LimitedTaskWriter)
+    assert isinstance(task, TaskAttempt)
     with writer.writing():
-        task._open.execute("BEGIN")
+        task._connection.open.execute("BEGIN")
         assert pg.psql(OPEN) == "1"
         task.rollback()
         assert pg.psql(PIDS) == ""
