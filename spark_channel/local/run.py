@@ -88,10 +88,10 @@ class LocalMove:
         job_settings: Mapping[str, Any],
         part_of: str,
     ) -> None:
-        """See `carry_out_together`."""
-        from spark_channel.transfers.together import carry_out_together
+        """See `carry_out_small_tables`."""
+        from spark_channel.transfers.small_tables import carry_out_small_tables
 
-        carry_out_together(self._engine, together, tables, placed, ended, job_settings, part_of)
+        carry_out_small_tables(self._engine, together, tables, placed, ended, job_settings, part_of)
 
 
 def first_line(error: Exception) -> str:

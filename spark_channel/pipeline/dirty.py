@@ -22,7 +22,7 @@ from spark_channel.connectors import (
     load_writer,
 )
 from spark_channel.connectors.base.contract import DirtyRow
-from spark_channel.errors import DirtyRowsError, OptionError
+from spark_channel.errors import DirtyRowsError
 from spark_channel.final_errors import HeardError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
@@ -41,7 +41,6 @@ __all__ = [
     "dirty_limit_of",
     "dirty_row_totals",
     "merged_reasons",
-    "prepare_write",
     "row_text",
     "tell_refused",
     "too_many",
@@ -341,36 +340,6 @@ def _as_text(value: object) -> str:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(bytes(value)).decode("ascii")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-def prepare_write(
-    writer: Writer, context: WriteContext, schema: pa.Schema, target: str
-) -> tuple[WritePlan, DirtyStore | None]:
-    """Driver: the writer's plan, and where refused rows go when `dirtyRowsPath` names a place.
-
-    Raises:
-        ChannelError: what `Writer.prepare` raises, for either of the two. OptionError: `firstBatch` without batches.
-    """
-    if writer.options.first_batch != "append":
-        raise OptionError(
-            "option 'firstBatch' got 'overwrite', and this write has no micro-batches: use mode overwrite, or omit it",
-            option="firstBatch",
-            got="overwrite",
-            takes="append",
-        )
-    path = writer.options.dirty_rows_path
-    store = None if path is None else DirtyStore.prepare(path, context.job, target)
-    try:
-        writer.begin()
-        plan = writer.prepare(context, schema)
-    except BaseException:
-        if store is not None:
-            store.drop()
-        raise
-    if plan.published_at is not None and store is not None:
-        store.drop()
-        store = None
-    return plan, store
 
 
 def too_many(options: WriteOptions, dirty: int, receipts: Sequence[Receipt]) -> str:

@@ -38,7 +38,7 @@ from spark_channel.replication.tables import (
     target_schema,
     with_numbers,
 )
-from spark_channel.transfers.run import job_name
+from spark_channel.transfers.write_job import job_name
 from spark_channel.transform.transformer import Transformer, prepare
 
 __all__ = [

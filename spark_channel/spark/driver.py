@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from pyspark.sql import SparkSession
@@ -27,8 +28,12 @@ from spark_channel.service import (
     new_job_id,
 )
 from spark_channel.service.launch import JobReporter
-from spark_channel.transfers.limits import is_limited
+from spark_channel.spark.worker import SessionFacts
+from spark_channel.transfers.limits import JobLimits, is_limited
 from spark_channel.working_directory import WorkingDirectory, absolute_path
+
+if TYPE_CHECKING:
+    from spark_channel.limits import StaticShare
 
 __all__ = [
     "JobReporter",
@@ -39,6 +44,7 @@ __all__ = [
     "driver_host",
     "found_service",
     "on_one_host",
+    "reach_for_write",
     "reach_service",
     "service_settings",
     "slots_now",
@@ -46,7 +52,10 @@ __all__ = [
     "working_directory",
 ]
 
+_log = log_of(__name__)
 
+_LOCAL_MASTER = re.compile(r"(?:spark\.master=|--master[= ])local(?:\[(\d+|\*)|-cluster|\b)")
+_DEFAULT_FS = re.compile(r"spark\.hadoop\.fs\.(?:defaultFS|default\.name)=(\S+)")
 _SETTING = re.compile(r"spark\.driver\.host=(\S+)")
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - for a name that only executors can resolve; each call needs the token
 _LISTEN, _ESTABLISHED = "0A", "01"
@@ -154,12 +163,6 @@ def _address(text: str) -> str:
     address = ipaddress.ip_address(b"".join(words))
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
-
-
-_log = log_of(__name__)
-
-_LOCAL_MASTER = re.compile(r"(?:spark\.master=|--master[= ])local(?:\[(\d+|\*)|-cluster|\b)")
-_DEFAULT_FS = re.compile(r"spark\.hadoop\.fs\.(?:defaultFS|default\.name)=(\S+)")
 
 
 def command_of(jvm: int | None = None) -> str:
@@ -308,6 +311,29 @@ def reach_service(
         how = ", and each task keeps its fixed share of the limit" if is_limited(options) else ""
         _log.warning("progress is not shown%s: %s", how, error)
         return None
+
+
+def reach_for_write(
+    options: WriteOptions, limits: JobLimits, facts: SessionFacts
+) -> "tuple[ServiceAddress | None, StaticShare | None, int | None]":
+    """The service of a write, each task's share of its limit without it, and `maxConnections` if it has to be counted.
+
+    Raises:
+        ServiceUnavailableError: as `reach_service`.
+    """
+    most = options.max_connections
+    needs_slots = limits.static(1) is not None or most is not None
+    slots = slots_now(found_service(), facts.slots) if needs_slots else None
+    if most is not None and slots is not None and slots <= most:
+        most = None  # so many never run at a time: they need no counting
+    static = limits.static(slots)
+    service = reach_service(
+        options,
+        host=facts.driver_host,
+        can_do_without=static is not None,
+        counts=most is not None,
+    )
+    return service, static, most
 
 
 def found_service() -> ServiceAddress | None:

@@ -121,6 +121,7 @@ class ChannelReader(Versioned, DataSourceReader):
             slots_now,
         )
         from spark_channel.spark.own_reads import note_planned
+        from spark_channel.transfers.job_spec import read_spec
         from spark_channel.transfers.limits import JobLimits, static_of_spec, static_shares
 
         parallelism = self._facts.parallelism or default_parallelism(command_of())
@@ -152,8 +153,10 @@ class ChannelReader(Versioned, DataSourceReader):
         if service is not None:
             service = service.for_jobs_of(self._load)
         shares = static_shares(limits, groups, slots, per_mark=per_mark)
-        spec = JobSpec(
+        spec = read_spec(
             "read",
+            limits,
+            per_mark=per_mark,
             name=self._options.job_id or "",
             source=self._source,
             source_columns=JobColumn.from_schema(self._schema),
@@ -162,7 +165,6 @@ class ChannelReader(Versioned, DataSourceReader):
             splits=len(splits),
             rows_expected=_total([split.rows for split in splits]),
             bytes_expected=_total([split.nbytes for split in splits]),
-            **limits.of_spec(per_mark=per_mark),
             **static_of_spec(
                 shares[0] if shares else None, len(groups), slots, one_host=on_one_host
             ),
@@ -179,7 +181,7 @@ class ChannelReader(Versioned, DataSourceReader):
         if not isinstance(partition, ChannelPartition):
             return  # Spark makes one empty partition of none
         from spark_channel.pipeline import GroupRead
-        from spark_channel.transfers.task import TaskServiceClient
+        from spark_channel.transfers.job_link import JobLink
 
         watch = HangupWatch()
         # Spark pickles the reader before it asks for partitions.
@@ -194,16 +196,18 @@ class ChannelReader(Versioned, DataSourceReader):
         job = run_id(partition.plan, execution, task.stageId())
         with contextlib.ExitStack() as stack:
             stack.enter_context(without_traceback())
+            job_link = JobLink(
+                job,
+                partition.spec,
+                partition.service,
+                partition.shared_limit,
+                (partition.static,),
+            )
             link = stack.enter_context(
-                TaskServiceClient(
-                    partition.service,
-                    job,
-                    partition.spec,
+                job_link.connect(
                     self._options,
                     f"group {partition.group.id}",
-                    partition.shared_limit,
-                    mark=partition.group.tasks[0].reader_mark if partition.spec.per_mark else None,
-                    static=partition.static,
+                    mark=partition.group.tasks[0].reader_mark,
                     healths={"source": self._reader.health},
                 )
             )

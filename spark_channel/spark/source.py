@@ -225,7 +225,8 @@ def scan_lines(options: Mapping[str, str]) -> list[str]:
     """Return lines that describe the source queries of a read with `options`, and its limit."""
     from spark_channel.connectors import find_connector
     from spark_channel.connectors.base.registry import describe
-    from spark_channel.progress import JobSpec, before_lines
+    from spark_channel.progress import before_lines
+    from spark_channel.transfers.job_spec import read_spec
     from spark_channel.transfers.limits import JobLimits
     from spark_channel.tunnel.options import split_options
 
@@ -234,12 +235,13 @@ def scan_lines(options: Mapping[str, str]) -> list[str]:
     reader, _ = connector.reader_with(reads)
     read_options = reader.options
     source = f"{connector.name} {describe(read_options)}"
-    limits = JobLimits.from_options(read_options).of_spec(per_mark=read_options.limit_per_mark)
+    limits = JobLimits.from_options(read_options)
+    spec = read_spec("read", limits, per_mark=read_options.limit_per_mark, source=source)
     return [
         f"channel: {source}",
         f"  columns: {', '.join(read_options.columns) if read_options.columns else 'all'}",
         f"  where: {read_options.where or 'all rows'}",
-        f"  {before_lines('', JobSpec('read', source=source, **limits))[-1]}",
+        f"  {before_lines('', spec)[-1]}",
     ]
 
 

@@ -46,6 +46,7 @@ from spark_channel.spark.worker import (
     portable,
     without_traceback,
 )
+from spark_channel.transfers.job_spec import read_spec
 from spark_channel.transfers.limits import JobLimits, static_of_spec, static_shares
 from spark_channel.tunnel.positions import CheckpointPositions, LagWatch, Offset, StreamPositions
 from spark_channel.tunnel.source import StreamSource
@@ -160,14 +161,14 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
         behind, lag = (
             ("", {}) if service is None else self._lag.look(lambda: self._standing().behind(end))
         )
-        spec = JobSpec(
+        spec = read_spec(
             "read",
+            limits,
             name=self._options.job_id or self._source.options.tunnel or "",
             source=self._source.about,
             source_columns=JobColumn.from_schema(self._schema),
             channels=channels,
             tasks=len(planned),
-            **limits.of_spec(),
             **static_of_spec(
                 shares[0] if shares else None, len(planned), slots, one_host=on_one_host
             ),
@@ -195,7 +196,7 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
         if not isinstance(partition, StreamPartition):
             return  # Spark makes one empty partition of none
         from spark_channel.pipeline import GroupRead
-        from spark_channel.transfers.task import TaskServiceClient
+        from spark_channel.transfers.job_link import JobLink
 
         watch = HangupWatch()
         task = TaskContext.get()
@@ -205,15 +206,17 @@ class ChannelStreamReader(Versioned, DataSourceStreamReader):
         self._source.reader.fetch_size = partition.fetch
         with contextlib.ExitStack() as stack:
             stack.enter_context(without_traceback())
+            job_link = JobLink(
+                partition.job,
+                replace(partition.spec, batch=batch_number(task), query=query_id(task)),
+                partition.service,
+                partition.shared_limit,
+                (partition.static,),
+            )
             link = stack.enter_context(
-                TaskServiceClient(
-                    partition.service,
-                    partition.job,
-                    replace(partition.spec, batch=batch_number(task), query=query_id(task)),
+                job_link.connect(
                     self._options,
                     f"group {partition.group.id}",
-                    partition.shared_limit,
-                    static=partition.static,
                     healths={"source": self._source.reader.health},
                 )
             )

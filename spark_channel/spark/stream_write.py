@@ -21,28 +21,28 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, find_connector
 from spark_channel.connectors.base.registry import describe, experiment_remark
-from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError
+from spark_channel.errors import ChannelError, OptionError, UnsupportedError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
-from spark_channel.progress import JobColumn, JobSpec, Phase
-from spark_channel.spark.driver import (
-    JobReporter,
-    found_service,
-    on_one_host,
-    reach_service,
-    slots_now,
-)
+from spark_channel.progress import JobColumn
+from spark_channel.spark.driver import on_one_host, reach_for_write
 from spark_channel.spark.own_reads import forget_origins, origins_of_task
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.stream_read import batch_number, query_id
 from spark_channel.spark.worker import SessionFacts, Versioned, portable, without_traceback
 from spark_channel.spark.write import refuse_on_stall
 from spark_channel.transfers.conversion import refuse_lenient
+from spark_channel.transfers.job_link import JobLink
+from spark_channel.transfers.job_spec import write_spec
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec
+from spark_channel.transfers.write_job import WriteJob
 
 __all__ = ["OF_THE_QUERY", "ChannelStreamWriter", "stream_writer"]
 
 _log = log_of(__name__)
+
+OF_THE_QUERY = {"checkpointlocation", "queryname", "outputmode"}
+"""Options of the query itself, which Spark hands on."""
 
 _ArrowWriter: Any = getattr(datasource_api, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
 """Since 4.1 a streaming writer is given Arrow batches; before, rows."""
@@ -80,37 +80,28 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
         self._schema, self._lengths = as_arrow(schema), spark_text_lengths(schema)
         self._overwrite = overwrite
         limits = JobLimits.from_options(self._options).watching(self._writer)
-        self._shared_limit = limits.address
-        most = self._options.max_connections
-        needs_slots = limits.static(1) is not None or most is not None
-        slots = slots_now(found_service(), facts.slots) if needs_slots else None
-        if most is not None and slots is not None and slots <= most:
-            most = None
-        self._static = limits.static(slots)
-        self._permit_option = permit_option(options)
-        self._service = reach_service(
-            self._options,
-            host=facts.driver_host,
-            can_do_without=self._static is not None,
-            counts=most is not None,
-        )
+        self._service, static, most = reach_for_write(self._options, limits, facts)
         where = describe(self._options)
         target = f"{connector.name} {where}"
         if self._service is not None:
             # Spark makes another writer for the commit, which ends the jobs that tasks of this one open.
             self._service = self._service.for_jobs_of(target)
-        self._spec = JobSpec(
+        spec = write_spec(
             "write",
-            name=self._options.job_id or "",
+            self._options,
+            limits,
+            counts_dirty=False,
             target=target,
             target_columns=JobColumn.from_schema(self._schema),
             commit="job",
-            **limits.of_spec(),
             max_connections=most,
-            **static_of_spec(self._static, one_host=on_one_host),
             where=where,
-            stall_timeout=self._options.stall_timeout,
+            **static_of_spec(static, one_host=on_one_host),
         )
+        self._link = JobLink(
+            "", spec, self._service, limits.address, (static,), permit_option(options)
+        )
+        """Of no job yet: each batch is one."""
 
     @without_traceback()
     def write(self, iterator: Iterator[Any]) -> StreamMessage:
@@ -143,13 +134,15 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
             gathers=True,
         )
         misses = batch > 0 and not origins and not overwrite and self._knows_nothing_of(query)
+        # The claim is taken here and not by a `WriteJob`: each task takes the same one, since Spark notifies no driver.
         plan = self._writer.prepare(context, self._schema)
         # Rows of a batch that is published already are read and dropped: a Spark task whose rows are not read may
         # not end, and only at its end are the ranges known that the rows came from.
         receipt = self._staged(
             task,
             plan,
-            replace(self._spec, batch=batch, query=query),
+            batch,
+            query,
             batches if first is None else itertools.chain([first], batches),
         )
         noted = origins_of_task(task)
@@ -170,23 +163,21 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
             return False
 
     def _staged(
-        self, task: TaskContext, plan: WritePlan, spec: JobSpec, batches: Iterator[pa.RecordBatch]
+        self,
+        task: TaskContext,
+        plan: WritePlan,
+        batch: int,
+        query: str,
+        batches: Iterator[pa.RecordBatch],
     ) -> Receipt:
         from spark_channel.pipeline import TaskWrite
-        from spark_channel.transfers.task import TaskServiceClient
 
         partition, attempt = task.partitionId(), task.taskAttemptId()
+        spec = replace(self._link.spec, batch=batch, query=query)
+        job_link = replace(self._link, job=plan.job, spec=spec)
         with (
-            TaskServiceClient(
-                self._service,
-                plan.job,
-                spec,
-                self._options,
-                f"task {partition}",
-                self._shared_limit,
-                static=self._static,
-                permit_option=self._permit_option,
-                healths={"target": self._writer.health},
+            job_link.connect(
+                self._options, f"task {partition}", healths={"target": self._writer.health}
             ) as link,
             link.permit(),
         ):
@@ -218,29 +209,33 @@ class ChannelStreamWriter(Versioned, _ArrowWriter):  # type: ignore[misc] # a ba
             _log.warning(
                 "%s has no rows of this query before batch %d: if earlier batches had rows, another target has them. "
                 "A checkpoint belongs to one target; for all rows, begin the query with a new checkpoint directory",
-                self._spec.target,
+                self._link.spec.target,
                 batchId,
             )
-        for plan, receipts in _by_job(messages):
-            self._writer.commit(plan, receipts)
-            rows = sum(receipt.rows for receipt in receipts)
-            JobReporter(self._service, plan.job).enter(Phase.DONE, rows=rows)
-            _log.info("batch %d: %d rows published in %s", batchId, rows, self._spec.target)
+        for job in self._jobs(messages):
+            rows = sum(receipt.rows for receipt in job.publish())
+            _log.info("batch %d: %d rows published in %s", batchId, rows, job.target)
 
     @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        for plan, receipts in _by_job(messages):
-            JobReporter(self._service, plan.job).enter(Phase.FAILED)
-            try:
-                self._writer.abort(plan, receipts)
-            except TargetError as error:
-                _log.warning(
-                    "batch %d: clearing up %s failed: %s", batchId, self._spec.target, error
+        for job in self._jobs(messages):
+            job.fail(job.receipts)
+
+    def _jobs(self, messages: list[WriterCommitMessage | None]) -> list[WriteJob]:
+        """The batch's jobs with the receipts of their tasks, in the order of their names."""
+        jobs: dict[str, WriteJob] = {}
+        for message in messages:
+            if (
+                isinstance(message, StreamMessage)
+                and message.plan is not None
+                and message.receipt is not None
+            ):
+                plan, target = message.plan, self._link.spec.target
+                job = jobs.setdefault(
+                    plan.job, WriteJob(plan.job, [self._writer], target, self._service, [plan])
                 )
-
-
-OF_THE_QUERY = {"checkpointlocation", "queryname", "outputmode"}
-"""Options of the query itself, which Spark hands on."""
+                job.receipts.append(message.receipt)
+        return [jobs[name] for name in sorted(jobs)]
 
 
 def stream_writer(
@@ -270,21 +265,6 @@ def _refuse(options: WriteOptions) -> None:
             "with foreachBatch to set rows aside",
             option="maxDirtyRows",
         )
-
-
-def _by_job(messages: list[WriterCommitMessage | None]) -> list[tuple[WritePlan, list[Receipt]]]:
-    """The receipts of each job, in the order of their names."""
-    receipts_by_job: dict[str, tuple[WritePlan, list[Receipt]]] = {}
-    for message in messages:
-        if (
-            isinstance(message, StreamMessage)
-            and message.plan is not None
-            and message.receipt is not None
-        ):
-            receipts_by_job.setdefault(message.plan.job, (message.plan, []))[1].append(
-                message.receipt
-            )
-    return [receipts_by_job[job] for job in sorted(receipts_by_job)]
 
 
 def _as_batches(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

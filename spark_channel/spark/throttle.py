@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,17 +14,17 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
 
 from spark_channel.errors import LimitError, OptionError, SchemaError, UnsupportedError
-from spark_channel.limits import StaticShare
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline.read import BatchRateLimiter
 from spark_channel.plain_text import log_of
-from spark_channel.progress import JobSpec, Phase
-from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
+from spark_channel.progress import Phase
+from spark_channel.service import new_job_id, run_id
 from spark_channel.spark.schema import types_inside
 from spark_channel.spark.session import context_of, is_local, service_of, session_slots
 from spark_channel.spark.worker import HangupWatch, Versioned, pass_of, sent_as_they_come
+from spark_channel.transfers.job_link import JobLink
+from spark_channel.transfers.job_spec import read_spec
 from spark_channel.transfers.limits import JobLimits, is_limited, static_of_spec
-from spark_channel.transfers.task import TaskServiceClient
 
 __all__ = ["by_number", "throttle"]
 
@@ -96,12 +97,12 @@ def throttle(
             raise
         _log.warning("each task keeps its fixed share of the limit: %s", error)
         service = None
-    spec = JobSpec(
+    spec = read_spec(
         "throttle",
-        **limits.of_spec(),
+        limits,
         **static_of_spec(share, one_host=lambda: is_local(df.sparkSession)),
     )
-    task = _Throttle(service, new_job_id(), spec, options, limits.address, share)
+    task = _Throttle(JobLink(new_job_id(), spec, service, limits.address, (share,)), options)
     # By their numbers: Spark looks names up, and some hold a dot, or occur twice. A row without columns needs one.
     rows = (
         df.toDF(*(f"c{n}" for n in range(len(df.columns)))) if df.columns else df.select(f.lit(1))
@@ -135,18 +136,11 @@ class _Throttle(Versioned):
 
     def __init__(
         self,
-        service: ServiceAddress | None,
-        plan: str,
-        spec: JobSpec,
+        link: JobLink,
         options: CommonOptions,
-        shared_limit: SharedLimitAddress | None,
-        static: StaticShare | None,
     ) -> None:
-        self._static = static
-        self._shared_limit = shared_limit
-        self._service = service
-        self._plan = plan
-        self._spec = spec
+        self._link = link
+        """Its job is the plan's: each run of it has its own."""
         self._options = options
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -154,18 +148,12 @@ class _Throttle(Versioned):
         task = TaskContext.get()
         assert task is not None
         partition = task.partitionId()
-        job = run_id(self._plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId())
+        job = run_id(
+            self._link.job, task.getLocalProperty("spark.sql.execution.id"), task.stageId()
+        )
         with ExitStack() as stack:
             link = stack.enter_context(
-                TaskServiceClient(
-                    self._service,
-                    job,
-                    self._spec,
-                    self._options,
-                    f"partition {partition}",
-                    self._shared_limit,
-                    static=self._static,
-                )
+                replace(self._link, job=job).connect(self._options, f"partition {partition}")
             )
             assert link.limiter is not None
             counters = link.counters(partition, **pass_of(task))

@@ -30,10 +30,11 @@ from spark_channel.spark.session import context_of, directory_of, register, serv
 from spark_channel.spark.throttle import by_number, throttle
 from spark_channel.spark.worker import Versioned, own_error
 from spark_channel.transfers.fan_out import carry_out as carry_out_on
+from spark_channel.transfers.job_link import JobLink
+from spark_channel.transfers.job_spec import write_spec
 from spark_channel.transfers.limits import is_limited, limit_scope_of
 from spark_channel.transfers.options import JobOptions, job_options, take_schema
 from spark_channel.transfers.plan import begin_transfer, first_reachable
-from spark_channel.transfers.task import TaskServiceClient
 from spark_channel.transform import Pipeline, prepare
 from spark_channel.verification import verify_with
 from spark_channel.verification.report import RepairSettings, VerifyReport, VerifySettings
@@ -193,15 +194,15 @@ class _Run:
 
     def _spec(self, reader: Endpoint, frame: DataFrame) -> JobSpec:
         target = _shown(self._writer)
-        return JobSpec(
+        return write_spec(
             "transfer",
-            name=self._options.job_id or "",
+            self._options,
+            None,  # the connector keeps the limit, or `throttle` does
             source=_shown(reader),
             target=target,
             limit_scope=limit_scope_of(self._options),
-            max_dirty_rows=self._options.most_dirty_rows,
-            max_dirty_fraction=self._options.max_dirty_fraction,
             where=target,
+            stall_timeout=None,
         )
 
     # ---- reading
@@ -328,7 +329,7 @@ class _TransformRunner(Versioned):
         bare, _ = CommonOptions.parse({})
         with contextlib.ExitStack() as stack:
             link = stack.enter_context(
-                TaskServiceClient(self._service, self._job, self._spec, bare, "steps")
+                JobLink(self._job, self._spec, self._service).connect(bare, "steps")
             )
             counters = link.counters(task.partitionId(), task.taskAttemptId())
             budget = DirtyBudget(dirty_limit_of(self._options), link.stop_reason)

@@ -1,6 +1,5 @@
 """The batch write: staged by a writer thread in each Spark task, published once on the driver's host."""
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,23 +18,19 @@ from spark_channel.errors import ChannelError, DirtyRowsError, OptionError, Targ
 from spark_channel.final_errors import first_original
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TaskDirtyRows
-from spark_channel.pipeline.dirty import dirty_row_totals, merged_reasons, prepare_write, too_many
 from spark_channel.plain_text import log_of
-from spark_channel.progress import JobColumn, JobSpec, Phase
+from spark_channel.progress import JobColumn, Phase
 from spark_channel.progress.report import told_reasons
 from spark_channel.spark.already_published import AlreadyPublishedWriter
-from spark_channel.spark.driver import (
-    JobReporter,
-    found_service,
-    on_one_host,
-    reach_service,
-    slots_now,
-)
+from spark_channel.spark.driver import on_one_host, reach_for_write
 from spark_channel.spark.own_reads import planned_reads, reads_of_task
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.worker import SessionFacts, Versioned, portable, without_traceback
 from spark_channel.transfers.conversion import conversion_to
+from spark_channel.transfers.job_link import JobLink
+from spark_channel.transfers.job_spec import write_spec
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec, told_static
+from spark_channel.transfers.write_job import WriteJob, commit_of, job_name, transaction_of
 
 __all__ = [
     "ChannelWriter",
@@ -80,10 +75,6 @@ class ReceiptMessage(WriterCommitMessage):
     static: bool = False
     """The task kept its fixed share of the limit, since it did not reach the service."""
 
-    @property
-    def dirty_rows(self) -> int:
-        return self.dirty.rows if self.receipt is None else self.receipt.dirty_rows
-
 
 @portable
 class ChannelWriter(Versioned, DataSourceArrowWriter):
@@ -102,93 +93,65 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
             _log.warning(remark)
         self._options: WriteOptions = self._writer.options
         refuse_on_stall(self._options)
+        _refuse_first_batch(self._options)
         self._started = utc_now()
-        tolerant = self._options.tolerates_dirty_rows
+        limits = JobLimits.from_options(self._options).watching(self._writer)
+        where = describe(self._options)
+        target = f"{connector.name} {where}"
+        arriving = as_arrow(schema)
+        self._steps = conversion_to(self._writer, connector.name, arriving)
+        columns = arriving if self._steps is None else self._steps.output_schema
+        self._job = WriteJob(job_name(self._options.job_id), [self._writer], target)
         context = WriteContext(
-            job=_job_name(self._options.job_id),
-            commit=self._options.commit or (self._options.dirty_commit if tolerant else None),
+            job=self._job.job,
+            commit=commit_of(self._options),
             overwrite=overwrite,
-            txn=_transaction(self._options),
+            txn=transaction_of(self._options),
             text_lengths=spark_text_lengths(schema),
             reads=planned_reads(),
             reads_surely=False,
             gathers=True,
         )
-        limits = JobLimits.from_options(self._options).watching(self._writer)
-        self._shared_limit = limits.address
-        where = describe(self._options)
-        target = f"{connector.name} {where}"
-        arriving = as_arrow(schema)
-        self._steps = conversion_to(self._writer, connector.name, arriving)
-        wanted = arriving if self._steps is None else self._steps.output_schema
-        replaced = self._writer.foreign_content(wanted) if context.overwrite else ""
-        self._plan, self._dirty_store = prepare_write(self._writer, context, wanted, target)
-        if replaced and self._plan.published_at is None:
-            _log.warning("job %s replaces %s in %s", context.job, replaced, target)
-        falls_back = limits.static(1) is not None
-        self._permit_option = permit_option(options)
-        most = self._options.max_connections
-        slots = slots_now(found_service(), facts.slots) if falls_back or most is not None else None
-        if most is not None and slots is not None and slots <= most:
-            most = None  # so many never run at a time: they need no counting
-        self._static = limits.static(slots)
-        self._service = reach_service(
-            self._options,
-            host=facts.driver_host,
-            can_do_without=self._static is not None,
-            counts=most is not None,
-        )
-        if self._service is not None:
-            self._service = self._service.for_jobs_of(self._plan.job)
-        self._spec = JobSpec(
+        self._job.prepare([context], columns, begins=True)
+        (self._plan,) = self._job.plans
+        service, self._static, most = reach_for_write(self._options, limits, facts)
+        if service is not None:
+            self._job.service = service = service.for_jobs_of(self._plan.job)
+        spec = write_spec(
             "write",
-            name=self._options.job_id or "",
+            self._options,
+            limits,
             target=target,
-            target_columns=JobColumn.from_schema(wanted),
+            target_columns=JobColumn.from_schema(columns),
             commit=self._plan.commit,
             at_least_once=self._plan.at_least_once,
-            **limits.of_spec(),
             max_connections=most,
-            **static_of_spec(self._static, one_host=on_one_host),
-            max_dirty_rows=self._options.most_dirty_rows,
-            max_dirty_fraction=self._options.max_dirty_fraction,
             where=where,
-            stall_timeout=self._options.stall_timeout,
+            **static_of_spec(self._static, one_host=on_one_host),
         )
-        self._reporter.open(self._spec)
-
-    @property
-    def _reporter(self) -> JobReporter:
-        return JobReporter(self._service, self._plan.job)
+        self._link = JobLink(
+            self._plan.job, spec, service, limits.address, (self._static,), permit_option(options)
+        )
+        self._job.open(spec)
 
     def published(self) -> AlreadyPublishedWriter | None:
         """Return the writer to use instead when the rows are already published."""
         if self._plan.published_at is None:
             return None
         return AlreadyPublishedWriter(
-            self._plan.txn or ("", 0), self._plan.published_at, self._plan.job, self._service
+            self._plan.txn or ("", 0), self._plan.published_at, self._plan.job, self._job.service
         )
 
     @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ReceiptMessage:
         from spark_channel.pipeline import DirtyLog, TaskWrite
-        from spark_channel.transfers.task import TaskServiceClient
 
         task = TaskContext.get()
         assert task is not None
         partition, attempt = task.partitionId(), task.taskAttemptId()
-        name = f"task {partition}"
         with (
-            TaskServiceClient(
-                self._service,
-                self._plan.job,
-                self._spec,
-                self._options,
-                name,
-                self._shared_limit,
-                static=self._static,
-                permit_option=self._permit_option,
-                healths={"target": self._writer.health},
+            self._link.connect(
+                self._options, f"task {partition}", healths={"target": self._writer.health}
             ) as link,
             link.permit(),
         ):
@@ -209,7 +172,7 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
                     budget,
                     partition,
                     attempt,
-                    store=self._dirty_store,
+                    store=self._job.dirty_store,
                     job=self._plan.job,
                     counters=counters,
                 ),
@@ -246,59 +209,49 @@ class ChannelWriter(Versioned, DataSourceArrowWriter):
         if target is None or most_overlap(reads_of_task(task), target) is not Overlap.SURE:
             return
         raise TargetError(
-            f"{self._spec.target} is written by what reads it: with commit=task, rows that its tasks commit would be "
+            f"{self._job.target} is written by what reads it: with commit=task, rows that its tasks commit would be "
             "read and written again. This task has written nothing. Set 'commit' to job, or omit it"
         )
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        receipts = [receipt for receipt in _receipts(messages) if receipt is not None]
-        own = [message for message in messages if isinstance(message, ReceiptMessage)]
-        dirty = sum(message.dirty_rows for message in own)
-        failed = first_original(message.failed for message in own if message.failed is not None)
+        results = [message for message in messages if isinstance(message, ReceiptMessage)]
+        job = self._job
+        failed = first_original(message.failed for message in results if message.failed is not None)
         if failed is not None:
-            self._reporter.enter(Phase.FAILED, error=str(failed))
+            job.reporter.enter(Phase.FAILED, error=str(failed))
             raise failed
-        stopped = next((message.stopped for message in own if message.stopped), "")
-        why = stopped or too_many(self._options, dirty, receipts)
-        if self._dirty_store is not None:
-            self._dirty_store.publish([message.dirty for message in own])
-        if why:
-            why = f"{why}. {dirty_row_totals(self._plan, self._spec.target, receipts)}"
-            rows = sum(receipt.rows for receipt in receipts) if self._plan.commit == "task" else 0
-            self._reporter.enter(Phase.FAILED, error=why, rows=rows)
-            raise DirtyRowsError(why)
-        static = sum(message.static for message in own)
+        job.receive(results)
+        try:
+            job.judge(next((message.stopped for message in results if message.stopped), ""))
+        except DirtyRowsError as error:
+            rows = sum(receipt.rows for receipt in job.receipts)
+            job.reporter.enter(
+                Phase.FAILED, error=str(error), rows=rows if self._plan.commit == "task" else 0
+            )
+            raise
+        static = told_static(sum(message.static for message in results), len(results), self._static)
         if static:
-            _log.warning("%s", told_static(static, len(own), self._static))
-        self._reporter.enter(Phase.PUBLISHING, limit=told_static(static, len(own), self._static))
-        if self._writer.commit(self._plan, receipts) is False:
-            receipts = []
+            _log.warning("%s", static)
+        job.reporter.enter(Phase.PUBLISHING, limit=static)
+        receipts = job.publish()
         rows, nbytes = sum(r.rows for r in receipts), sum(r.nbytes for r in receipts)
-        self._reporter.enter(Phase.DONE, rows=rows)
         seconds = (utc_now() - self._started).total_seconds()
-        _log.info("%d rows, %d bytes in %.1f s: %s", rows, nbytes, seconds, self._spec.target)
-        if dirty:
-            kept = (
-                f"; they are in {self._options.dirty_rows_path}"
-                if self._dirty_store is not None
-                else ""
-            )
-            reasons = merged_reasons(
-                message.dirty.reasons if message.receipt is None else message.receipt.dirty_reasons
-                for message in own
-            )
-            why = f": {told_reasons(reasons, dirty)}" if reasons else ""
-            _log.warning("%d rows were refused by %s%s%s", dirty, self._spec.target, kept, why)
+        _log.info("%d rows, %d bytes in %.1f s: %s", rows, nbytes, seconds, job.target)
+        if job.dirty:
+            place = self._options.dirty_rows_path if job.dirty_store is not None else ""
+            kept_in = f"; they are in {place}" if place else ""
+            reasons = f": {told_reasons(job.dirty_reasons, job.dirty)}" if job.dirty_reasons else ""
+            _log.warning("%d rows were refused by %s%s%s", job.dirty, job.target, kept_in, reasons)
 
     @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        left = self._writer.abort(self._plan, _receipts(messages))
-        if self._dirty_store is not None:
-            self._dirty_store.drop()
-        is_known = left is not None and not self._plan.at_least_once
-        rows = sum(each.rows for each in left or ()) if is_known else None
-        self._reporter.enter(Phase.FAILED, rows=rows)
+        self._job.fail(
+            [
+                message.receipt if isinstance(message, ReceiptMessage) else None
+                for message in messages
+            ]
+        )
 
 
 def batch_writer(
@@ -309,22 +262,18 @@ def batch_writer(
     return writer.published() or writer
 
 
-def _receipts(messages: list[WriterCommitMessage | None]) -> list[Receipt | None]:
-    return [
-        message.receipt if isinstance(message, ReceiptMessage) else None for message in messages
-    ]
-
-
-def _transaction(options: WriteOptions) -> tuple[str, int] | None:
-    if options.txn_app_id is None or options.txn_version is None:
-        return None
-    return options.txn_app_id, options.txn_version
-
-
-def _job_name(label: str | None) -> str:
-    """A name for one run, unique even when the user gives the same `jobId` twice."""
-    unique = uuid.uuid4().hex[:12]
-    return f"{label}-{unique}" if label else unique
+def _refuse_first_batch(options: WriteOptions) -> None:
+    """
+    Raises:
+        OptionError: `firstBatch` without batches.
+    """
+    if options.first_batch != "append":
+        raise OptionError(
+            "option 'firstBatch' got 'overwrite', and this write has no micro-batches: use mode overwrite, or omit it",
+            option="firstBatch",
+            got="overwrite",
+            takes="append",
+        )
 
 
 def batch_of(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:

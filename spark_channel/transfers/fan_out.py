@@ -19,8 +19,9 @@ from spark_channel.transfers.plan import (
     tell_experiments,
 )
 from spark_channel.transfers.resume import job_of
-from spark_channel.transfers.run import Transfer, job_name
-from spark_channel.transfers.task import Engine, FanOutRunner, TargetJob
+from spark_channel.transfers.run import Transfer
+from spark_channel.transfers.task import Engine, FanOutRunner
+from spark_channel.transfers.write_job import job_name
 from spark_channel.transform import prepare
 
 __all__ = ["carry_out", "fan_out"]
@@ -87,7 +88,7 @@ class _FanOut:
         specs = {number: self._copies[number].spec() for number in live}
         try:
             for number in live:
-                self._copies[number].begin(specs[number])
+                self._copies[number].write.open(specs[number])
             if live:
                 outcomes = self._move(live, specs)
                 self._publish(live, specs, outcomes)
@@ -137,18 +138,10 @@ class _FanOut:
             options.capacity_bytes,
             options.transaction_rows,
         )
-        jobs = [
-            TargetJob(
-                specs[number],
-                self._copies[number].service,
-                self._opened[number].limits.address,
-                self._copies[number].shares(),
-            )
-            for number in live
-        ]
+        links = [self._copies[number].link(specs[number]) for number in live]
         targets = ", ".join(specs[number].target for number in live)
         with self._engine.named(transfer.source, targets):
-            return self._engine.run(FanOutRunner(work, jobs), transfer.plan.groups, self._job)
+            return self._engine.run(FanOutRunner(work, links), transfer.plan.groups, self._job)
 
     def _branch(self, number: int) -> FanOutTarget:
         target, copy = self._spec.targets[number], self._copies[number]
@@ -159,7 +152,7 @@ class _FanOut:
             plan,
             copy.job,
             steps,
-            copy.dirty_store,
+            copy.write.dirty_store,
             target.on_failure,
         )
 

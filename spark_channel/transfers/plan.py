@@ -62,6 +62,7 @@ from spark_channel.transfers.conversion import (
 from spark_channel.transfers.limits import JobLimits
 from spark_channel.transfers.options import JobOptions, job_options, take_schema, target_options
 from spark_channel.transfers.resume import PartialTransfer, find_partial_transfer
+from spark_channel.transfers.write_job import commit_of
 from spark_channel.transform import Pipeline, prepare
 
 __all__ = [
@@ -346,10 +347,9 @@ def _check_possible(job: JobOptions, scripts: Sequence[str]) -> None:
     """
     sources, writers = _ends(job, alone=True, warn=False)
     options = writers[0].options
-    commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
     context = WriteContext(
         "rehearsal",
-        commit,
+        commit_of(options),
         overwrite=job.spec.save_mode == "overwrite",
         text_lengths=widest([source.text_lengths for source in sources]),
     )
@@ -780,10 +780,9 @@ def rehearse(
     rehearsed = []
     for transfer in every:
         options, (native, reason) = transfer.options, transfer.native_rows()
-        commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
         context = WriteContext(
             job="rehearsal",
-            commit=commit,
+            commit=commit_of(options),
             overwrite=transfer.spec.save_mode == "overwrite",
             text_lengths=transfer.text_lengths,
             reads=transfer.reads(),

@@ -21,8 +21,9 @@ from spark_channel.options import Options, Trait, WriteOptions
 from spark_channel.pipeline import TransferSource
 from spark_channel.plain_text import log_of
 from spark_channel.planning import Endpoint, Split, Task, TransferSpec
+from spark_channel.transfers.write_job import transaction_of
 
-__all__ = ["PartialTransfer", "find_partial_transfer", "job_of", "plan_text", "transaction_of"]
+__all__ = ["PartialTransfer", "find_partial_transfer", "job_of", "plan_text"]
 
 _log = log_of(__name__)
 
@@ -59,12 +60,6 @@ class PartialTransfer:
     def left(self) -> list[Task]:
         finished = {receipt.task for receipt in self.receipts}
         return [task for task in self.tasks if task.id not in finished]
-
-
-def transaction_of(options: WriteOptions) -> tuple[str, int] | None:
-    if options.txn_app_id is None or options.txn_version is None:
-        return None
-    return options.txn_app_id, options.txn_version
 
 
 def job_of(job: str, target: int) -> str:

@@ -15,6 +15,7 @@ from spark_channel.plain_text import log_of
 from spark_channel.progress import Counters, JobColumn, JobSpec, Phase
 from spark_channel.service.launch import serve_here
 from spark_channel.service.running import RunningService, running_service
+from spark_channel.transfers.job_spec import read_spec
 from spark_channel.tunnel.positions import LagWatch, added_up
 from spark_channel.tunnel.records import Channel
 from spark_channel.tunnel.source import READ, StreamSource, base_split
@@ -256,8 +257,9 @@ def _described(
         with contextlib.suppress(ChannelError):  # a table that was dropped has changes in the log
             columns = JobColumn.from_schema(source.feed.schema())
     reading = source.reader.options
-    return JobSpec(
+    return read_spec(
         "stream",
+        None,
         name=name,
         source=source.about,
         target=shown.get("target", ""),

@@ -28,7 +28,8 @@ from spark_channel.pipeline.read import BatchRateLimiter, ReadCancelledError
 from spark_channel.planning import Split
 from spark_channel.progress import Counters, Phase
 from spark_channel.retry import Retry
-from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
+from spark_channel.transfers.job_link import TaskServiceClient
+from spark_channel.transfers.task import TaskGroupAttempt
 from spark_channel.verification.compare import Buckets, Checksums
 from spark_channel.verification.compared_columns import Columns
 from spark_channel.verification.compared_tables import Side

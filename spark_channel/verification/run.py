@@ -21,10 +21,12 @@ from spark_channel.progress.report import many, plain_end
 from spark_channel.service import ServiceAddress
 from spark_channel.service.launch import JobReporter, reason_of
 from spark_channel.transfers.channels import channel_bound
+from spark_channel.transfers.job_link import JobLink
+from spark_channel.transfers.job_spec import read_spec
 from spark_channel.transfers.limits import JobLimits, is_limited
 from spark_channel.transfers.options import JobOptions
-from spark_channel.transfers.run import job_name
 from spark_channel.transfers.task import Engine
+from spark_channel.transfers.write_job import job_name
 from spark_channel.verification.compare import (
     Buckets,
     Checksums,
@@ -225,13 +227,13 @@ class Verification:
             return None
 
     def _plan_spec(self) -> JobSpec:
-        return JobSpec(
+        return read_spec(
             "verify",
+            self._limits,
             name=self._options.job_id or "",
             source=self.sides[0].label,
             target=self.sides[1].label,
             channels=self._channels,
-            **self._limits.of_spec(),
         )
 
     # The passes
@@ -510,9 +512,8 @@ class Verification:
                 groups.append(replace(group, id=len(groups)))
         if not groups:
             return []
-        runner = PassRunner(
-            work, self.job, self._job_spec, self._options, self._service, self._limits.address
-        )
+        link = JobLink(self.job, self._job_spec, self._service, self._limits.address)
+        runner = PassRunner(work, link, self._options)
         return self.engine.run(runner, groups, self.job)
 
     # Looking again

@@ -15,9 +15,8 @@ from spark_channel.errors import SchemaError
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline.read import GroupRead
 from spark_channel.planning import Split, TaskGroup
-from spark_channel.progress import JobSpec
-from spark_channel.service import ServiceAddress, SharedLimitAddress
-from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
+from spark_channel.transfers.job_link import JobLink
+from spark_channel.transfers.task import TaskGroupAttempt
 from spark_channel.transform import Pipeline, prepare
 from spark_channel.verification.compare import (
     Buckets,
@@ -297,27 +296,19 @@ class PassRunner:
     def __init__(
         self,
         work: ReadWork,
-        job: str,
-        spec: JobSpec,
+        link: JobLink,
         options: CommonOptions,
-        service: ServiceAddress | None,
-        shared_limit: SharedLimitAddress | None,
     ) -> None:
-        self._work, self._job, self._spec, self._options = work, job, spec, options
-        self._service, self._shared_limit = service, shared_limit
+        self._work, self._link, self._options = work, link, options
 
     def run(self, group: TaskGroup, attempt: TaskGroupAttempt) -> tuple[int, int, object]:
         number: int = group.tasks[0].writer_part
         side = self._work.sides[number]
         with ExitStack() as stack:
             link = stack.enter_context(
-                TaskServiceClient(
-                    self._service,
-                    self._job,
-                    self._spec,
+                self._link.connect(
                     self._options,
                     f"group {group.id}",
-                    self._shared_limit,
                     healths={
                         "source": self._work.sides[0].reader.health,
                         "target": self._work.sides[1].reader.health,

@@ -594,7 +594,7 @@ class Writer(ABC):
         return True
 
     def begin(self) -> None:  # noqa: B027 - optional: most targets have nothing to run
-        """Driver, only in a transfer, once, before the source is read: runs what the user wants done first.
+        """Driver, once, before `prepare`: runs what the user wants done first. A transfer calls it before it reads.
 
         It may create the source's tables, or the target. It is not part of the write, and is never undone.
         """

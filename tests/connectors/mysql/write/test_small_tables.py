@@ -30,7 +30,7 @@ from spark_channel.replication.config import load_replication
 from spark_channel.replication.report import TableOutcome
 from spark_channel.replication.table_run import RunSettings, TableRun
 from spark_channel.replication.tables import find_tables
-from spark_channel.transfers import together as carrying
+from spark_channel.transfers import small_tables as carrying
 from tests.servers.mariadb import MariadbServer, MysqlServer
 
 _TABLES = 8
@@ -273,7 +273,7 @@ def test_a_table_that_cannot_be_read_to_its_end_is_copied_alone(
     small: _Small, joined: list[str], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     if kind == "grown":
-        monkeypatch.setattr("spark_channel.transfers.together._MOST_READ", 2_000)
+        monkeypatch.setattr("spark_channel.transfers.small_tables._MOST_READ", 2_000)
         values = ", ".join(f"({n}, 'row')" for n in range(21, 1000))
         small.sql(f"INSERT INTO SOURCE.t6 VALUES {values}")
     else:

@@ -30,7 +30,7 @@ from spark_channel.replication.plan import plan_replication
 from spark_channel.replication.report import TableOutcome
 from spark_channel.replication.table_run import RunSettings, TableRun
 from spark_channel.replication.tables import find_tables
-from spark_channel.transfers import together as carrying
+from spark_channel.transfers import small_tables as carrying
 from tests.servers.postgres import PostgresServer
 
 _TABLES = 12
@@ -843,7 +843,7 @@ def test_tables_with_options_of_their_own_are_copied_alone(
 def test_a_table_that_has_grown_since_the_catalog_was_read_is_copied_alone(
     small: PostgresServer, joined: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_channel.transfers.together._MOST_READ", 2_000)
+    monkeypatch.setattr("spark_channel.transfers.small_tables._MOST_READ", 2_000)
     small.psql("INSERT INTO small.t6 SELECT n, 'row' FROM generate_series(21, 1000) n")
     report = spark_channel.replicate(None, _file(small))
     assert report.parked == []

@@ -1,6 +1,5 @@
-"""Copies small tables together: under one lease of the limit, and with a job and a report for each of them."""
+"""Copies small tables in groups: under one lease of the limit, and with a job and a report for each of them."""
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -14,14 +13,16 @@ from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Toget
 from spark_channel.errors import ChannelError, JobCancelledError, SourceError
 from spark_channel.options import CommonOptions
 from spark_channel.plain_text import log_of
-from spark_channel.progress import Counters, JobColumn, JobSpec, Phase, TransferReport
+from spark_channel.progress import Counters, JobColumn, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceClient
+from spark_channel.transfers.job_spec import write_spec
 from spark_channel.transfers.limits import JobLimits
+from spark_channel.transfers.write_job import job_name
 
 if TYPE_CHECKING:
     from spark_channel.service.jobs import JobRegistry
 
-__all__ = ["TogetherEngine", "carry_out_together"]
+__all__ = ["SmallTablesEngine", "carry_out_small_tables"]
 
 _log = log_of(__name__)
 
@@ -33,7 +34,7 @@ _LONGEST_SECONDS = 2.0
 """Rows that were read and paid in this time are published: under a slow limit a group is published in parts."""
 
 
-class TogetherEngine(Protocol):
+class SmallTablesEngine(Protocol):
     """An engine in this process."""
 
     def service(self) -> ServiceAddress: ...
@@ -49,8 +50,8 @@ class TogetherEngine(Protocol):
         """
 
 
-def carry_out_together(
-    engine: TogetherEngine,
+def carry_out_small_tables(
+    engine: SmallTablesEngine,
     together: Together,
     tables: Sequence[SmallTable],
     placed: Callable[[SmallTable], None],
@@ -134,11 +135,11 @@ def carry_out_together(
             publish(ready)
 
 
-def _limiter(engine: TogetherEngine, limits: JobLimits, stack: ExitStack) -> Limiter | None:
+def _limiter(engine: SmallTablesEngine, limits: JobLimits, stack: ExitStack) -> Limiter | None:
     if limits.address is None:
         return None
-    job = f"tables-{uuid.uuid4().hex[:12]}"
-    spec = JobSpec("transfer")
+    job = job_name("tables")
+    spec = write_spec("transfer", None, None)
     client = ServiceClient(engine.service(), job, spec, shared_limit=limits.address)
     return stack.enter_context(client).limiter("tables")
 
@@ -165,15 +166,18 @@ def _pay(channel: MemoryChannel, table: SmallTable) -> float:
 
 
 def _recorded(
-    engine: TogetherEngine, table: SmallTable, limits: JobLimits, part_of: str, waited: float
+    engine: SmallTablesEngine, table: SmallTable, limits: JobLimits, part_of: str, waited: float
 ) -> TransferReport:
     """Make the copy a job of the service, so that progress, metrics and lineage have it as any other."""
     assert table.schema is not None
     columns = JobColumn.from_schema(table.schema)
     reads, writes = table.reader.options, table.writer.options
     source, target = f"{reads.reader} {describe(reads)}", f"{writes.writer} {describe(writes)}"
-    spec = JobSpec(
+    spec = write_spec(
         "transfer",
+        writes,
+        limits,
+        counts_dirty=False,
         name=table.label,
         source=source,
         target=target,
@@ -185,7 +189,6 @@ def _recorded(
         splits=1,
         commit="job",
         where=target,
-        **limits.of_spec(),
     )
     counters = Counters(0, 0)
     counters.read(table.rows, table.nbytes)
