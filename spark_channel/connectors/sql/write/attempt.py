@@ -324,8 +324,10 @@ class _Staged(Generic[S]):
         self._connection, self.staging = connection, staging
 
     def open(self) -> None:
-        if self.staging.opens_first:
+        if self.staging.opens_first and self.staging.survives:
             self.lasting(lambda _session, _again: None)
+        elif self.staging.opens_first:
+            self._connection.ensure(self.staging.ready)
 
     def store(self, rows: pa.Table, before: int, spread: float) -> None:
         for chunk in self._connection.way.chunks(rows):
