@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.kafka import client as kafka_client
@@ -282,16 +282,20 @@ def test_splits_follow_the_channels_and_not_the_partitions() -> None:
 
 def test_a_split_of_many_partitions(server: KafkaServer) -> None:
     """More than are read together, with markers of transactions, empty ones, and records behind what was planned."""
-    parts = 250
+    parts = 120
     server.create("orders", parts)
     put_each = [(str(number).encode(), number) for number in range(0, parts, 2)]
+    client = Producer({"bootstrap.servers": server.address})
     for value, number in put_each:
-        put(server, value + b"a", value + b"b", partition=number)
+        client.produce("orders", value + b"a", partition=number)
+        client.produce("orders", value + b"b", partition=number)
+    assert client.flush(60) == 0  # leaders of so many partitions take a while
+    client.close()
     transact(server, b"in", b"transaction").close()
     transact(server, b"lost", end="abort").close()
     found = reader(server)
     (split,) = found.split(1)
-    for number in (0, 1, 2, 200):
+    for number in (0, 1, 2, 110):
         put(server, *[b"later"] * 50, partition=number)
     rows: dict[int, list[tuple[int, bytes]]] = {}
     for batch in found.read(split):
