@@ -25,15 +25,20 @@ DRIVERS = {
 UNUSED = (
     "pyarrow.flight",
     "pyarrow.dataset",
-    "spark_channel.replication",
-    "spark_channel.tunnel",
-    "spark_channel.spark",
     "spark_channel.service.windows",
     "spark_channel.datax.load",
     "spark_channel.datax.columns",
     "spark_channel.datax.plugins",
 )
 """Parts of these libraries and of this package that a copy does without."""
+OWN = {
+    *("arrow_schema", "carrier", "channel", "cli", "clock", "connectors", "datax", "errors"),
+    *("final_errors", "lazy", "limits", "local", "masking", "observe", "option_types", "options"),
+    *("pipeline", "plain_text", "planning", "processes", "progress", "requirements", "retry"),
+    *("serialization", "service", "signals", "transfers", "transform", "version"),
+    "working_directory",
+}
+"""Modules and packages of this package that a copy uses: none of verification, replication, tunnels and Spark."""
 
 
 @pytest.fixture
@@ -70,6 +75,10 @@ def libraries(modules: set[str]) -> set[str]:
     return {name for name in tops if not name.startswith("_")} - {"spark_channel", "cython_runtime"}
 
 
+def own(modules: set[str]) -> set[str]:
+    return {name.split(".")[1] for name in modules if name.startswith("spark_channel.")}
+
+
 def ten_lines(directory: Path) -> str:
     csv = directory / "ten.csv"
     csv.write_text("id,name\n" + "".join(f"{number},n\n" for number in range(10)))
@@ -85,6 +94,7 @@ def test_a_copy_between_files_and_a_file_database_imports_what_it_uses(tmp_path:
     ):
         loaded = loaded_by("copy", source, target)
         assert libraries(loaded) <= USED
+        assert own(loaded) <= OWN
         assert not loaded & set(UNUSED)
 
 
@@ -100,13 +110,14 @@ def test_a_copy_between_tables_imports_the_drivers_alone(
     loaded_by("copy", ten_lines(tmp_path), first)
     loaded = loaded_by("copy", first, second)
     assert libraries(loaded) <= USED | DRIVERS[system]
+    assert own(loaded) <= OWN
     assert not loaded & set(UNUSED)
 
 
 def test_a_job_of_datax_imports_what_it_uses(ten_rows: str) -> None:
     loaded = loaded_by("run", ten_rows)
     assert libraries(loaded) <= USED
-    assert not {name for name in loaded if name.startswith("spark_channel.replication")}
+    assert own(loaded) <= OWN
 
 
 @pytest.mark.real_time
