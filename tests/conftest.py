@@ -86,7 +86,7 @@ _LONG_FILES = (
     "connectors/protocol/test_targets.py",
     "connectors/files/test_interleavings.py",
     "differential/test_databases.py",
-    "connectors/adbc/test_writer.py",
+    "connectors/adbc/test_database.py",
     "connectors/duckdb/test_contract.py",
     "connectors/mysql/test_contract.py",
     "connectors/postgresql/test_conformance.py",

@@ -296,8 +296,7 @@ def connector_tables(connector: Connector) -> str:
     for half in ("reader", "writer"):
         if getattr(connector, half) is None:
             continue
-        found = connector.reader_class() if half == "reader" else connector.writer_class()
-        options: type[Options] = found.Options
+        options = connector.options_class(half)
         shared = [base for base in BASES if issubclass(options, base)]
         own[half], more[half] = own_rows(options, shared), others(options, shared)
     return _block(f"{OPTION} | for", _both(own)) + _other_lines(more)

@@ -38,7 +38,7 @@ _ALWAYS = (
     "tests/limits/test_any_history.py",
     "tests/cli/test_copying.py::test_a_file_goes_to_a_database_and_on_to_files",
     "tests/cli/test_copying.py::test_tables_of_postgresql",
-    "tests/connectors/mysql/write/test_writer.py",
+    "tests/connectors/mysql/write/test_database.py",
     "tests/spark/test_read.py",
     "tests/spark/test_write.py",
 )

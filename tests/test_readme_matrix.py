@@ -11,7 +11,7 @@ from spark_channel.connectors.base.connector import Connector
 from spark_channel.connectors.base.registry import all_connectors
 from spark_channel.connectors.records.direct_writer import DirectWriter
 from spark_channel.errors import OptionError
-from spark_channel.options import WriteOptions
+from spark_channel.options import Options
 from tests import systems_table, versions_table
 from tests.benchmarks.harm_caption import BEGIN, END, HarmFigures, caption
 from tests.systems_table import own_connectors
@@ -38,7 +38,7 @@ SHIPPED = [
 MARK = re.compile(r"mark\.real_server\(([^)]*)\)")
 
 
-def takes(model: type[WriteOptions], **more: str) -> bool:
+def takes(model: type[Options], **more: str) -> bool:
     """Whether the writer's options accept `more`, beside what they need."""
     names = model.names()
     given = {name: value for name, value in NEEDED.items() if name in names and value}
@@ -48,7 +48,9 @@ def takes(model: type[WriteOptions], **more: str) -> bool:
         given["url"] = "http://host:9200"
     elif "path" not in names and "url" in names:
         scheme = next(
-            each.schemes for each in SHIPPED if each.writer and each.writer_class().Options is model
+            each.schemes
+            for each in SHIPPED
+            if each.writer and each.options_class("writer") is model
         )
         given |= {"url": f"{scheme[0]}://host/base"} if scheme else {}
     try:
@@ -117,12 +119,12 @@ def test_delivery_is_that_of_the_commit_modes(connector: Connector) -> None:
     if connector.writer is None:
         assert connector.delivery == {}
         return
-    writer = connector.writer_class()
+    writer, options = connector.writer_class(), connector.options_class("writer")
     assert set(connector.delivery) == {
-        mode for mode in ("job", "task") if takes(writer.Options, commit=mode)
+        mode for mode in ("job", "task") if takes(options, commit=mode)
     }
     promises = set(connector.delivery.values())
-    assert ("once" in promises) == takes(writer.Options, txnAppId="a", txnVersion="1")
+    assert ("once" in promises) == takes(options, txnAppId="a", txnVersion="1")
     assert bool(promises - {"once"}) == issubclass(writer, DirectWriter)
 
 

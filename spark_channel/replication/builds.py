@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.sql.write.writer import SqlWriter
+from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.errors import ChannelError
 from spark_channel.plain_text import log_of
 from spark_channel.replication.config import Limit

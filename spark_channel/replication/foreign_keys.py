@@ -13,7 +13,8 @@ from typing import Any
 from spark_channel.connectors.base.definition import ForeignKeyDefinition, TableDefinition
 from spark_channel.connectors.sql.definition import DEFINING
 from spark_channel.connectors.sql.read.reader import SqlReader
-from spark_channel.connectors.sql.write.writer import SqlWriter
+from spark_channel.connectors.sql.write.database import Verdict
+from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.plain_text import log_of
 from spark_channel.replication.report import TableOutcome
@@ -163,7 +164,9 @@ class ForeignKeys:
             for planned in accepted:
                 key = None if table is None else self._same(table, planned, session)
                 if table is not None and key is not None:
-                    writer.alter(session, writer.dialect.dropped_key(_sql(writer, table), key.name))
+                    writer.database.alter(
+                        session, writer.dialect.dropped_key(_sql(writer, table), key.name)
+                    )
 
         writer.run(TargetError, "drop foreign keys", work)
 
@@ -198,9 +201,9 @@ class ForeignKeys:
                     _sql(writer, table), candidate.key, writer.dialect.place(*to)
                 )
                 try:
-                    writer.alter(session, statement)
+                    writer.database.alter(session, statement)
                 except TargetError as error:
-                    if writer.is_lost(error):
+                    if Verdict.LOST in writer.database.verdict(error):
                         raise
                     return f"{candidate.key.label}: {error}. When its cause is removed, run {statement}"
                 return ""
@@ -238,13 +241,13 @@ def _place(copy: TableCopy) -> tuple[str, str]:
 def _place_in_target(copy: TableCopy, session: Any) -> tuple[str, str]:
     """The schema and the name of the table's copy. All copies of a run are in one database."""
     writer: SqlWriter[Any] = writer_of(copy)  # type: ignore[assignment]
-    target = writer.look(session)
+    target = writer.database.locate(session)
     return target.schema, target.name
 
 
 def _there(writer: SqlWriter[Any], session: Any) -> TableDefinition | None:
-    table = writer.look(session).table
-    return None if table is None else writer.definition_of(session, table)
+    table = writer.database.locate(session).table
+    return None if table is None else writer.database.definition_of(session, table)
 
 
 def _sql(writer: SqlWriter[Any], table: TableDefinition) -> str:

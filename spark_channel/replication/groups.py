@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from spark_channel.connectors.base.session_pool import sessions
 from spark_channel.connectors.base.together import MOST_BYTES, SmallTable, Together
 from spark_channel.connectors.sql.read.reader import SqlReader
-from spark_channel.connectors.sql.write.writer import SqlWriter
+from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.errors import ChannelError
 from spark_channel.plain_text import log_of
 from spark_channel.progress import TransferReport

@@ -16,8 +16,8 @@ from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.base.stored import server_facts
 from spark_channel.connectors.sql.read.reader import SqlReader
 from spark_channel.connectors.sql.read.rights import lacking_to_read
+from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.connectors.sql.write.rights import lacking_to_write
-from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import ChannelError, JobFileError, MissingPackageError, OptionError
 from spark_channel.option_types import resolve_references, without_references
 from spark_channel.progress.report import short
@@ -531,7 +531,7 @@ def _unwritable(copy: TableCopy, *, alters: bool = False) -> str:
     writer = writer_of(replace(copy, writer={**copy.writer, **applied}))
     if not isinstance(writer, SqlWriter):
         return ""
-    return lacking_to_write(writer, overwrite=copy.mode == "full", alters=alters)
+    return lacking_to_write(writer.database, overwrite=copy.mode == "full", alters=alters)
 
 
 def _unfollowed(replication: Replication, copy: TableCopy) -> str:
@@ -557,7 +557,7 @@ def _store_lacks(replication: Replication) -> str:
     options = {"url": store, "dbtable": "spark_channel_tunnels", "ledger": "none"}
     writer, _ = target.writer_with({**options, "writeMode": "apply"})
     assert isinstance(writer, SqlWriter)
-    return lacking_to_write(writer, overwrite=False)
+    return lacking_to_write(writer.database, overwrite=False)
 
 
 def _followed_columns(replication: Replication, copy: TableCopy) -> pa.Schema:

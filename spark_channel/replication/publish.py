@@ -14,7 +14,7 @@ from spark_channel.clock import utc_text
 from spark_channel.connectors import WriteContext, Writer
 from spark_channel.connectors.base.contract import ColumnFact
 from spark_channel.connectors.base.feed import BEGIN, ENDS, OPERATION
-from spark_channel.connectors.sql.write.writer import SqlWriter
+from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.errors import (
     ChannelError,
     OptionError,

@@ -12,7 +12,7 @@ from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.connectors.base.claims import Follows, StreamProgress
 from spark_channel.connectors.base.contract import is_row_refusal
 from spark_channel.connectors.base.together import SmallTable, Together
-from spark_channel.connectors.sql.write.writer import SqlWriter
+from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.errors import (
     BatchRefusedError,
     ChannelError,
@@ -244,7 +244,7 @@ class TableRun:
     @property
     def _keeps_columns(self) -> bool:
         """Whether the target has columns, to which it adds or compares those of the rows."""
-        return "onschemachange" in self._writing.Options.names()
+        return "onschemachange" in type(self._writing.options).names()
 
     def _whole(self) -> "_Planned":
         """The next version of the table: a later run has a higher number, also on a host whose clock is late."""
@@ -495,7 +495,7 @@ class TableRun:
         self, planned: "_Planned", writer: Mapping[str, Any], decision: Decision
     ) -> dict[str, Any]:
         key = self._copy.options.primary_key
-        names = self._writing.Options.names()
+        names = type(self._writing.options).names()
         options: dict[str, Any] = {"commit": "job", **dict(decision.options)}
         if self._copy.mode == "incremental" and key:
             if "writemode" not in names:
@@ -527,7 +527,10 @@ def _opened(options: Mapping[str, Any], half: str) -> Any:
 def of_table(end: Any, options: Mapping[str, Any]) -> Any:
     """A reader or writer as `end`, of another table: to parse the other options again takes ten times as long."""
     name = resolve_references({"dbtable": options["dbtable"]})
-    return type(end)(end.options.model_copy(update=name))
+    renamed = end.options.model_copy(update=name)
+    if isinstance(end, SqlWriter):
+        return SqlWriter(type(end.database)(renamed))
+    return type(end)(renamed)
 
 
 def is_of_values(error: ChannelError, writer: Writer) -> bool:

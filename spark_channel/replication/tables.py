@@ -18,7 +18,7 @@ from spark_channel.connectors.base.session_pool import keeping_sessions
 from spark_channel.connectors.base.stored import Overlap, most_overlap, overlap
 from spark_channel.connectors.sql.definition import DEFINING, Lack, lacking
 from spark_channel.connectors.sql.read.reader import SqlReader
-from spark_channel.connectors.sql.write.writer import SqlWriter
+from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.errors import (
     ChannelError,
     JobFileError,
@@ -246,7 +246,7 @@ def with_numbers(copies: Sequence[TableCopy]) -> list[TableCopy]:
         try:
             options = resolve_references(some[0].writer)
             writer, _ = find_connector(options, "writer").writer_with(options)
-            if not (isinstance(writer, SqlWriter) and writer.has_numbers):
+            if not (isinstance(writer, SqlWriter) and writer.database.has_numbers):
                 continue
             readers = [_target_reader(copy) for copy in some]
             definitions = readers[0].definitions(readers)
@@ -286,7 +286,9 @@ def lacks_of(
     def name_of(name: str) -> str:
         if not names:  # most targets lack nothing
             target_name = writer.run(
-                TargetError, "look", lambda session: writer.free_names(session, target.schema)
+                TargetError,
+                "look",
+                lambda session: writer.database.free_names(session, target.schema),
             )
             names.append(target_name)
         return names[0](name)

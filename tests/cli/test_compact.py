@@ -53,7 +53,7 @@ def test_it_prints_json(folder: Path) -> None:
     ("arguments", "says"),
     [
         (("nowhere",), "does not say its format by its ending"),
-        (("sqlite:a.db", "-o", "writer.dbtable=t"), "SqliteWriter cannot merge files"),
+        (("sqlite:a.db", "-o", "writer.dbtable=t"), "SqlWriter cannot merge files"),
         (("out", "--target-size", "x"), "option '--target-size' got 'x'; it takes a size"),
         (("csv:out",), "holds parquet files"),
     ],

@@ -15,10 +15,12 @@ from spark_channel.connectors import load_writer
 from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.delta.claims import PER_ACTION, bits_app_id
 from spark_channel.connectors.redis import writer as redis_writer
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS, COLUMNS
 from spark_channel.connectors.sql.write.claim_upkeep import PER_ROW, with_versions
 from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.protocol import WriteProtocol
+from spark_channel.connectors.sql.write.database import placed
+from spark_channel.connectors.sql.write.in_session import claims_at, in_transaction
 from spark_channel.errors import TargetError
 
 __all__ = ["JOBS", "VERSIONS", "age_delta", "age_folder", "age_redis", "age_sql"]
@@ -37,23 +39,23 @@ _AT = "2026-01-01T00:00:00+00:00"
 def age_sql(options: dict[str, Any]) -> None:
     """The table of claims of a database, which a job has made."""
     writer = load_writer(options)[0]
-    assert isinstance(writer, WriteProtocol)
+    assert isinstance(writer, SqlWriter)
 
     def work(session: Any) -> None:
-        place = writer.placed(session)
-        claims: Claims = writer.claims(session, place)
+        place = placed(writer.database, session)
+        claims: Claims = claims_at(writer.database, session, place)
         target = place.claimed
         for number in range(VERSIONS // PER_ROW):
             bits = Claim(Identity(target, "versions", NAME, number), "", 0, "published")
             versions = range(number * PER_ROW, (number + 1) * PER_ROW)
             claims._write(with_versions(bits, versions, _AT), None)
-        table = writer.claim_dialect(session, place).table(CLAIMS)
+        table = writer.database.claim_dialect(session, place).table(CLAIMS)
         for _ in range(JOBS // _ROWS):
             rows = ", ".join(_job_row(target) for _ in range(_ROWS))
             session.execute(f"INSERT INTO {table} ({COLUMNS}) VALUES {rows}")
 
     def in_one(session: Any) -> None:
-        with writer.transaction(session):
+        with in_transaction(writer.database, session):
             work(session)
 
     writer.run(TargetError, "age", in_one)

@@ -13,7 +13,7 @@ if __name__ == "__main__":
         "pandas",  # pyarrow imports it where it is installed
         "pyarrow.parquet",
         "spark_channel.connectors.files.writer",
-        "spark_channel.connectors.sqlite.writer",
+        "spark_channel.connectors.sqlite.database",
         "spark_channel.spark.read",
         "spark_channel.spark.source",
         "spark_channel.spark.transfer",

@@ -67,7 +67,7 @@ def killed_after_its_receipt(batch: pa.RecordBatch) -> pa.RecordBatch:
             _died()
             os.kill(os.getpid(), signal.SIGKILL)
 
-        TaskAttempt.close = close_and_die  # type: ignore[assignment] # replaced for a while
+        TaskAttempt.close = close_and_die  # type: ignore[method-assign] # replaced for a while
     return batch
 
 

@@ -7,14 +7,14 @@ from spark_channel import lazy
 from spark_channel.connectors.base.connector import ONCE, AlsoReaches, Connector
 
 if TYPE_CHECKING:
+    from spark_channel.connectors.adbc.database import AdbcDatabase
     from spark_channel.connectors.adbc.reader import AdbcReader
-    from spark_channel.connectors.adbc.writer import AdbcWriter
 else:
     __getattr__, __dir__ = lazy.exports(
-        __name__, {"reader": ["AdbcReader"], "writer": ["AdbcWriter"]}
+        __name__, {"reader": ["AdbcReader"], "database": ["AdbcDatabase"]}
     )
 
-__all__ = ["CONNECTOR", "AdbcReader", "AdbcWriter"]
+__all__ = ["CONNECTOR", "AdbcDatabase", "AdbcReader"]
 
 
 def _other_driver(options: Mapping[str, Any]) -> bool:
@@ -26,7 +26,8 @@ def _other_driver(options: Mapping[str, Any]) -> bool:
 CONNECTOR = Connector(
     "adbc",
     "spark_channel.connectors.adbc:AdbcReader",
-    "spark_channel.connectors.adbc:AdbcWriter",
+    "spark_channel.connectors.sql:SqlWriter",
+    database="spark_channel.connectors.adbc:AdbcDatabase",
     about="any database with an ADBC driver",
     secrets=("driver", "password", "uri", "driverOptions"),
     maturity="stable",

@@ -86,6 +86,8 @@ class AlsoReaches:
 class Connector:
     """One connector: where its classes are (`module:Class`), and which urls and paths select it.
 
+    `SqlWriter`, as the `writer`, is given the `database`, whose class has the options.
+
     `schemes` are url schemes (`sqlite` for `sqlite:...` and `jdbc:sqlite:...`), `suffixes` path
     endings (`.csv`), `needs` the libraries that the extra of its name installs.
 
@@ -121,6 +123,7 @@ class Connector:
     also: tuple[AlsoReaches, ...] = ()
     untested: Callable[[Mapping[str, Any]], bool] | None = None
     together: str | None = None
+    database: str | None = None
 
     def _load(self, target: str | None, half: str) -> Any:
         if target is None:
@@ -145,7 +148,9 @@ class Connector:
 
     def options_class(self, half: str) -> type[Options]:
         """The options of its reader or its writer; `half` is "reader" or "writer"."""
-        return self.reader_class().Options if half == "reader" else self.writer_class().Options
+        if half == "reader":
+            return self.reader_class().Options
+        return cast(type[Options], self._load(self.database or self.writer, half).Options)
 
     def reader_with(self, options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
         """See `load_reader`."""
@@ -155,9 +160,11 @@ class Connector:
 
     def writer_with(self, options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
         """See `load_writer`."""
-        cls = self.writer_class()
-        parsed, warnings = cls.Options.parse(options, connector=self.name)
-        return cls(parsed), warnings
+        cls: Any = self.writer_class()
+        parsed, warnings = self.options_class("writer").parse(options, connector=self.name)
+        if self.database is None:
+            return cls(parsed), warnings
+        return cls(self._load(self.database, "writer")(parsed)), warnings
 
     def copied_together(self, reader: Reader, writer: Writer) -> "Together | None":
         """Return how small tables go from `reader`'s source to the target of `writer`, its own; None = one by one."""

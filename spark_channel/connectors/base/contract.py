@@ -541,7 +541,7 @@ class Writer(ABC):
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
 
-    native_system: ClassVar[str] = ""
+    native_system: str = ""
     """The system whose native rows it takes; "" = it takes none."""
     makes_files: ClassVar[bool] = False
     """Whether each task makes separate files, so that few rows by many tasks are many small files."""

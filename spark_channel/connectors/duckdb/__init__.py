@@ -6,19 +6,20 @@ from spark_channel import lazy
 from spark_channel.connectors.base.connector import CURSOR, ONCE_BY_JOB, Connector
 
 if TYPE_CHECKING:
+    from spark_channel.connectors.duckdb.database import DuckdbDatabase
     from spark_channel.connectors.duckdb.reader import DuckdbReader
-    from spark_channel.connectors.duckdb.writer import DuckdbWriter
 else:
     __getattr__, __dir__ = lazy.exports(
-        __name__, {"reader": ["DuckdbReader"], "writer": ["DuckdbWriter"]}
+        __name__, {"reader": ["DuckdbReader"], "database": ["DuckdbDatabase"]}
     )
 
-__all__ = ["CONNECTOR", "DuckdbReader", "DuckdbWriter"]
+__all__ = ["CONNECTOR", "DuckdbDatabase", "DuckdbReader"]
 
 CONNECTOR = Connector(
     "duckdb",
     "spark_channel.connectors.duckdb:DuckdbReader",
-    "spark_channel.connectors.duckdb:DuckdbWriter",
+    "spark_channel.connectors.sql:SqlWriter",
+    database="spark_channel.connectors.duckdb:DuckdbDatabase",
     schemes=("duckdb",),
     suffixes=(".duckdb", ".ddb"),
     about="DuckDB databases",

@@ -15,18 +15,19 @@ from spark_channel.connectors.base.connector import (
 
 if TYPE_CHECKING:
     from spark_channel.connectors.mysql.read.reader import MysqlReader
-    from spark_channel.connectors.mysql.write.writer import MysqlWriter
+    from spark_channel.connectors.mysql.write.database import MysqlDatabase
 else:
     __getattr__, __dir__ = lazy.exports(
-        __name__, {"read.reader": ["MysqlReader"], "write.writer": ["MysqlWriter"]}
+        __name__, {"read.reader": ["MysqlReader"], "write.database": ["MysqlDatabase"]}
     )
 
-__all__ = ["CONNECTOR", "MysqlReader", "MysqlWriter"]
+__all__ = ["CONNECTOR", "MysqlDatabase", "MysqlReader"]
 
 CONNECTOR = Connector(
     "mysql",
     "spark_channel.connectors.mysql:MysqlReader",
-    "spark_channel.connectors.mysql:MysqlWriter",
+    "spark_channel.connectors.sql:SqlWriter",
+    database="spark_channel.connectors.mysql:MysqlDatabase",
     schemes=("mysql", "mariadb"),
     about="MySQL and MariaDB",
     needs=("pymysql", "numpy"),

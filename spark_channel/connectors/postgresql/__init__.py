@@ -14,18 +14,19 @@ from spark_channel.connectors.base.connector import (
 
 if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.read.reader import PostgresReader
-    from spark_channel.connectors.postgresql.write.writer import PostgresWriter
+    from spark_channel.connectors.postgresql.write.database import PostgresDatabase
 else:
     __getattr__, __dir__ = lazy.exports(
-        __name__, {"read.reader": ["PostgresReader"], "write.writer": ["PostgresWriter"]}
+        __name__, {"read.reader": ["PostgresReader"], "write.database": ["PostgresDatabase"]}
     )
 
-__all__ = ["CONNECTOR", "PostgresReader", "PostgresWriter"]
+__all__ = ["CONNECTOR", "PostgresDatabase", "PostgresReader"]
 
 CONNECTOR = Connector(
     "postgresql",
     "spark_channel.connectors.postgresql:PostgresReader",
-    "spark_channel.connectors.postgresql:PostgresWriter",
+    "spark_channel.connectors.sql:SqlWriter",
+    database="spark_channel.connectors.postgresql:PostgresDatabase",
     schemes=("postgresql", "postgres"),
     about="PostgreSQL databases",
     needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy"),

@@ -1,7 +1,7 @@
 """Databases: one reader, feed and splitter for all, and a package per database for its differences.
 
 A connector to another database subclasses `Dialect` (its SQL), `Session` (a connection) and `SqlReader`, which names
-both. One that writes subclasses `WriteDialect` and `SqlWriter` too.
+both. One that writes subclasses `WriteDialect` and `WriteDatabase` too.
 """
 
 from typing import TYPE_CHECKING
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     )
     from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
     from spark_channel.connectors.sql.write.claims import Claims
+    from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase
+    from spark_channel.connectors.sql.write.job import SqlWriter
     from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
     from spark_channel.connectors.sql.write.publish import Merge, StandardMerge
-    from spark_channel.connectors.sql.write.writer import SqlWriter
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
@@ -57,7 +58,8 @@ else:
             "read.source": ["ReadSource"],
             "read.splits": ["Quantiles", "Splitter"],
             "write.plan": ["SqlPlan", "WriteTarget"],
-            "write.writer": ["SqlWriter"],
+            "write.database": ["Verdict", "WriteDatabase"],
+            "write.job": ["SqlWriter"],
         },
     )
 
@@ -84,7 +86,9 @@ __all__ = [
     "StandardMerge",
     "Table",
     "TargetTable",
+    "Verdict",
     "WriteColumn",
+    "WriteDatabase",
     "WriteDialect",
     "WriteSession",
     "WriteTarget",

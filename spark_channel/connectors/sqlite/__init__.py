@@ -6,19 +6,20 @@ from spark_channel import lazy
 from spark_channel.connectors.base.connector import CURSOR, ONCE, Connector
 
 if TYPE_CHECKING:
+    from spark_channel.connectors.sqlite.database import SqliteDatabase
     from spark_channel.connectors.sqlite.reader import SqliteReader
-    from spark_channel.connectors.sqlite.writer import SqliteWriter
 else:
     __getattr__, __dir__ = lazy.exports(
-        __name__, {"reader": ["SqliteReader"], "writer": ["SqliteWriter"]}
+        __name__, {"reader": ["SqliteReader"], "database": ["SqliteDatabase"]}
     )
 
-__all__ = ["CONNECTOR", "SqliteReader", "SqliteWriter"]
+__all__ = ["CONNECTOR", "SqliteDatabase", "SqliteReader"]
 
 CONNECTOR = Connector(
     "sqlite",
     "spark_channel.connectors.sqlite:SqliteReader",
-    "spark_channel.connectors.sqlite:SqliteWriter",
+    "spark_channel.connectors.sql:SqlWriter",
+    database="spark_channel.connectors.sqlite:SqliteDatabase",
     schemes=("sqlite",),
     suffixes=(".db", ".sqlite", ".sqlite3"),
     about="SQLite databases",

@@ -15,13 +15,14 @@ import pyarrow as pa
 from spark_channel.connectors.base.contract import bisect_refused
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.sql.catalog import Column, TargetTable
+from spark_channel.connectors.sql.write.database import TaskDatabase
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.file_loading import FileStaging
 from spark_channel.connectors.sql.write.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sql.write.refused_value import refused_value
 from spark_channel.connectors.sql.write.table_loading import savepoint
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
-from spark_channel.connectors.sql.write.way import RefuseRow, Rows, TaskDatabase
+from spark_channel.connectors.sql.write.way import RefuseRow, Rows
 from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect
 from spark_channel.connectors.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sqlite.session import SqliteSession, refuses_data

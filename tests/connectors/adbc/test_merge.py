@@ -9,7 +9,7 @@ import pytest
 from spark_channel.connectors import WriteContext, load_writer
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.adbc.test_writer import Base, base
+from tests.connectors.adbc.test_database import Base, base
 
 __all__ = ["base"]
 

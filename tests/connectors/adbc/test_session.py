@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext, load_writer
-from spark_channel.connectors.adbc import AdbcWriter
 from spark_channel.connectors.adbc.session import AdbcSession
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import CommitMode
-from tests.connectors.adbc.test_writer import ROWS, Base
+from tests.connectors.adbc.test_database import ROWS, Base
 
 has_driver = pytest.mark.skipif(
     "OLDEST_VERSIONS" in os.environ,
@@ -179,7 +179,7 @@ def test_a_profile_may_be_named_beside_a_library_that_does_not_exist(named: Path
 )
 def test_commit_modes_by_driver(driver: str, commit: str) -> None:
     writer = base(driver=driver).writer()
-    assert isinstance(writer, AdbcWriter)
+    assert isinstance(writer, SqlWriter)
     assert ("job" if writer.options.makes_tables_in_transactions() else "task") == commit
 
 

@@ -16,7 +16,8 @@ from spark_channel.connectors import (
     load_reader,
     load_writer,
 )
-from spark_channel.connectors.duckdb import DuckdbReader, DuckdbWriter
+from spark_channel.connectors.duckdb import DuckdbReader
+from spark_channel.connectors.sql import SqlWriter
 
 
 @dataclass
@@ -48,9 +49,9 @@ class Duck:
             [batch for split in reader.split(advice) for batch in reader.read(split)], schema
         )
 
-    def writer(self, dbtable: str = "t", **options: Any) -> DuckdbWriter:
+    def writer(self, dbtable: str = "t", **options: Any) -> SqlWriter[Any]:
         writer, _ = load_writer({"path": str(self.path), "dbtable": dbtable, **lowered(options)})
-        assert isinstance(writer, DuckdbWriter)
+        assert isinstance(writer, SqlWriter)
         return writer
 
     def context(

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WritePlan
-from spark_channel.connectors.duckdb import DuckdbWriter
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS
 from spark_channel.errors import CommitError, OptionError, SourceError, TargetError
 from spark_channel.testing import reader_conformance, writer_conformance
@@ -65,7 +66,7 @@ def _die() -> None:
 
 
 def _commit_and_die(
-    writer: DuckdbWriter, plan: WritePlan, receipts: list[Receipt], at: str
+    writer: SqlWriter[Any], plan: WritePlan, receipts: list[Receipt], at: str
 ) -> None:
     """The driver's process, killed at one statement of its publish."""
     from spark_channel.connectors.duckdb.session import DuckdbSession

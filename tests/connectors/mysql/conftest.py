@@ -17,7 +17,8 @@ from spark_channel.connectors import (
     load_reader,
     load_writer,
 )
-from spark_channel.connectors.mysql import MysqlReader, MysqlWriter
+from spark_channel.connectors.mysql import MysqlReader
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.options import CommitMode
 from tests.servers.mariadb import MariadbServer, MysqlServer, NewestMariadb
 
@@ -54,9 +55,9 @@ class Shop:
             [batch for split in reader.split(advice) for batch in reader.read(split)], schema
         )
 
-    def writer(self, dbtable: str = "t", **options: Any) -> MysqlWriter:
+    def writer(self, dbtable: str = "t", **options: Any) -> SqlWriter[Any]:
         writer, _ = load_writer({**self.login, "dbtable": dbtable, **lowered(options)})
-        assert isinstance(writer, MysqlWriter)
+        assert isinstance(writer, SqlWriter)
         return writer
 
     def context(

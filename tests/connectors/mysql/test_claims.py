@@ -14,9 +14,9 @@ import pymysql
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
-from spark_channel.connectors.mysql import MysqlWriter
 from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.rights import Right
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode
@@ -48,14 +48,14 @@ def counted(shop: Shop) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
-def ready(shop: Shop, commit: CommitMode, **context: Any) -> tuple[MysqlWriter, WritePlan]:
+def ready(shop: Shop, commit: CommitMode, **context: Any) -> tuple[SqlWriter[Any], WritePlan]:
     writer = shop.writer(batchSize="100")
     return writer, writer.prepare(
         shop.context(commit=commit, **({"txn": PAIR} | context)), ROWS.schema
     )
 
 
-def finish(writer: MysqlWriter, plan: WritePlan, *, attempt: int = 0) -> None:
+def finish(writer: SqlWriter[Any], plan: WritePlan, *, attempt: int = 0) -> None:
     writer.commit(plan, [run_task(writer, plan, 0, ROWS, attempt=attempt)])
 
 

@@ -5,17 +5,18 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, load_reader, load_writer
-from spark_channel.connectors.mysql import MysqlWriter
 from spark_channel.connectors.mysql.session import (
     LostConnectionError,
     MysqlSession,
     MysqlWriteSession,
 )
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.mysql.conftest import Shop, run_task
@@ -45,7 +46,9 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _commit_and_die(writer: MysqlWriter, plan: WritePlan, receipts: list[Receipt], at: str) -> None:
+def _commit_and_die(
+    writer: SqlWriter[Any], plan: WritePlan, receipts: list[Receipt], at: str
+) -> None:
     """The driver's process, killed at one statement of its publish."""
     real, affected = MysqlSession.rows, MysqlWriteSession.affected
 
@@ -68,7 +71,7 @@ def _commit_and_die(writer: MysqlWriter, plan: WritePlan, receipts: list[Receipt
     writer.commit(plan, receipts)
 
 
-def _close_and_die(writer: MysqlWriter, plan: WritePlan) -> None:
+def _close_and_die(writer: SqlWriter[Any], plan: WritePlan) -> None:
     """A worker that is killed after its rows are committed, before Spark hears of it."""
     run_task(writer, plan, 0, ROWS, attempt=1)
     _die()
@@ -299,7 +302,7 @@ def _run_as_spark_does(shop: Shop, at: int, commit: CommitMode, rows: pa.Table) 
     raise AssertionError(f"three runs failed at {at}")
 
 
-def _attempts(writer: MysqlWriter, plan: WritePlan, task: int, rows: pa.Table) -> Receipt:
+def _attempts(writer: SqlWriter[Any], plan: WritePlan, task: int, rows: pa.Table) -> Receipt:
     for attempt in range(3):
         try:
             return run_task(writer, plan, task, rows, attempt=task * 10 + attempt)

@@ -12,8 +12,9 @@ import pytest
 
 import spark_channel
 from spark_channel.connectors import WritePlan
-from spark_channel.connectors.mysql import MysqlWriter
+from spark_channel.connectors.mysql import MysqlDatabase
 from spark_channel.connectors.mysql.session import MysqlSession, MysqlWriteSession
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from tests.connectors.mysql.conftest import Shop, run_task, until_a_lock_waits
 from tests.connectors.mysql.test_faults import PROCESSES, SECONDS
@@ -39,7 +40,7 @@ def _table(shop: Shop, more: str = "") -> None:
 
 def _plan(
     shop: Shop, txn: tuple[str, int] | None = None, **options: Any
-) -> tuple[MysqlWriter, WritePlan]:
+) -> tuple[SqlWriter[Any], WritePlan]:
     writer = shop.writer(**options)
     context = replace(shop.context(txn=txn), alone=True, one_pass=True)
     return writer, writer.prepare(context, _SCHEMA)
@@ -216,7 +217,7 @@ def test_a_deadlock_that_the_server_ends_is_written_again(shop: Shop) -> None:
     task = writer.open(plan, 0, 0)
     task.write(_batch(0, 10))
     task.flush()
-    with shop.writer().session(TargetError, "deadlock", patient=False) as session:
+    with shop.writer().database.connect(TargetError, "deadlock", patient=False) as session:
         session.execute("START TRANSACTION")
         # The server ends the transaction that has changed fewer rows: make that the task's.
         listed = ", ".join(f"({number}, 'other')" for number in (20, *range(1_000, 1_500)))
@@ -448,7 +449,7 @@ def test_a_server_that_is_away_after_the_task_committed_is_no_rollback(
     def away(*_args: Any, **_more: Any) -> Any:
         raise CommitError("the server is away")
 
-    monkeypatch.setattr(MysqlWriter, "session", away)
+    monkeypatch.setattr(MysqlDatabase, "connect", away)
     with pytest.raises(CommitError, match=r"is away\. The task has committed .* are in table .*t'"):
         writer.commit(plan, [receipt])
     assert _counted(shop) == ("100", "100")

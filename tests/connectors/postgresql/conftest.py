@@ -17,7 +17,8 @@ from spark_channel.connectors import (
     load_reader,
     load_writer,
 )
-from spark_channel.connectors.postgresql import PostgresReader, PostgresWriter
+from spark_channel.connectors.postgresql import PostgresReader
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.options import CommitMode
 from tests.servers.postgres import PostgresServer
 
@@ -51,9 +52,9 @@ class Pg:
             [batch for split in reader.split(advice) for batch in reader.read(split)], schema
         )
 
-    def writer(self, dbtable: str = "t", **options: Any) -> PostgresWriter:
+    def writer(self, dbtable: str = "t", **options: Any) -> SqlWriter[Any]:
         writer, _ = load_writer(self.options(dbtable=dbtable, **options))
-        assert isinstance(writer, PostgresWriter)
+        assert isinstance(writer, SqlWriter)
         return writer
 
     def context(

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WritePlan
-from spark_channel.connectors.postgresql import PostgresWriter
+from spark_channel.connectors.postgresql import PostgresDatabase
 from spark_channel.connectors.postgresql.dialect import PostgresPlan
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.write.claims import Claims
+from spark_channel.connectors.sql.write.in_session import show_life
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg, run_task
@@ -30,7 +32,7 @@ def _rows(count: int = 1000, start: int = 0) -> pa.RecordBatch:
 SCHEMA = _rows(0).schema
 
 
-def _prepare(pg: Pg, writer: PostgresWriter, **what: Any) -> PostgresPlan:
+def _prepare(pg: Pg, writer: SqlWriter[Any], **what: Any) -> PostgresPlan:
     plan = writer.prepare(pg.context(**what), SCHEMA)
     assert isinstance(plan, PostgresPlan)
     return plan
@@ -93,7 +95,7 @@ def test_a_driver_that_was_overtaken_publishes_nothing(
     assert pg.staged() == []
 
 
-def _write_for_ever(writer: PostgresWriter, plan: WritePlan, begun: Any) -> None:
+def _write_for_ever(writer: SqlWriter[Any], plan: WritePlan, begun: Any) -> None:
     attempt = writer.open(plan, 0, 1)
     number = 0
     while True:
@@ -141,7 +143,7 @@ def test_staging_of_a_live_run_stays_and_that_of_a_dead_one_goes(pg: Pg) -> None
         "UPDATE spark_channel_claims SET process = '{}' WHERE name IN ('elsewhere', 'late')"
     )
     pg.psql("CREATE TABLE spark_channel_stage_of_a_user (id int)")
-    writer.heartbeat(plans["late"])
+    show_life(writer.database, plans["late"])
     own = _prepare(pg, writer, commit="job")
     kept = {plans[job].staging for job in ("live", "elsewhere", "late")}
     assert set(pg.staged()) == {*kept, own.staging, "spark_channel_stage_of_a_user"}
@@ -416,7 +418,7 @@ def test_whether_the_table_exists_is_asked_in_the_session_of_the_write(
     statement = f"SET search_path = {pg.schema}"
     options = pg.options(dbtable="t", sessionInitStatement=statement)
     del options["currentschema"]
-    assert PostgresWriter(PostgresWriteOptions.parse(options)[0]).exists() is True
+    assert SqlWriter(PostgresDatabase(PostgresWriteOptions.parse(options)[0])).exists() is True
 
 
 @BOTH
@@ -431,7 +433,7 @@ def test_a_role_whose_transactions_are_serializable_writes_all_the_same(
     attempt = writer.open(plan, 0, 1)
     attempt.write(_rows())
     attempt.flush()
-    writer.heartbeat(plan)
+    show_life(writer.database, plan)
     writer.commit(plan, [attempt.close()])
     assert _count(pg) == "1000|1000"
 

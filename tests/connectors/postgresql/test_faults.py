@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WritePlan
-from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
 from spark_channel.connectors.postgresql.write import committed_chunk
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.errors import ChannelError, CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg, own_schema, run_task
@@ -59,7 +59,7 @@ def _ended(target: Callable[..., None], *arguments: Any) -> int:
     return process.exitcode
 
 
-def _write_and_die(writer: PostgresWriter, plan: WritePlan, attempt: int, *, closed: bool) -> None:
+def _write_and_die(writer: SqlWriter[Any], plan: WritePlan, attempt: int, *, closed: bool) -> None:
     writing = writer.open(plan, 0, attempt)
     writing.write(_batch(0, 100))
     writing.flush()
@@ -69,11 +69,11 @@ def _write_and_die(writer: PostgresWriter, plan: WritePlan, attempt: int, *, clo
     os._exit(9)
 
 
-def _die_mid_write(writer: PostgresWriter, plan: WritePlan) -> None:
+def _die_mid_write(writer: SqlWriter[Any], plan: WritePlan) -> None:
     _write_and_die(writer, plan, 50, closed=False)
 
 
-def _die_after_close(writer: PostgresWriter, plan: WritePlan) -> None:
+def _die_after_close(writer: SqlWriter[Any], plan: WritePlan) -> None:
     _write_and_die(writer, plan, 51, closed=True)
 
 
@@ -317,7 +317,7 @@ def _run_as_spark_does(pg: Pg, at: int, commit: CommitMode) -> None:
 
 
 def _attempts(
-    writer: PostgresWriter, plan: WritePlan, number: int, batch: pa.RecordBatch
+    writer: SqlWriter[Any], plan: WritePlan, number: int, batch: pa.RecordBatch
 ) -> Receipt:
     for attempt in range(3):
         try:
@@ -398,7 +398,7 @@ def test_a_task_notices_that_its_staging_was_emptied_by_a_crash(own_server: Post
 
 
 def _commit_and_die(
-    writer: PostgresWriter, plan: WritePlan, receipts: list[Receipt], when: str
+    writer: SqlWriter[Any], plan: WritePlan, receipts: list[Receipt], when: str
 ) -> None:
     real = PgSession.rows
 

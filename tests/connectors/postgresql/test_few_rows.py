@@ -17,7 +17,7 @@ from spark_channel.connectors.postgresql.read.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
 from spark_channel.connectors.postgresql.write import loader
 from spark_channel.connectors.postgresql.write.publish import CHUNKS, HELD
-from spark_channel.connectors.postgresql.write.writer import PostgresWriter
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.errors import CommitError, SourceError, SupersededError
 from tests.servers.postgres import PostgresServer
 
@@ -230,13 +230,13 @@ def test_a_run_after_one_that_was_killed_before_it_published_copies_each_row_onc
     left: list[str] = []
     alone = {**_file(few), "streams": {"few.*": {"target_options": {"batchSize": "1000"}}}}
 
-    def killed(_: PostgresWriter, plan: WritePlan, receipts: Any) -> None:
+    def killed(_: SqlWriter[Any], plan: WritePlan, receipts: Any) -> None:
         left.append(plan.job)
         raise RuntimeError("killed")
 
     with monkeypatch.context() as broken:
-        broken.setattr(PostgresWriter, "commit", killed)
-        broken.setattr(PostgresWriter, "abort", lambda *_: None)
+        broken.setattr(SqlWriter, "commit", killed)
+        broken.setattr(SqlWriter, "abort", lambda *_: None)
         report = spark_channel.replicate(None, alone)
     assert len(report.parked) == len(left) == _TABLES
     assert few.psql(_STAGED) == str(_TABLES)

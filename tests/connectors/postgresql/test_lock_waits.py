@@ -91,7 +91,7 @@ def test_a_shorter_timeout_of_the_dbas_is_kept(pg: Pg) -> None:
     from spark_channel.connectors.sql.catalog import TargetTable
 
     writer = pg.writer("t")
-    with writer.session(ChannelError, "test", patient=False) as session:  # type: ignore[arg-type] # any will do
+    with writer.database.connect(ChannelError, "test", patient=False) as session:  # type: ignore[arg-type] # any will do
         for before, within in (("0", "2s"), ("500ms", "500ms"), ("10s", "2s")):
             session.execute(f"SET lock_timeout = '{before}'")
             session.execute("BEGIN")

@@ -17,6 +17,8 @@ from spark_channel.connectors.sql import (
     Column,
     SqlWriter,
     Table,
+    Verdict,
+    WriteDatabase,
     WriteDialect,
     WriteSession,
     WriteTarget,
@@ -89,7 +91,7 @@ class Session(WriteSession):
         return TargetError(str(error))
 
 
-class PlainWriter(SqlWriter[Session]):
+class PlainDatabase(WriteDatabase[Session]):
     """What the documentation asks for, and nothing faster."""
 
     Options = PostgresWriteOptions
@@ -97,7 +99,7 @@ class PlainWriter(SqlWriter[Session]):
     dialect = PlainDialect()
     shown = "PostgreSQL"
 
-    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> Session:
+    def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> Session:
         return Session(self.options)
 
     def new_place(self, session: Session) -> tuple[str, str]:
@@ -110,20 +112,22 @@ class PlainWriter(SqlWriter[Session]):
     def claim_dialect(self, session: Session, place: WriteTarget) -> ClaimDialect:
         return claim_dialect(session.rows, place.schema, ledger=place.ledger)
 
-    def is_lost(self, error: BaseException) -> bool:
-        return isinstance(error.__cause__, psycopg.OperationalError)
-
-    def is_conflict(self, error: BaseException) -> bool:
-        return isinstance(error.__cause__, psycopg.errors.IntegrityError)
-
-    def is_refusal(self, error: BaseException) -> bool:
-        refused = psycopg.errors.IntegrityError | psycopg.errors.DataError
-        return super().is_refusal(error) or isinstance(error.__cause__, refused)
+    def verdict(self, error: BaseException) -> Verdict:
+        verdict, cause = Verdict.OTHER, error.__cause__
+        if isinstance(cause, psycopg.OperationalError):
+            verdict |= Verdict.LOST
+        if isinstance(cause, psycopg.errors.IntegrityError):
+            verdict |= Verdict.CONFLICT
+        if isinstance(cause, psycopg.errors.IntegrityError | psycopg.errors.DataError):
+            verdict |= Verdict.REFUSED_ROW
+        return verdict
 
 
 @pytest.fixture
-def plain(pg: Pg) -> Callable[..., PlainWriter]:
-    return lambda **options: PlainWriter(pg.writer("t", retryTimeout=5, **options).options)
+def plain(pg: Pg) -> Callable[..., PlainDatabase]:
+    return lambda **options: PlainDatabase(
+        pg.writer("t", retryTimeout=5, **options).database.options
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,7 @@ def plain(pg: Pg) -> Callable[..., PlainWriter]:
     ],
 )
 def test_the_base_alone_keeps_the_contract(
-    pg: Pg, plain: Callable[..., PlainWriter], commit: CommitMode, more: dict[str, Any]
+    pg: Pg, plain: Callable[..., PlainDatabase], commit: CommitMode, more: dict[str, Any]
 ) -> None:
     pg.psql("CREATE TABLE t (id bigint PRIMARY KEY, name text)" if more else "SELECT 1")
 
@@ -142,14 +146,14 @@ def test_the_base_alone_keeps_the_contract(
         return pg.read("t") if pg.psql("SELECT to_regclass('t') IS NOT NULL") == "t" else None
 
     writer_conformance(
-        lambda: plain(**more), read_back=read_back, commits=[commit], leftovers=pg.staged
+        lambda: SqlWriter(plain(**more)), read_back=read_back, commits=[commit], leftovers=pg.staged
     )
     assert pg.server.connections() == 0
 
 
-def test_a_refused_batch_leaves_no_savepoint(pg: Pg, plain: Callable[..., PlainWriter]) -> None:
+def test_a_refused_batch_leaves_no_savepoint(pg: Pg, plain: Callable[..., PlainDatabase]) -> None:
     pg.psql("CREATE TABLE t (id bigint PRIMARY KEY CHECK (id < 9))")
-    writer = plain(maxDirtyRows=9)
+    writer = SqlWriter(plain(maxDirtyRows=9))
     rows = [pa.record_batch({"id": pa.array([number], pa.int64())}) for number in (1, 10, 11, 2)]
     plan = writer.prepare(pg.context(commit="task"), rows[0].schema)
     task: Any = writer.open(plan, 0, 0)
@@ -167,7 +171,7 @@ def test_a_refused_batch_leaves_no_savepoint(pg: Pg, plain: Callable[..., PlainW
 
 
 def test_a_slower_attempt_adds_no_rows_to_those_that_are_published(
-    pg: Pg, plain: Callable[..., PlainWriter]
+    pg: Pg, plain: Callable[..., PlainDatabase]
 ) -> None:
     """Between the count of the staged rows and the statement that takes them, in a database that sees them then."""
     batch = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
@@ -183,13 +187,13 @@ def test_a_slower_attempt_adds_no_rows_to_those_that_are_published(
 
     thread = threading.Thread(target=add, daemon=True)
 
-    class Meets(PlainWriter):
+    class Meets(PlainDatabase):
         def bring(self, session: Session, plan: SqlPlan, count: int) -> None:
             thread.start()
             thread.join(0.3)
             super().bring(session, plan, count)
 
-    writer = Meets(plain().options)
+    writer = SqlWriter(Meets(plain().options))
     plan = writer.prepare(pg.context(commit="job"), batch.schema)
     task = writer.open(plan, 0, 0)
     task.write(batch)
@@ -204,20 +208,21 @@ def test_a_slower_attempt_adds_no_rows_to_those_that_are_published(
 
 
 def test_a_batch_that_the_database_skips_rows_of_is_taken_back_whole(
-    pg: Pg, plain: Callable[..., PlainWriter]
+    pg: Pg, plain: Callable[..., PlainDatabase]
 ) -> None:
     """Also by a writer that knows the refusals of its database alone."""
 
-    class Own(PlainWriter):
-        def is_refusal(self, error: BaseException) -> bool:
-            return isinstance(error.__cause__, psycopg.errors.DataError)
+    class Own(PlainDatabase):
+        def verdict(self, error: BaseException) -> Verdict:
+            is_of_row = isinstance(error.__cause__, psycopg.errors.DataError)
+            return Verdict.REFUSED_ROW if is_of_row else Verdict.OTHER
 
     pg.psql(
         "CREATE TABLE t (id bigint); CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS "
         "$$BEGIN IF new.id = 2 THEN RETURN NULL; END IF; RETURN new; END$$; "
         "CREATE TRIGGER skip BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION skip()"
     )
-    writer = Own(plain(maxDirtyRows=9).options)
+    writer = SqlWriter(Own(plain(maxDirtyRows=9).options))
     batch = pa.record_batch({"id": pa.array([1, 2, 3], pa.int64())})
     plan = writer.prepare(pg.context(commit="task"), batch.schema)
     task = writer.open(plan, 0, 0)
@@ -231,7 +236,7 @@ def test_a_batch_that_the_database_skips_rows_of_is_taken_back_whole(
 
 @pytest.mark.parametrize("when", ["before COMMIT", "after COMMIT"])
 def test_a_chunk_whose_connection_is_lost_is_staged_once(
-    pg: Pg, plain: Callable[..., PlainWriter], when: str
+    pg: Pg, plain: Callable[..., PlainDatabase], when: str
 ) -> None:
     """The chunk that was not committed is staged again; of one that was, the rows are counted."""
     losses: list[str] = []
@@ -254,11 +259,11 @@ def test_a_chunk_whose_connection_is_lost_is_staged_once(
             self.is_staging = True
             return super().load(table, batch)
 
-    class Lost(PlainWriter):
-        def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> Session:
+    class Lost(PlainDatabase):
+        def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> Session:
             return Loses(self.options)
 
-    writer = Lost(plain().options)
+    writer = SqlWriter(Lost(plain().options))
     batch = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
     plan = writer.prepare(pg.context(commit="job"), batch.schema)
     task = writer.open(plan, 0, 0)

@@ -326,7 +326,9 @@ def test_a_stream_by_logical_replication(pg: Pooled) -> None:
 
 
 def test_health(pg: Pooled) -> None:
-    with unnoticed(pg), pg.reader().health() as health, pg.writer().health() as other:
+    writing = pg.writer().health()
+    assert writing is not None
+    with unnoticed(pg), pg.reader().health() as health, writing as other:
         for _ in range(2):
             assert {"latency", "wakeup"} <= set(health.sample().delays)
             assert other.sample().delays["latency"]

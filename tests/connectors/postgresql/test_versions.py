@@ -32,7 +32,7 @@ from tests.connectors.postgresql.test_claims import (  # noqa: F401 - they run h
     test_staging_of_a_live_run_stays_and_that_of_a_dead_one_goes,
 )
 from tests.connectors.postgresql.test_conformance import check_writer, people
-from tests.connectors.postgresql.write.test_writer import (  # noqa: F401 - as above
+from tests.connectors.postgresql.write.test_database import (  # noqa: F401 - as above
     test_a_published_pair_is_a_no_op,
     test_apply_takes_the_last_change_of_each_key,
     test_partitioned_targets,

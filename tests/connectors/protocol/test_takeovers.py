@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -51,7 +51,9 @@ def test_a_takeover_that_fails_leaves_the_live_run_its_claim(
     def fail(*_: Any, **__: Any) -> None:
         raise TargetError("the disk is full")
 
-    monkeypatch.setattr(later, "make_staging" if mode == "job" else "make_ready", fail)
+    monkeypatch.setattr(
+        cast(Any, later).database, "make_staging" if mode == "job" else "make_ready", fail
+    )
     with pytest.raises(TargetError, match="the disk is full"):
         later.prepare(_context("later", mode), ROWS.schema)
     live.commit(plan, receipts or [_task(live, plan)])

@@ -19,8 +19,8 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.statements import name_readings, parsed_name, quoted_parts
 from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteWriteDialect
+from spark_channel.connectors.sqlite.loader import insert_one
 from spark_channel.connectors.sqlite.session import statements_of
-from spark_channel.connectors.sqlite.writer import insert_one
 from spark_channel.errors import OptionError
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)

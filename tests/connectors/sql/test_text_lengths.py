@@ -21,7 +21,7 @@ from spark_channel.transform.select import Rename
 from spark_channel.tunnel.source import StreamSource
 from tests.connectors.mysql.conftest import Shop, logged, logging_server
 from tests.connectors.sql.places import Place, open_place
-from tests.connectors.sql.write.test_writer import writer_of
+from tests.connectors.sql.write.test_job import writer_of
 
 __all__ = ["logged", "logging_server"]
 

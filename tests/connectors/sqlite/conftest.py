@@ -19,7 +19,8 @@ from spark_channel.connectors import (
     load_reader,
     load_writer,
 )
-from spark_channel.connectors.sqlite import SqliteReader, SqliteWriter
+from spark_channel.connectors.sql import SqlWriter
+from spark_channel.connectors.sqlite import SqliteReader
 from spark_channel.options import CommitMode
 
 
@@ -49,9 +50,9 @@ class Db:
             [batch for split in reader.split(advice) for batch in reader.read(split)], schema
         )
 
-    def writer(self, dbtable: str = "t", **options: Any) -> SqliteWriter:
+    def writer(self, dbtable: str = "t", **options: Any) -> SqlWriter[Any]:
         writer, _ = load_writer({"path": str(self.path), "dbtable": dbtable, **_lowered(options)})
-        assert isinstance(writer, SqliteWriter)
+        assert isinstance(writer, SqlWriter)
         return writer
 
     def context(

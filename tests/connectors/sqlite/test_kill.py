@@ -4,12 +4,13 @@ import multiprocessing
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WritePlan
-from spark_channel.connectors.sqlite import SqliteWriter
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.options import CommitMode
 from tests.connectors.sqlite.conftest import Db, run_task
 
@@ -25,7 +26,7 @@ def _die() -> None:
 
 
 def _commit_and_die(
-    writer: SqliteWriter, plan: WritePlan, receipts: list[Receipt], at: str
+    writer: SqlWriter[Any], plan: WritePlan, receipts: list[Receipt], at: str
 ) -> None:
     """The driver's process, killed at one statement of its publish."""
     from spark_channel.connectors.sqlite.session import SqliteSession
@@ -46,7 +47,7 @@ def _commit_and_die(
     writer.commit(plan, receipts)
 
 
-def _close_and_die(writer: SqliteWriter, plan: WritePlan) -> None:
+def _close_and_die(writer: SqlWriter[Any], plan: WritePlan) -> None:
     """A worker that is killed after its rows are committed, before Spark hears of it."""
     run_task(writer, plan, 0, ROWS, attempt=1)
     _die()
@@ -94,7 +95,7 @@ def test_a_worker_killed_after_its_task_committed(db: Db) -> None:
 
 
 def _run_in_process(
-    writer: SqliteWriter, plan: WritePlan, task: int, first: int, done: str
+    writer: SqlWriter[Any], plan: WritePlan, task: int, first: int, done: str
 ) -> None:
     rows = pa.table({"id": range(first, first + 2000), "name": ["x"] * 2000})
     run_task(writer, plan, task, rows, attempt=task)

@@ -43,6 +43,7 @@ from spark_channel.connectors.mysql.write.publish import (
     take_over,
 )
 from spark_channel.connectors.mysql.write.row_sender import RefusedRowsError, RowSender
+from spark_channel.connectors.sql.write.database import TaskDatabase
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.refused_value import refused_value, widening
@@ -53,7 +54,6 @@ from spark_channel.connectors.sql.write.way import (
     NoStagingError,
     RefuseRow,
     Rows,
-    TaskDatabase,
     Way,
     may_last,
     most_held,

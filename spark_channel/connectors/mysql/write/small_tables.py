@@ -17,7 +17,7 @@ from typing import Any, Self, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, utc_text
-from spark_channel.connectors.base.contract import Reader
+from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.together import SmallTable, Together
 from spark_channel.connectors.mysql.definition import on_table, read_definitions
@@ -37,16 +37,17 @@ from spark_channel.connectors.mysql.session import (
     is_away,
     was_rolled_back,
 )
+from spark_channel.connectors.mysql.write.database import MysqlDatabase, with_late_instants
 from spark_channel.connectors.mysql.write.dialect import MysqlWriteDialect
 from spark_channel.connectors.mysql.write.new_table import untried
 from spark_channel.connectors.mysql.write.publish import drop_if_empty, table_lock
 from spark_channel.connectors.mysql.write.row_sender import RefusedRowsError, RowSender
-from spark_channel.connectors.mysql.write.writer import MysqlWriter, with_late_instants
 from spark_channel.connectors.sql.catalog import MisfitError, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, plain_new_table, with_safe_key
 from spark_channel.connectors.sql.read.source import ReadSource, read_source
 from spark_channel.connectors.sql.session import Session, transaction
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
+from spark_channel.connectors.sql.write.claim_taking import ensure
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
@@ -60,6 +61,7 @@ from spark_channel.connectors.sql.write.small_tables import (
     alone,
     are_joined,
     by_schema,
+    database_of,
     sweep,
 )
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
@@ -81,11 +83,12 @@ _NAME_LETTERS = 64
 _WRITE = MysqlWriteDialect()
 
 
-def joined(reader: Reader, writer: MysqlWriter) -> "MysqlTogether | None":
+def joined(reader: Reader, writer: Writer) -> "MysqlTogether | None":
     """What copies the table with others; None = an option asks for something that only a copy of one table does."""
-    if not isinstance(reader, MysqlReader) or not are_joined(reader, writer, _OPTIONS):
+    database = database_of(writer, MysqlDatabase)
+    if not isinstance(reader, MysqlReader) or not are_joined(reader, database, _OPTIONS):
         return None
-    return MysqlTogether(reader, writer)
+    return MysqlTogether(reader, database)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +112,10 @@ class _Plan:
 
 
 class MysqlTogether(Together):
-    """See `Together`. `reader` and `writer` are those of one of the tables."""
+    """See `Together`. `reader` and `database` are those of one of the tables."""
 
-    def __init__(self, reader: MysqlReader, writer: MysqlWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, reader: MysqlReader, database: MysqlDatabase) -> None:
+        self._reader, self._database = reader, database
 
     # --- the look
 
@@ -125,13 +128,13 @@ class MysqlTogether(Together):
                     sources[table] = _source(reading, cast(MysqlReader, table.reader), rows)
             _see_whole(reading, [source for source, _ in sources.values()])
             definitions = self._definitions(reading, sources)
-        with MysqlWriteSession.lent(self._writer.options, TargetError, patient=True) as session:
+        with MysqlWriteSession.lent(self._database.options, TargetError, patient=True) as session:
             self._look_at_targets(session, sources, definitions)
 
     def _definitions(
         self, session: Session, sources: Mapping[SmallTable, tuple[ReadSource, CatalogRows]]
     ) -> dict[SmallTable, TableDefinition]:
-        if self._writer.options.create_table == "columns":
+        if self._database.options.create_table == "columns":
             return {}
         asked = [(cast(MysqlTable, source.table), rows) for source, rows in sources.values()]
         found = read_definitions(session, asked, self._reader.dialect)
@@ -143,13 +146,13 @@ class MysqlTogether(Together):
         sources: Mapping[SmallTable, tuple[ReadSource, CatalogRows]],
         definitions: Mapping[SmallTable, TableDefinition],
     ) -> None:
-        names = [cast(MysqlWriter, each.writer).options.dbtable for each in sources]
+        names = [database_of(each.writer, MysqlDatabase).options.dbtable for each in sources]
         found = [None if each is None else table_of(each) for each in find_rows(session, names)]
         facts = _Facts(session, [each for each in found if each is not None])
         targets: set[str] = set()
         for table, there in zip(sources, found, strict=True):
             with alone(table):
-                place = self._placed(cast(MysqlWriter, table.writer), there, facts)
+                place = self._placed(database_of(table.writer, MysqlDatabase), there, facts)
                 if place.claimed in targets:
                     raise TargetError(f"{place.label} is the target of two tables")
                 targets.add(place.claimed)
@@ -167,14 +170,14 @@ class MysqlTogether(Together):
             self._claims(session, some).look(some)
 
     def _placed(
-        self, writer: MysqlWriter, there: MysqlTable | None, facts: "_Facts"
+        self, database: MysqlDatabase, there: MysqlTable | None, facts: "_Facts"
     ) -> WriteTarget:
         if there is not None:
             facts.check(there)
-            place = writer.place(there.schema, there.name, there)
+            place = database.place(there.schema, there.name, there)
         else:
-            schema, name = facts.new_place(writer.options.dbtable)
-            place = writer.place(schema, name)
+            schema, name = facts.new_place(database.options.dbtable)
+            place = database.place(schema, name)
         if is_own_table(place.name) or len(place.name) > _NAME_LETTERS:
             raise TargetError(f"table {place.name!r} cannot be written")
         return replace(place, ledger=Ledger(place.schema, place.schema))
@@ -208,13 +211,13 @@ class MysqlTogether(Together):
         new: NewTable | None,
     ) -> TargetTable:
         plan = SqlPlan(table.job, source.schema, "job", place=place, new_table=new)
-        target = cast(MysqlWriter, table.writer).target(plan, place)
+        target = database_of(table.writer, MysqlDatabase).target(plan, place)
         return with_late_instants(session, target)
 
     def _new(
         self, source: ReadSource, place: WriteTarget, definition: TableDefinition
     ) -> NewTable | None:
-        level = self._writer.options.create_table
+        level = self._database.options.create_table
         definition = definition.with_keys_to_itself()
         if level == "full":
             made = untried(place, definition, source.schema)
@@ -254,7 +257,7 @@ class MysqlTogether(Together):
 
     def _publish(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> None:
         claims = self._claims(session, tables)
-        self._writer.ensure(session, claims)
+        ensure(self._database, session, claims)
         session.end_when_silent()
         waits = f"innodb_lock_wait_timeout = {_WAIT_SECONDS}, lock_wait_timeout = {_WAIT_SECONDS}"
         session.rows(f"SET SESSION {waits}")
@@ -316,7 +319,7 @@ class MysqlTogether(Together):
                     of_source.remark(table.plan.place.label)
                     table.left_out, table.renamed = of_source.left_out, of_source.renamed
             if new:
-                sweep(self._writer, session, new[0])
+                sweep(self._database, session, new[0])
         for table in tables:
             if table.is_left:
                 table.why = TargetError("too many tables of its group were refused")
@@ -346,7 +349,7 @@ class MysqlTogether(Together):
     def _load(self, session: MysqlWriteSession, table: SmallTable) -> None:
         plan: _Plan = table.plan
         if plan.there:
-            session.rows(_WRITE.emptied(plan.target.own_rows, self._writer.options))
+            session.rows(_WRITE.emptied(plan.target.own_rows, self._database.options))
         if table.rows:
             loader = RowSender(session, plan.target.sql, plan.target.columns, None, cost=None)
             for batch in table.batches:
@@ -374,10 +377,10 @@ class MysqlTogether(Together):
             raise RefusedError(None if of_group else table, error) from error
 
     def _session(self) -> MysqlWriteSession:
-        return MysqlWriteSession(self._writer.options, TargetError, local_infile=True)
+        return MysqlWriteSession(self._database.options, TargetError, local_infile=True)
 
     def _claims(self, session: MysqlWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
-        return _GroupClaims(session, self._writer.claim_dialect(session, tables[0].plan.place))
+        return _GroupClaims(session, self._database.claim_dialect(session, tables[0].plan.place))
 
 
 class _GroupClaims(GroupClaims):

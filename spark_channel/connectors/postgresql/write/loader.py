@@ -47,6 +47,7 @@ from spark_channel.connectors.postgresql.write.publish import (
     keys_sql,
     stage_columns,
 )
+from spark_channel.connectors.sql.write.database import TaskDatabase
 from spark_channel.connectors.sql.write.encode import BadValueError
 from spark_channel.connectors.sql.write.in_session import in_session, retry
 from spark_channel.connectors.sql.write.plan import WriteTarget
@@ -59,7 +60,6 @@ from spark_channel.connectors.sql.write.way import (
     NoStagingError,
     RefuseRow,
     Rows,
-    TaskDatabase,
     Way,
     may_last,
     most_held,

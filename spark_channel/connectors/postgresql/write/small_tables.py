@@ -19,7 +19,7 @@ from typing import Any, Self, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, utc_text
-from spark_channel.connectors.base.contract import Reader, native_batch, native_data
+from spark_channel.connectors.base.contract import Reader, Writer, native_batch, native_data
 from spark_channel.connectors.base.definition import TableDefinition
 from spark_channel.connectors.base.together import SmallTable, Together
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, described, find_rows
@@ -36,6 +36,7 @@ from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.read.reader import PostgresReader
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import encode
+from spark_channel.connectors.postgresql.write.database import PostgresDatabase
 from spark_channel.connectors.postgresql.write.new_table import (
     count,
     count_on,
@@ -44,11 +45,11 @@ from spark_channel.connectors.postgresql.write.new_table import (
     relation_names,
     untried,
 )
-from spark_channel.connectors.postgresql.write.writer import PostgresWriter
 from spark_channel.connectors.sql.catalog import TABLE, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.read.source import ReadSource
 from spark_channel.connectors.sql.write.claim_tables import Ledger, is_own_table
+from spark_channel.connectors.sql.write.claim_taking import ensure
 from spark_channel.connectors.sql.write.group_claims import GroupClaims, SeenClaim
 from spark_channel.connectors.sql.write.plan import WriteTarget
 from spark_channel.connectors.sql.write.publish import check_planned
@@ -61,6 +62,7 @@ from spark_channel.connectors.sql.write.small_tables import (
     alone,
     are_joined,
     by_schema,
+    database_of,
     sweep,
 )
 from spark_channel.errors import ChannelError, SchemaError, SourceError, TargetError
@@ -106,11 +108,12 @@ _BASES: Mapping[str, str] = {
 """By the words of `WriteDialect.created_type`."""
 
 
-def joined(reader: Reader, writer: PostgresWriter) -> "PostgresTogether | None":
+def joined(reader: Reader, writer: Writer) -> "PostgresTogether | None":
     """What copies the table with others; None = an option asks for something that only a copy of one table does."""
-    if not isinstance(reader, PostgresReader) or not are_joined(reader, writer, _OPTIONS):
+    database = database_of(writer, PostgresDatabase)
+    if not isinstance(reader, PostgresReader) or not are_joined(reader, database, _OPTIONS):
         return None
-    return PostgresTogether(reader, writer)
+    return PostgresTogether(reader, database)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +140,10 @@ class _Plan:
 
 
 class PostgresTogether(Together):
-    """See `Together`. `reader` and `writer` are those of one of the tables."""
+    """See `Together`. `reader` and `database` are those of one of the tables."""
 
-    def __init__(self, reader: PostgresReader, writer: PostgresWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, reader: PostgresReader, database: PostgresDatabase) -> None:
+        self._reader, self._database = reader, database
 
     # --- the look
 
@@ -157,7 +160,7 @@ class PostgresTogether(Together):
                 sources[table] = _source(cast(PostgresReader, table.reader), row)
         with self._session("look together") as session:
             asked = [each for each in tables if each.why is None]
-            names = [cast(PostgresWriter, each.writer).options.dbtable for each in asked]
+            names = [database_of(each.writer, PostgresDatabase).options.dbtable for each in asked]
             with session.transaction("", _LOOK):
                 found = find_rows(session, names) if names else []
                 own = self._definitions(session, asked, found)
@@ -166,7 +169,9 @@ class PostgresTogether(Together):
             for table, row in zip(asked, found, strict=True):
                 with alone(table):
                     there = None if row is None else described(*row)
-                    place = self._placed(session, cast(PostgresWriter, table.writer), there)
+                    place = self._placed(
+                        session, database_of(table.writer, PostgresDatabase), there
+                    )
                     if place.claimed in targets:
                         raise TargetError(f"{place.label} is the target of two tables")
                     targets.add(place.claimed)
@@ -185,7 +190,7 @@ class PostgresTogether(Together):
         """The primary key that the target has, or is made with."""
         if there is not None:
             return there.primary
-        is_bare = self._writer.options.create_table == "columns" or source.table is None
+        is_bare = self._database.options.create_table == "columns" or source.table is None
         return () if is_bare or source.table is None else source.table.primary
 
     def _definitions(
@@ -195,7 +200,7 @@ class PostgresTogether(Together):
         rows: Sequence[tuple[Any, ...] | None],
     ) -> dict[SmallTable, TableDefinition]:
         """The definitions of those that are there, by one statement, where `createTable` is full."""
-        if self._writer.options.create_table != "full":
+        if self._database.options.create_table != "full":
             return {}
         there = {
             table: described(*row)
@@ -216,18 +221,18 @@ class PostgresTogether(Together):
             plan.place.schema,
             source.with_keys_to_itself(),
             plan.source.schema,
-            self._writer.options,
+            self._database.options,
             names.in_schema(plan.place.schema),
         )
         return replace(plan, new=new, create=new.create.replace(TABLE, plan.target.sql))
 
     def _placed(
-        self, session: PgWriteSession, writer: PostgresWriter, there: PgTable | None
+        self, session: PgWriteSession, database: PostgresDatabase, there: PgTable | None
     ) -> WriteTarget:
-        schema, name = writer.new_place(session) if there is None else (there.schema, there.name)
+        schema, name = database.new_place(session) if there is None else (there.schema, there.name)
         if is_own_table(name) or len(name.encode()) > 63:
             raise TargetError(f"table {name!r} cannot be written")
-        place = writer.place(schema, name, there)
+        place = database.place(schema, name, there)
         return replace(place, ledger=Ledger(schema, schema))
 
     # --- the rows
@@ -271,11 +276,11 @@ class PostgresTogether(Together):
         """A COMMIT without an answer raises: a table that is copied alone then waits for its claim, and looks at it."""
         with self._session("publish together") as session:
             claims = self._claims(session, tables)
-            self._writer.ensure(session, claims)
+            ensure(self._database, session, claims)
             with session.transaction("ISOLATION LEVEL READ COMMITTED", *_FIRST):
                 new = self._write(session, claims, tables, rows, at_once=at_once)
             if new:
-                sweep(self._writer, session, new[0])
+                sweep(self._database, session, new[0])
         at = utc_text()
         for table in new:
             table.published_at, table.is_new = at, True
@@ -344,7 +349,7 @@ class PostgresTogether(Together):
         plan: _Plan = table.plan
         if plan.there is None:
             return plan.create
-        return DIALECT.emptied(plan.target.own_rows, self._writer.options)
+        return DIALECT.emptied(plan.target.own_rows, self._database.options)
 
     def _hold(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> None:
         """Check that the tables, which are locked, are as they were planned."""
@@ -368,10 +373,10 @@ class PostgresTogether(Together):
             raise RefusedError(table, error) from error
 
     def _session(self, purpose: str) -> PgWriteSession:
-        return PgWriteSession.lent(self._writer.options, failure=TargetError, purpose=purpose)
+        return PgWriteSession.lent(self._database.options, failure=TargetError, purpose=purpose)
 
     def _claims(self, session: PgWriteSession, tables: Sequence[SmallTable]) -> "_GroupClaims":
-        return _GroupClaims(session, self._writer.claim_dialect(session, tables[0].plan.place))
+        return _GroupClaims(session, self._database.claim_dialect(session, tables[0].plan.place))
 
 
 def _script(tables: Sequence[SmallTable]) -> str:

@@ -17,10 +17,11 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt, TaskWriter
 from spark_channel.connectors.sql.pacing import adding_seconds, spread_of
 from spark_channel.connectors.sql.session import S
-from spark_channel.connectors.sql.write.database import Verdict
+from spark_channel.connectors.sql.write.database import TaskDatabase, Verdict
 from spark_channel.connectors.sql.write.heartbeat import HeartbeatThread
 from spark_channel.connectors.sql.write.in_session import retry, show_life
 from spark_channel.connectors.sql.write.plan import SqlPlan
+from spark_channel.connectors.sql.write.table_loading import table_way
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import (
     Loader,
@@ -28,7 +29,6 @@ from spark_channel.connectors.sql.write.way import (
     RefuseRow,
     Rows,
     Staging,
-    TaskDatabase,
     Way,
 )
 from spark_channel.errors import BatchRefusedError, TargetError
@@ -59,7 +59,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
         self._claim = TaskClaim(database, plan, task, attempt)
         self._tally = self._claim.tally
         self._clock: Clock = SYSTEM_CLOCK
-        self._way: Way[S] = database.way(self._claim)
+        self._way: Way[S] = _way(database, self._claim, stages=True)
         self._connection = _Connection(database, self._claim, self._way)
         self._policy = _policy(database, self._claim, self._way, self._connection)
         self._is_limited = database.options.is_limited
@@ -163,7 +163,7 @@ class TaskAttempt(TaskWriter, Generic[S]):
 
     def _go_straight(self, reason: NoStagingError) -> None:
         _log.warning("%s", reason)
-        way = self._database.way(self._claim, stages=False)
+        way = _way(self._database, self._claim, stages=False)
         self._connection.close()  # another loader makes its session ready
         self._way = self._connection.way = way
         self._policy = _policy(self._database, self._claim, way, self._connection)
@@ -645,3 +645,7 @@ class NothingWriter(TaskWriter):
 
 def _text(error: BaseException) -> str:
     return str(getattr(error, "text", error))
+
+
+def _way(database: TaskDatabase[S], claim: TaskClaim[S], *, stages: bool) -> Way[S]:
+    return database.way(claim, stages=stages) or table_way(database, claim)

@@ -7,14 +7,15 @@ from typing import TypeVar
 from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.sql.session import S, transaction
 from spark_channel.connectors.sql.write.claims import Claims
-from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase
+from spark_channel.connectors.sql.write.database import TaskDatabase, Verdict
 from spark_channel.connectors.sql.write.no_claims import NoClaims
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
-from spark_channel.errors import SupersededError, TargetError
+from spark_channel.errors import ChannelError, SupersededError, TargetError
 from spark_channel.retry import Retry
 
 __all__ = [
     "claims_at",
+    "drop_staging",
     "in_session",
     "in_transaction",
     "note_published",
@@ -24,11 +25,10 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-_RETRY_SECONDS = 60.0
 
 
 def in_session(
-    database: WriteDatabase[S],
+    database: TaskDatabase[S],
     failure: type[TargetError],
     purpose: str,
     work: Callable[[S], _T],
@@ -49,31 +49,38 @@ def in_session(
             return work(session)
 
     def may_pass(error: BaseException) -> bool:
-        return is_reached and Verdict.LOST in database.verdict(error)
+        return is_reached and database.passes in database.verdict(error)
 
-    return retry(database, purpose).call(attempt, may_pass)
+    try:
+        return database.retry(purpose).call(attempt, may_pass)
+    except ChannelError:
+        raise
+    except Exception as error:  # what a lost connection raises need not be a TargetError
+        if Verdict.LOST in database.verdict(error):
+            raise failure(str(error)) from error
+        raise
 
 
-def retry(database: WriteDatabase[S], what: str) -> Retry:
+def retry(database: TaskDatabase[S], what: str) -> Retry:
     """For as long as `retryTimeout` says."""
-    return Retry(getattr(database.options, "retry_timeout", _RETRY_SECONDS), what=what)
+    return database.retry(what)
 
 
 @contextmanager
-def in_transaction(database: WriteDatabase[S], session: S) -> Iterator[None]:
+def in_transaction(database: TaskDatabase[S], session: S) -> Iterator[None]:
     """Commits in the end; any exception rolls back."""
     with transaction(session, database.dialect.begin):
         yield
 
 
-def claims_at(database: WriteDatabase[S], session: S, place: WriteTarget) -> Claims:
+def claims_at(database: TaskDatabase[S], session: S, place: WriteTarget) -> Claims:
     """The claims of writes to `place`, as the session sees them."""
     if not place.has_ledger:
         return NoClaims()
     return Claims(session, database.claim_dialect(session, place))
 
 
-def show_life(database: WriteDatabase[S], plan: SqlPlan) -> None:
+def show_life(database: TaskDatabase[S], plan: SqlPlan) -> None:
     """Record that the run is alive, on a separate connection."""
 
     def beat(session: S) -> None:
@@ -83,7 +90,7 @@ def show_life(database: WriteDatabase[S], plan: SqlPlan) -> None:
     in_session(database, TargetError, f"write {plan.job}", beat)
 
 
-def settle(database: WriteDatabase[S], plan: SqlPlan, task: int) -> Receipt | None:
+def settle(database: TaskDatabase[S], plan: SqlPlan, task: int) -> Receipt | None:
     """The outcome of a task's COMMIT without an answer: the receipt with which the task committed.
 
     In a new session, with the claim locked: the old session's transaction holds the claim until it has ended.
@@ -110,7 +117,7 @@ def settle(database: WriteDatabase[S], plan: SqlPlan, task: int) -> Receipt | No
 
 
 def note_published(
-    database: WriteDatabase[S],
+    database: TaskDatabase[S],
     session: S,
     plan: SqlPlan,
     claims: Claims,
@@ -122,3 +129,9 @@ def note_published(
     rows = sum(receipt.rows for receipt in receipts)
     nbytes = sum(receipt.nbytes for receipt in receipts)
     claims.publish(plan.claim, rows=rows, nbytes=nbytes)
+
+
+def drop_staging(database: TaskDatabase[S], session: S, plan: SqlPlan) -> None:
+    """Remove what the run staged. Safe twice, and while tasks still write."""
+    if names := database.stages(session, plan.place, plan.stage):
+        database.drop_stages(session, plan.place, names)

@@ -11,8 +11,10 @@ from spark_channel.connectors.sql.catalog import NOWHERE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.write.claim_tables import STAGE, Ledger, stage_prefix
 
-__all__ = ["STAGING_WAYS", "WAYS", "SqlPlan", "WriteTarget", "own_plan"]
+__all__ = ["NOT_TAKEN", "STAGING_WAYS", "WAYS", "SqlPlan", "WriteTarget", "own_plan"]
 
+NOT_TAKEN = 0
+"""The epoch of a claim that is taken when the database, a file, is made."""
 _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 WAYS = (
     "Grant the right; or set 'stagingSchema' or 'ledgerTable' to where this role may create tables; or set 'ledger' to "
@@ -78,6 +80,11 @@ class SqlPlan(WritePlan):
     def stage(self) -> str:
         """The prefix of this run's staging tables, or its only name if names must be short."""
         return stage_prefix(self.claim, longest=self.longest_name, beginning=self.place.stage)
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the database has the claim; before a file is made, it has none."""
+        return self.held is not None and self.held.epoch != NOT_TAKEN
 
     @property
     def at_least_once(self) -> bool:

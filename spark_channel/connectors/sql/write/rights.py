@@ -1,17 +1,14 @@
 """Rights that a write needs and its login lacks, as the statements that grant them."""
 
-from typing import TYPE_CHECKING
-
+from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.rights import OWNER, Right, advice
 from spark_channel.connectors.sql.session import S
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS
+from spark_channel.connectors.sql.write.database import WriteDatabase, placed
+from spark_channel.connectors.sql.write.in_session import in_session
+from spark_channel.connectors.sql.write.plan import WriteTarget
 from spark_channel.errors import TargetError
 from spark_channel.final_errors import of_input
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.sql.dialect import WriteDialect
-    from spark_channel.connectors.sql.write.plan import WriteTarget
-    from spark_channel.connectors.sql.write.writer import SqlWriter
 
 __all__ = ["check_rights", "check_rights_of_table", "lacking_to_stage", "lacking_to_write"]
 
@@ -24,7 +21,7 @@ _OF_MODES = {
 
 
 def lacking_to_write(
-    writer: "SqlWriter[S]", *, overwrite: bool, stages: bool = True, alters: bool = False
+    database: WriteDatabase[S], *, overwrite: bool, stages: bool = True, alters: bool = False
 ) -> str:
     """What to do for the rights that the writer's login lacks; "" = it has them. `stages`: it makes staging tables.
 
@@ -33,22 +30,24 @@ def lacking_to_write(
     """
 
     def ask(session: S) -> str:
-        place = writer.placed(session)
-        return _to_write(writer, session, place, overwrite=overwrite, stages=stages, alters=alters)
+        place = placed(database, session)
+        return _to_write(
+            database, session, place, overwrite=overwrite, stages=stages, alters=alters
+        )
 
-    return writer.run(TargetError, "look", ask, begins=True)
+    return in_session(database, TargetError, "look", ask, begins=True)
 
 
-def lacking_to_stage(dialect: "WriteDialect", session: S, place: "WriteTarget") -> str:
+def lacking_to_stage(dialect: WriteDialect, session: S, place: WriteTarget) -> str:
     """What to do for the rights that the session's login lacks to make staging tables; "" = it has them."""
     asked = [Right(place.staging, "", word) for word in dialect.of_new_tables]
     return advice(dialect.lacking(session, asked), asked, "target") if asked else ""
 
 
 def check_rights(
-    writer: "SqlWriter[S]",
+    database: WriteDatabase[S],
     session: S,
-    place: "WriteTarget",
+    place: WriteTarget,
     *,
     overwrite: bool,
     stages: bool,
@@ -59,55 +58,57 @@ def check_rights(
     Raises:
         TargetError: it lacks a right; says which statement grants it.
     """
-    if said := _to_write(writer, session, place, overwrite=overwrite, stages=stages, alters=alters):
-        raise of_input(TargetError(f"{writer.shown}: {said}"))
+    if said := _to_write(
+        database, session, place, overwrite=overwrite, stages=stages, alters=alters
+    ):
+        raise of_input(TargetError(f"{database.shown}: {said}"))
 
 
 def check_rights_of_table(
-    writer: "SqlWriter[S]", session: S, place: "WriteTarget", *, overwrite: bool
+    database: WriteDatabase[S], session: S, place: WriteTarget, *, overwrite: bool
 ) -> None:
     """Check, before a row is read, for the rights on an existing table that a write of any rows needs.
 
     Raises:
         TargetError: the login lacks one; says which statement grants it.
     """
-    if place.table is None or not writer.dialect.of_new_tables:
+    if place.table is None or not database.dialect.of_new_tables:
         return
     # SELECT, UPDATE and DELETE are asked for by some rows alone, and INSERT not by each set of changes.
-    words = [] if writer.options.write_mode == "apply" else ["INSERT"]
-    if overwrite and (emptied := _to_empty(writer)) == OWNER:
+    words = [] if database.options.write_mode == "apply" else ["INSERT"]
+    if overwrite and (emptied := _to_empty(database)) == OWNER:
         return  # the schema's owner may drop it, too, and has each right on the new one
     if overwrite:
         words.append(emptied)
     asked = [Right(place.schema, place.table.name, word) for word in words]
-    said = advice(writer.dialect.lacking(session, asked), asked, "target") if asked else ""
+    said = advice(database.dialect.lacking(session, asked), asked, "target") if asked else ""
     if said:
-        raise of_input(TargetError(f"{writer.shown}: {said}"))
+        raise of_input(TargetError(f"{database.shown}: {said}"))
 
 
 def _to_write(
-    writer: "SqlWriter[S]",
+    database: WriteDatabase[S],
     session: S,
-    place: "WriteTarget",
+    place: WriteTarget,
     *,
     overwrite: bool,
     stages: bool,
     alters: bool,
 ) -> str:
-    dialect, options = writer.dialect, writer.options
+    dialect, options = database.dialect, database.options
     if not dialect.of_new_tables:
         return ""
     makes, words = [], list(_OF_MODES[options.write_mode])
     if place.table is None:
         makes.append(place.schema)
     elif overwrite:
-        words.append(_to_empty(writer))
+        words.append(_to_empty(database))
     if alters:
         words.append(dialect.to_alter)
     if getattr(options, "ledger", "") == "required":
         if stages:
             makes.append(place.staging)
-        if not writer.claim_dialect(session, place).exists(CLAIMS):
+        if not database.claim_dialect(session, place).exists(CLAIMS):
             makes.append(place.schema if place.ledger is None else place.ledger.schema)
     rights = [Right(each, "", word) for each in makes for word in dialect.of_new_tables]
     if place.table is not None:
@@ -117,7 +118,7 @@ def _to_write(
     return advice(dialect.lacking(session, asked), asked, "target")
 
 
-def _to_empty(writer: "SqlWriter[S]") -> str:
-    dialect, options = writer.dialect, writer.options
+def _to_empty(database: WriteDatabase[S]) -> str:
+    dialect, options = database.dialect, database.options
     keeps = options.truncate or dialect.ddl_commits
     return dialect.emptied("", options).split()[0] if keeps else OWNER

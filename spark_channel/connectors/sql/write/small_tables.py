@@ -3,17 +3,18 @@
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from spark_channel.connectors.base import claims as rules
 from spark_channel.connectors.base.claims import Identity
-from spark_channel.connectors.base.contract import Reader
+from spark_channel.connectors.base.contract import Reader, Writer
 from spark_channel.connectors.base.together import SmallTable
 from spark_channel.connectors.sql.catalog import MisfitError
 from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.write.database import WriteDatabase
 from spark_channel.connectors.sql.write.encode import BadValueError
+from spark_channel.connectors.sql.write.in_session import claims_at
 from spark_channel.connectors.sql.write.plan import SqlPlan
-from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.plain_text import log_of
 
@@ -26,10 +27,12 @@ __all__ = [
     "alone",
     "are_joined",
     "by_schema",
+    "database_of",
     "sweep",
 ]
 
 _log = log_of(__name__)
+_D = TypeVar("_D")
 
 LOGIN = frozenset(
     {"url", "dbtable", "user", "password", "sslrootcert", "sslcert", "sslkey", "sslmode"}
@@ -52,11 +55,18 @@ class RefusedError(Exception):
         self.table, self.why = table, why
 
 
-def are_joined(reader: Reader, writer: SqlWriter[Any], login: Set[str]) -> bool:
+def are_joined(reader: Reader, database: WriteDatabase[Any], login: Set[str]) -> bool:
     """Whether no option asks for what only a copy of one table does. `login`: options that ask for nothing."""
     reads, writes = login | {"reader"}, login | {"writer", "create_table"}
-    known = reader.options.model_fields_set <= reads and writer.options.model_fields_set <= writes
-    return known and getattr(writer.options, "create_table", "") in _MADE
+    known = reader.options.model_fields_set <= reads and database.options.model_fields_set <= writes
+    return known and getattr(database.options, "create_table", "") in _MADE
+
+
+def database_of(writer: Writer, database_class: type[_D]) -> _D:
+    """What `writer`, a `SqlWriter`, writes to."""
+    database = cast(Any, writer).database
+    assert isinstance(database, database_class)
+    return database
 
 
 @contextmanager
@@ -77,12 +87,13 @@ def by_schema(tables: Sequence[SmallTable]) -> list[list[SmallTable]]:
     return [found[schema] for schema in sorted(found)]
 
 
-def sweep(writer: SqlWriter[Any], session: Any, table: SmallTable) -> None:
+def sweep(database: WriteDatabase[Any], session: Any, table: SmallTable) -> None:
     """Remove the staging of runs that are dead, as a copy of one table does."""
     assert table.schema is not None
     plan = SqlPlan(table.job, table.schema, "job", place=table.plan.place)
     held = rules.HeldClaim(Identity(table.plan.stream_of, "stream", table.stream), table.job, 0)
     try:
-        writer.sweep(session, replace(plan, held=held))
+        claims = claims_at(database, session, plan.place)
+        database.sweep(session, replace(plan, held=held), claims)
     except TargetError as error:
         _log.warning("staging of earlier runs stays for now: %s", error)

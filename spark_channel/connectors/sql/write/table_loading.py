@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, Literal, Protocol, final
+from typing import Any, Generic, Literal, final
 
 import pyarrow as pa
 
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import plain_kind
 from spark_channel.connectors.sql.session import S, WriteSession
-from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase
+from spark_channel.connectors.sql.write.database import ATTEMPT, TaskDatabase, Verdict
 from spark_channel.connectors.sql.write.in_session import in_transaction
-from spark_channel.connectors.sql.write.plan import SqlPlan
 from spark_channel.connectors.sql.write.publish import PLACE, check_stored
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import RefuseRow, Rows, Way
@@ -20,8 +19,6 @@ from spark_channel.errors import BatchRefusedError, TargetError
 from spark_channel.lazy import compute as pc
 
 __all__ = [
-    "ATTEMPT",
-    "TableDatabase",
     "TableLoader",
     "TableStaging",
     "savepoint",
@@ -29,28 +26,10 @@ __all__ = [
     "task_session",
 ]
 
-ATTEMPT = "spark_channel_attempt"
-"""The column of a staging table that says which attempt a row is of, by `TaskClaim.mark`."""
 _ROWS_OF_A_TASK = 1 << 40
 
 
-class TableDatabase(WriteDatabase[S], Protocol[S]):
-    """A database that stages the rows of a run in one table."""
-
-    def staging(self, plan: SqlPlan) -> str:
-        """The staging table, in a statement: one for all attempts of the run."""
-        ...
-
-    def forgets(self, plan: SqlPlan, mark: int) -> str:
-        """The statement that removes what an attempt staged."""
-        ...
-
-    def bring(self, session: S, plan: SqlPlan, count: int) -> None:
-        """All rows of the staging table that this transaction sees, into the table. There are `count`."""
-        ...
-
-
-def table_way(database: TableDatabase[S], claim: TaskClaim[S]) -> Way[S]:
+def table_way(database: TaskDatabase[S], claim: TaskClaim[S]) -> Way[S]:
     """Stages in the run's table with `commit=job`, and writes straight into the table with `commit=task`."""
     connect = partial(task_session, database, claim)
     if claim.plan.commit == "job":
@@ -58,13 +37,13 @@ def table_way(database: TableDatabase[S], claim: TaskClaim[S]) -> Way[S]:
     return Way(connect, loader=TableLoader(database, claim))
 
 
-def task_session(database: WriteDatabase[S], claim: TaskClaim[S]) -> S:
+def task_session(database: TaskDatabase[S], claim: TaskClaim[S]) -> S:
     """A new session of an attempt."""
     return database.connect(TargetError, f"write {claim.plan.job}", patient=False)
 
 
 @contextmanager
-def savepoint(database: WriteDatabase[S], session: S) -> Iterator[None]:
+def savepoint(database: TaskDatabase[S], session: S) -> Iterator[None]:
     """Around a batch that is put into the open transaction: all of it or nothing.
 
     Raises:
@@ -96,7 +75,7 @@ class TableStaging(Generic[S]):
     has_session = survives = True
     opens_first = fences_last = False
 
-    def __init__(self, database: TableDatabase[S], claim: TaskClaim[S]) -> None:
+    def __init__(self, database: TaskDatabase[S], claim: TaskClaim[S]) -> None:
         self._database, self._claim = database, claim
         self._has_rows = False
 
@@ -155,7 +134,7 @@ class TableLoader(Generic[S]):
     opens: Literal["nothing"] = "nothing"
     asks_again = False
 
-    def __init__(self, database: TableDatabase[S], claim: TaskClaim[S]) -> None:
+    def __init__(self, database: TaskDatabase[S], claim: TaskClaim[S]) -> None:
         self._database, self._claim = database, claim
         self._is_keyed = bool(claim.plan.target.key)
 
@@ -197,7 +176,7 @@ class TableLoader(Generic[S]):
 
 
 def _load(
-    database: TableDatabase[S],
+    database: TaskDatabase[S],
     claim: TaskClaim[S],
     session: S,
     rows: Rows,
@@ -231,7 +210,7 @@ def _load(
 
 
 def _exact_values(
-    database: WriteDatabase[S], claim: TaskClaim[S], name: str, array: pa.Array
+    database: TaskDatabase[S], claim: TaskClaim[S], name: str, array: pa.Array
 ) -> pa.Array:
     """A column as `WriteSession.load` takes it.
 

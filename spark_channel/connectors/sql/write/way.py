@@ -8,9 +8,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import BoundSession, S
-from spark_channel.connectors.sql.write.database import WriteDatabase
 from spark_channel.connectors.sql.write.plan import SqlPlan
-from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.errors import ChannelError, TargetError
 
 __all__ = [
@@ -20,7 +18,6 @@ __all__ = [
     "RefuseRow",
     "Rows",
     "Staging",
-    "TaskDatabase",
     "Way",
     "may_last",
     "most_held",
@@ -212,14 +209,6 @@ class Way(Generic[S]):
     """Whether the session's server is there."""
     explain: Callable[[TargetError], TargetError] = _as_it_is
     """Says of an error that ends the transaction what it means for the task."""
-
-
-class TaskDatabase(WriteDatabase[S], Protocol[S]):
-    """A database, as its tasks know it."""
-
-    def way(self, claim: TaskClaim[S], *, stages: bool = True) -> Way[S]:
-        """How the rows of an attempt reach the table. Without `stages`: after a `NoStagingError`."""
-        ...
 
 
 def may_last(options: SqlWriteOptions, plan: SqlPlan) -> bool:

@@ -381,7 +381,8 @@ import os, signal, sys
 import spark_channel
 from spark_channel.connectors.mysql.write import small_tables as together
 from spark_channel.connectors.mysql.session import MysqlWriteSession
-from spark_channel.connectors.mysql.write.writer import MysqlWriter
+from spark_channel.connectors.mysql import MysqlDatabase
+from spark_channel.connectors.sql import SqlWriter
 
 def dies(cls, name, when, after=0):
     original, called = getattr(cls, name), []
@@ -396,7 +397,7 @@ def dies(cls, name, when, after=0):
     setattr(cls, name, method)
 
 if sys.argv[1] == "alone":
-    dies(MysqlWriter, "make_table", "after")
+    dies(MysqlDatabase, "make_table", "after")
 publish = together.MysqlTogether.publish
 def first(self, tables):
     dies(*{

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import TaskWriter, WritePlan
-from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.connectors.postgresql.write.loader import HeldLoader
 from spark_channel.connectors.postgresql.write.publish import bring_staged
+from spark_channel.connectors.sql import SqlWriter
 from spark_channel.connectors.sql.write.attempt import TaskAttempt
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.testing import VirtualClock
@@ -32,14 +32,14 @@ def _rows(begin: int, end: int, text: str = "new") -> pa.RecordBatch:
     )
 
 
-def _begun(pg: Pg, **options: Any) -> tuple[PostgresWriter, WritePlan]:
+def _begun(pg: Pg, **options: Any) -> tuple[SqlWriter[Any], WritePlan]:
     pg.psql("CREATE TABLE t (id bigint PRIMARY KEY, v text CHECK (v <> 'bad'))")
     more = {"capacityBytes": "1", "retryTimeout": "5", **options}  # nothing is held in memory
     writer = pg.writer("t", rowsPerSecond="1M", **more)
     return writer, writer.prepare(pg.context(commit="task"), _rows(0, 1).schema)
 
 
-def _staged(writer: PostgresWriter, plan: WritePlan, *batches: pa.RecordBatch) -> TaskWriter:
+def _staged(writer: SqlWriter[Any], plan: WritePlan, *batches: pa.RecordBatch) -> TaskWriter:
     """An attempt of task 0 that has staged these."""
     task = writer.open(plan, 0, next(_attempts))
     for batch in batches:
@@ -258,7 +258,7 @@ def test_held_rows_are_added_slowly_most_of_all_where_nobody_waits(
     assert pg.psql("SELECT count(*) FROM t") == "10000"
 
 
-def _held(pg: Pg, **options: Any) -> tuple[PostgresWriter, WritePlan, TaskWriter]:
+def _held(pg: Pg, **options: Any) -> tuple[SqlWriter[Any], WritePlan, TaskWriter]:
     """An attempt whose rows wait in memory."""
     writer, plan = _begun(pg, capacityBytes="1MiB", **options)
     return writer, plan, writer.open(plan, 0, next(_attempts))

@@ -7,7 +7,8 @@ __all__ = ["CONNECTOR"]
 CONNECTOR = Connector(
     "firebird",
     "firebird_connector.reader:FirebirdReader",
-    "firebird_connector.writer:FirebirdWriter",
+    "spark_channel.connectors.sql:SqlWriter",
+    database="firebird_connector.database:FirebirdDatabase",
     schemes=("firebird", "firebirdsql"),
     about="Firebird databases",
     port=3050,

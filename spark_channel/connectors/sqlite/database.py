@@ -12,7 +12,8 @@ from spark_channel.connectors.sql.definition import NewTable, free_names
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
 from spark_channel.connectors.sql.write.claim_tables import CLAIMS, PUBLISHED, ClaimDialect
-from spark_channel.connectors.sql.write.file_database import FileWriter
+from spark_channel.connectors.sql.write.database import Verdict
+from spark_channel.connectors.sql.write.file_database import FileDatabase
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
@@ -30,11 +31,11 @@ from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 
 __all__ = [
-    "SqliteWriter",
+    "SqliteDatabase",
 ]
 
 
-class SqliteWriter(FileWriter[SqliteSession]):
+class SqliteDatabase(FileDatabase[SqliteSession]):
     """Tasks stage Arrow files beside the database.
 
     `commit=job`: the driver inserts them all in one transaction. `commit=task`: each task inserts its own in one.
@@ -54,13 +55,13 @@ class SqliteWriter(FileWriter[SqliteSession]):
     def tried(
         self,
         session: SqliteSession | None,
-        target: WriteTarget,
+        place: WriteTarget,
         definition: TableDefinition,
         rows: pa.Schema,
     ) -> NewTable | str:
-        index_names = () if session is None else self.dialect.index_names(session, target.schema)
-        name_of = free_names({target.name, *index_names}, None, folds=True)
-        return tried(definition, rows, target.name, name_of)
+        index_names = () if session is None else self.dialect.index_names(session, place.schema)
+        name_of = free_names({place.name, *index_names}, None, folds=True)
+        return tried(definition, rows, place.name, name_of)
 
     def definition_of(self, session: SqliteSession, table: Table) -> TableDefinition:
         assert isinstance(table, SqliteTable)
@@ -95,13 +96,11 @@ class SqliteWriter(FileWriter[SqliteSession]):
         mode: Literal["rw", "rwc"] = "rwc" if new or not path.exists() else "rw"
         return SqliteSession(path, mode, lock_timeout=timeout, failure=failure, init=init)
 
-    def is_refusal(self, error: BaseException) -> bool:
-        return super().is_refusal(error) or refuses_data(error)
+    def verdict(self, error: BaseException) -> Verdict:
+        """None is of a conflict: a transaction begins with the file's one write lock."""
+        return Verdict.REFUSED_ROW if refuses_data(error) else Verdict.OTHER
 
-    def is_conflict(self, error: BaseException) -> bool:
-        return False  # a transaction begins with the file's one write lock
-
-    def claim_dialect(self, session: SqliteSession, target: WriteTarget) -> ClaimDialect:
+    def claim_dialect(self, session: SqliteSession, place: WriteTarget) -> ClaimDialect:
         def listed(kind: str, column: str, name: str) -> bool:
             query = f"SELECT 1 FROM main.sqlite_master WHERE type = '{kind}' AND {column} = ?"  # noqa: S608 - constants
             return bool(session.rows(query, (name,)))

@@ -3,14 +3,20 @@
 from firebird_connector.dialect import LONGEST, FirebirdDialect
 from firebird_connector.options import FirebirdWriteOptions
 from firebird_connector.session import BUSY, DATA, LOST, TAKEN, FirebirdSession, has_code
-from spark_channel.connectors.sql import ClaimDialect, SqlWriter, StandardMerge, WriteTarget
+from spark_channel.connectors.sql import (
+    ClaimDialect,
+    StandardMerge,
+    Verdict,
+    WriteDatabase,
+    WriteTarget,
+)
 from spark_channel.errors import TargetError
 
-__all__ = ["FirebirdWriter"]
+__all__ = ["FirebirdDatabase"]
 
 
-class FirebirdWriter(SqlWriter[FirebirdSession]):
-    """See `SqlWriter`."""
+class FirebirdDatabase(WriteDatabase[FirebirdSession]):
+    """See `WriteDatabase`."""
 
     Options = FirebirdWriteOptions
     options: FirebirdWriteOptions
@@ -21,19 +27,20 @@ class FirebirdWriter(SqlWriter[FirebirdSession]):
     def shown(self) -> str:
         return self.options.place
 
-    def session(
+    def connect(
         self, failure: type[TargetError], purpose: str, *, patient: bool
     ) -> FirebirdSession:
         return FirebirdSession(self.options, failure)
 
-    def is_conflict(self, error: BaseException) -> bool:
-        return has_code(error, BUSY | TAKEN)
-
-    def is_lost(self, error: BaseException) -> bool:
-        return has_code(error, LOST | BUSY)
-
-    def is_refusal(self, error: BaseException) -> bool:
-        return super().is_refusal(error) or has_code(error, DATA)
+    def verdict(self, error: BaseException) -> Verdict:
+        verdict = Verdict.OTHER
+        if has_code(error, LOST | BUSY):
+            verdict |= Verdict.LOST
+        if has_code(error, BUSY | TAKEN):
+            verdict |= Verdict.CONFLICT
+        if has_code(error, DATA):
+            verdict |= Verdict.REFUSED_ROW
+        return verdict
 
     def claim_dialect(self, session: FirebirdSession, place: WriteTarget) -> ClaimDialect:
         def listed(table: str, more: str, name: str) -> bool:

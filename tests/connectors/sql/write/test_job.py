@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext, Writer, load_writer
-from spark_channel.connectors.sql.write.writer import SqlWriter
+from spark_channel.connectors.sql.write.database import Verdict
+from spark_channel.connectors.sql.write.job import SqlWriter
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from tests.connectors.sql.places import Place, open_place
 
@@ -103,11 +104,11 @@ def test_a_right_that_is_missing_is_told_with_the_statement(
 ) -> None:
     writer = writer_of(place, onschemachange="evolve")
 
-    def denied(_self: SqlWriter[Any], _session: Any, _statement: str) -> None:
+    def denied(_session: Any, _statement: str) -> None:
         raise TargetError("not the owner")
 
-    monkeypatch.setattr(type(writer), "alter", denied)
-    monkeypatch.setattr(type(writer), "is_denied", lambda _self, error: "owner" in str(error))
+    monkeypatch.setattr(writer.database, "alter", denied)
+    monkeypatch.setattr(writer.database, "verdict", lambda _error: Verdict.DENIED)
     with pytest.raises(
         TargetError, match=r"not the owner.*grant the right, or have .* ADD COLUMN .n. "
     ):
@@ -117,15 +118,16 @@ def test_a_right_that_is_missing_is_told_with_the_statement(
 def test_a_column_that_another_run_has_just_added_is_taken(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer, alter = writer_of(place, onschemachange="evolve"), SqlWriter.alter
+    writer = writer_of(place, onschemachange="evolve")
+    alter = writer.database.alter
     statements: list[str] = []
 
-    def twice(self: SqlWriter[Any], session: Any, statement: str) -> None:
+    def twice(session: Any, statement: str) -> None:
         statements.append(statement)
         place.run(statement)
-        alter(self, session, statement)
+        alter(session, statement)
 
-    monkeypatch.setattr(type(writer), "alter", twice)
+    monkeypatch.setattr(writer.database, "alter", twice)
     if place.kind == "duckdb":
         pytest.skip("one process at a time has the file")
     write(writer, "a", ROWS)
@@ -242,17 +244,17 @@ def test_a_column_that_another_run_has_widened_meanwhile_is_not_made_narrower(
         pytest.skip("one process at a time writes the file, or no type changes")
     writer = writer_of(narrow, dbtable="w", onschemachange="evolve")
     altering, other = (
-        type(writer).altering,
+        writer.database.altering,
         "ALTER COLUMN n TYPE" if narrow.kind == "postgresql" else "MODIFY n",
     )
 
     @contextmanager
-    def late(self: SqlWriter[Any], session: Any, place: Any) -> Iterator[None]:
+    def late(session: Any, place: Any) -> Iterator[None]:
         narrow.run(f"ALTER TABLE w {other} decimal(20,2); UPDATE w SET n = 1.25")
-        with altering(self, session, place):
+        with altering(session, place):
             yield
 
-    monkeypatch.setattr(type(writer), "altering", late)
+    monkeypatch.setattr(writer.database, "altering", late)
     write(writer, "a", WIDE.select(["id", "n"]).slice(0, 0))
     write(
         writer,

@@ -1,10 +1,10 @@
 """Writes a table of a MySQL server: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar, TypeVar, cast
+from typing import ClassVar, cast
 
 import pyarrow as pa
 
@@ -52,21 +52,22 @@ from spark_channel.connectors.sql.definition import NewTable
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, split_script
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect, Ledger
+from spark_channel.connectors.sql.write.claims import Claims
+from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase, staged_tables
+from spark_channel.connectors.sql.write.in_session import claims_at, in_transaction
 from spark_channel.connectors.sql.write.plan import STAGING_WAYS, SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.rights import lacking_to_stage
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
-from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.final_errors import of_input
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.plain_text import log_of
 
-__all__ = ["MysqlWriter", "with_late_instants"]
+__all__ = ["MysqlDatabase", "with_late_instants"]
 
 
 _log = log_of(__name__)
-_T = TypeVar("_T")
 
 
 _DENIED = frozenset({1044, 1142, 1143, 1227})
@@ -75,7 +76,7 @@ _SCRIPTS = ("preSql", "postSql")
 _ASSIGNS = re.compile(r"\bSET\b(?:[^;]*,)?\s*NEW\s*\.", re.IGNORECASE)
 
 
-class MysqlWriter(SqlWriter[MysqlWriteSession]):
+class MysqlDatabase(WriteDatabase[MysqlWriteSession]):
     """Rows are loaded where a warning is an error: by `commit=job` into staging tables without keys.
 
     `commit=job`: one transaction on the driver's host inserts all of them. `commit=task`: each task inserts its own.
@@ -119,47 +120,32 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     def check(self, context: WriteContext) -> None:
         self._check_scripts(TRANSACTION_WORDS)
 
-    def is_refusal(self, error: BaseException) -> bool:
-        return isinstance(error, TargetError) and is_of_rows(error)
-
-    def session(
+    def connect(
         self, failure: type[TargetError], purpose: str, *, patient: bool
     ) -> MysqlWriteSession:
         if purpose == "look":
             return MysqlWriteSession.lent(self.options, failure, patient=patient)
         return MysqlWriteSession(self.options, failure, patient=patient)
 
+    def verdict(self, error: BaseException) -> Verdict:
+        verdict, is_of_target = Verdict.OTHER, isinstance(error, TargetError)
+        if isinstance(error, LostConnectionError) or (is_of_target and passes(error)):
+            verdict |= Verdict.LOST
+        if is_conflict(error):
+            verdict |= Verdict.CONFLICT
+        if code_of(error) in _DENIED:
+            verdict |= Verdict.DENIED
+        if isinstance(error, TargetError) and is_of_rows(error):
+            verdict |= Verdict.REFUSED_ROW
+        return verdict
+
     def way(
         self, claim: TaskClaim[MysqlWriteSession], *, stages: bool = True
     ) -> Way[MysqlWriteSession]:
         return mysql_way(self, claim, stages=stages)
 
-    def is_lost(self, error: BaseException) -> bool:
-        return isinstance(error, LostConnectionError) or (
-            isinstance(error, TargetError) and passes(error)
-        )
-
-    def run(
-        self,
-        failure: type[TargetError],
-        purpose: str,
-        work: Callable[[MysqlWriteSession], _T],
-        *,
-        begins: bool = False,
-    ) -> _T:
-        try:
-            return super().run(failure, purpose, work, begins=begins)
-        except LostConnectionError as error:
-            raise failure(error.text) from error
-
-    def is_conflict(self, error: BaseException) -> bool:
-        return is_conflict(error)
-
     def claim_dialect(self, session: MysqlWriteSession, place: WriteTarget) -> ClaimDialect:
         return claims_of(session, place.ledger or Ledger(place.schema, place.schema))
-
-    def is_denied(self, error: TargetError) -> bool:
-        return code_of(error) in _DENIED
 
     def new_place(self, session: MysqlWriteSession) -> tuple[str, str]:
         names = name_places(session, self.options.dbtable)
@@ -223,7 +209,7 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         assert isinstance(table, MysqlTable)
         return read_definition(session, table)
 
-    def plan(
+    def match(
         self, session: MysqlWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         if plan.commit == "job":
@@ -297,35 +283,33 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         return plan
 
     @contextmanager
-    def preparing(self, session: MysqlWriteSession, plan: SqlPlan) -> Iterator[None]:
-        with self._alone(session, plan, create=True):
-            if (
-                self._pre_sql_commits
-                and self.claims(session, plan.place).fence(plan.claim).state == "open"
-            ):
-                for statement in self.dialect.script(self.options.pre_sql, "preSql"):
-                    with self.transaction(session):
-                        self.hold_table(session, plan)
-                        session.rows(statement)
+    def around(
+        self, session: MysqlWriteSession, plan: SqlPlan, *, publishes: bool
+    ) -> Iterator[None]:
+        with self._alone(session, plan, create=not publishes or plan.commit == "job"):
+            if not publishes and self._pre_sql_commits:
+                self._run_pre_sql(session, plan)
             yield
 
-    @contextmanager
-    def publishing(self, session: MysqlWriteSession, plan: SqlPlan) -> Iterator[None]:
-        with self._alone(session, plan, create=plan.commit == "job"):
-            yield
+    def _run_pre_sql(self, session: MysqlWriteSession, plan: SqlPlan) -> None:
+        """Before the transaction, unless an earlier run has got so far."""
+        claims = claims_at(self, session, plan.place)
+        if claims.fence(plan.claim).state == "open":
+            for statement in self.dialect.script(self.options.pre_sql, "preSql"):
+                with in_transaction(self, session):
+                    self.hold_table(session, plan, claims)
+                    session.execute(statement)
 
-    def hold_table(self, session: MysqlWriteSession, plan: SqlPlan) -> None:
+    def hold_table(self, session: MysqlWriteSession, plan: SqlPlan, claims: Claims) -> None:
         """A DELETE waits for the first row of an append in one pass, and then misses those that came before it."""
         options = self.options
         if options.pre_sql or options.post_sql or options.write_mode == "apply":
-            self.claims(session, plan.place).hold_table(plan.claim)
+            claims.hold_table(plan.claim)
 
     def staged(
         self, session: MysqlWriteSession, plan: SqlPlan, receipts: Sequence[Receipt]
     ) -> list[tuple[str, int]]:
-        return self.staged_tables(
-            session, receipts, lambda name: table_in(plan.place.staging, name)
-        )
+        return staged_tables(session, receipts, lambda name: table_in(plan.place.staging, name))
 
     def publish_staged(
         self, session: MysqlWriteSession, plan: SqlPlan, staged: list[tuple[str, int]]
@@ -338,9 +322,10 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
     def stages(self, session: MysqlWriteSession, place: WriteTarget, beginning: str) -> list[str]:
         return stage_names(session, place.staging, beginning)
 
-    def drop_staging(self, session: MysqlWriteSession, plan: SqlPlan) -> None:
-        if names := self.stages(session, plan.place, plan.stage):
-            self._drop(session, plan.place, names)
+    def drop_stages(
+        self, session: MysqlWriteSession, place: WriteTarget, names: Sequence[str]
+    ) -> None:
+        self._drop(session, place, names)
 
     def drop_stage(self, session: MysqlWriteSession, place: WriteTarget, name: str) -> None:
         self._drop(session, place, [name])
@@ -362,8 +347,8 @@ class MysqlWriter(SqlWriter[MysqlWriteSession]):
         session.end_when_silent()
         is_first = create and plan.held is not None and plan.held.follows == Follows(None)
         if is_first and self.dialect.find_table(session, target.sql) is None:
-            with self.transaction(session):
-                self.claims(session, plan.place).makes_table(plan.claim)
+            with in_transaction(self, session):
+                claims_at(self, session, plan.place).makes_table(plan.claim)
         made = create and self.make_table(session, target)
         try:
             yield

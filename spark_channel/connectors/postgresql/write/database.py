@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -61,16 +61,17 @@ from spark_channel.connectors.postgresql.write.publish import (
 from spark_channel.connectors.sql.catalog import TABLE, Table, TargetTable
 from spark_channel.connectors.sql.definition import NewTable, free_names, plain_new_table
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase
+from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.postgresql_claims import claim_dialect
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
-from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.plain_text import log_of
 
-__all__ = ["PostgresWriter"]
+__all__ = ["PostgresDatabase"]
 
 _log = log_of(__name__)
 _CONFLICTS = frozenset({"23505", "42P07", "42710", "40001", "40P01"})
@@ -80,13 +81,15 @@ _NAME_BYTES = 64
 _ALTER_SECONDS = 30
 
 
-class PostgresWriter(SqlWriter[PgWriteSession]):
+class PostgresDatabase(WriteDatabase[PgWriteSession]):
     """`commit=job`: tasks fill a staging table, and the driver publishes it in one transaction with the claim.
 
     `commit=task`: each task copies straight into the table.
     """
 
-    has_numbers: ClassVar[bool] = True
+    has_numbers = True
+    inherits = True
+    looks_up = True
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
     dialect = DIALECT
@@ -97,15 +100,11 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
         super().__init__(options)
         self.kept: ThreadSession[PgWriteSession] = ThreadSession()
 
-    def writing(self) -> AbstractContextManager[None]:
+    def keeping(self) -> AbstractContextManager[None]:
         return self.kept.keeping()
 
-    def is_parent(self) -> bool:
-        def look(session: PgWriteSession) -> bool:
-            table = self.look(session).table
-            return isinstance(table, PgTable) and table.is_parent and not table.is_divided
-
-        return self.run(TargetError, "look", look, begins=True)
+    def is_parent(self, table: Any) -> bool:
+        return isinstance(table, PgTable) and table.is_parent and not table.is_divided
 
     @property
     def task_seconds(self) -> float | None:
@@ -124,28 +123,24 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
 
         return PostgresHealth(self.options, TargetError, self.row_cost)
 
-    def is_refusal(self, error: BaseException) -> bool:
-        within = error.__cause__  # what the server said, where the error says which task
-        return (
-            super().is_refusal(error)
-            or is_refused_data(error)
-            or (isinstance(within, TargetError) and is_refused_data(within))
-        )
-
-    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> PgWriteSession:
+    def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> PgWriteSession:
         return PgWriteSession.lent(self.options, failure=failure, purpose=purpose)
 
-    def look_up(self, names: Sequence[str]) -> None:
-        self.run(TargetError, "look", lambda session: look_up(session, names), begins=True)
+    def look_up(self, session: PgWriteSession, names: Sequence[str]) -> None:
+        look_up(session, names)
 
-    def is_lost(self, error: BaseException) -> bool:
-        return isinstance(error, TargetError) and (is_gone(error) or is_locked(error))
-
-    def is_conflict(self, error: BaseException) -> bool:
-        return sqlstate_of(error) in _CONFLICTS
-
-    def is_denied(self, error: TargetError) -> bool:
-        return sqlstate_of(error) == _DENIED
+    def verdict(self, error: BaseException) -> Verdict:
+        verdict, code = Verdict.OTHER, sqlstate_of(error)
+        if isinstance(error, TargetError) and (is_gone(error) or is_locked(error)):
+            verdict |= Verdict.LOST
+        if code in _CONFLICTS:
+            verdict |= Verdict.CONFLICT
+        if code == _DENIED:
+            verdict |= Verdict.DENIED
+        within = error.__cause__  # what the server said, where the error says which task
+        if is_refused_data(error) or (isinstance(within, TargetError) and is_refused_data(within)):
+            verdict |= Verdict.REFUSED_ROW
+        return verdict
 
     def ledger_names(self, text: str) -> tuple[str | None, str]:
         return name_parts(text) or (None, text)
@@ -224,28 +219,25 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
             return ()
         return counted_on(own, None if context.definition is None else context.definition())
 
-    def clear_builds(self, names: Collection[str]) -> None:
+    def clear_builds(self, session: PgWriteSession, names: Collection[str]) -> None:
         def is_left(index: str) -> bool:
             stem, _, number = index.rpartition("_")  # where the name was taken, see `free_names`
             most = DIALECT.index_name_bytes - len(f"_{number}")
             stems = (name.encode()[:most].decode(errors="ignore") for name in names)
             return index in names or (number.isdecimal() and stem in stems)
 
-        def clear(session: PgWriteSession) -> None:
-            table = self.look(session).table
-            if table is None:
-                return
-            sql = literal_sql(DIALECT.place(table.schema, table.name))
-            left = session.rows(
-                "SELECT x.relname::text, i.indexrelid::regclass::text FROM pg_index i "  # noqa: S608 - quoted
-                f"JOIN pg_class x ON x.oid = i.indexrelid WHERE i.indrelid = {sql}::regclass AND NOT i.indisvalid "
-                "AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)"
-            )
-            for name, index in left:
-                if is_left(name):
-                    session.rows(f"DROP INDEX CONCURRENTLY {index}")
-
-        self.run(TargetError, "clear builds", clear)
+        table = self.locate(session).table
+        if table is None:
+            return
+        sql = literal_sql(DIALECT.place(table.schema, table.name))
+        invalid = session.rows(
+            "SELECT x.relname::text, i.indexrelid::regclass::text FROM pg_index i "  # noqa: S608 - quoted
+            f"JOIN pg_class x ON x.oid = i.indexrelid WHERE i.indrelid = {sql}::regclass AND NOT i.indisvalid "
+            "AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid)"
+        )
+        for name, index in invalid:
+            if is_left(name):
+                session.execute(f"DROP INDEX CONCURRENTLY {index}")
 
     def complete(self, session: PgWriteSession, target: TargetTable) -> None:
         super().complete(session, target)
@@ -264,7 +256,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
             return plan.new_table.create.replace(TABLE, place)
         return create_statement(place, plan.schema, self.options)
 
-    def plan(
+    def match(
         self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> PostgresPlan:
         sql = DIALECT.place(place.schema, place.name)
@@ -424,7 +416,7 @@ class PostgresWriter(SqlWriter[PgWriteSession]):
 
     def drop_stage(self, session: PgWriteSession, place: WriteTarget, name: str) -> None:
         try:
-            with self.transaction(session):
+            with in_transaction(self, session):
                 session.rows("SET LOCAL lock_timeout = '2s'")
                 drop_stage(session, place.staging, name)
         except TargetError as error:

@@ -1,4 +1,4 @@
-"""Reads and writes tables through an ADBC driver."""
+"""Writes tables through an ADBC driver."""
 
 import re
 import secrets
@@ -34,12 +34,13 @@ from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.write.claim_tables import TASKS, ClaimDialect
+from spark_channel.connectors.sql.write.database import Verdict, WriteDatabase, staged_tables
+from spark_channel.connectors.sql.write.in_session import in_transaction
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, check_stored
 from spark_channel.connectors.sql.write.target_columns import merge_key
 from spark_channel.connectors.sql.write.task_claim import TaskClaim
 from spark_channel.connectors.sql.write.way import Way
-from spark_channel.connectors.sql.write.writer import SqlWriter
 from spark_channel.errors import (
     OptionError,
     SchemaError,
@@ -48,7 +49,7 @@ from spark_channel.errors import (
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.plain_text import log_of
 
-__all__ = ["AdbcWriter"]
+__all__ = ["AdbcDatabase"]
 
 
 _log = log_of(__name__)
@@ -60,7 +61,7 @@ WHERE c.oid = pg_catalog.to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'm', '
 """
 
 
-class AdbcWriter(SqlWriter[AdbcSession]):
+class AdbcDatabase(WriteDatabase[AdbcSession]):
     """Rows are ingested by the driver, in transactions. `commit=job` needs CREATE TABLE in them, too."""
 
     Options: ClassVar[type[WriteOptions]] = AdbcWriteOptions
@@ -76,9 +77,7 @@ class AdbcWriter(SqlWriter[AdbcSession]):
     def shown(self) -> str:
         return f"the database of ADBC driver {self.options.driver}"
 
-    def session(
-        self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True
-    ) -> AdbcSession:
+    def connect(self, failure: type[TargetError], purpose: str, *, patient: bool) -> AdbcSession:
         session = AdbcSession(self.options, failure)
         if session.opens_the_file_alone:
             session.close()
@@ -111,28 +110,34 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         super().check(context)
 
     @contextmanager
-    def preparing(self, session: AdbcSession, plan: SqlPlan) -> Iterator[None]:
+    def around(self, session: AdbcSession, plan: SqlPlan, *, publishes: bool) -> Iterator[None]:
         """Make the table before the transaction, where that would commit what is in it."""
-        self._check_undone(session, plan)
-        if not self.options.makes_tables_in_transactions():
-            self.ready(session, plan, empty=False)
-            session.commit()
-        yield
+        if not publishes:
+            self._check_undone(session, plan)
+            if not self.options.makes_tables_in_transactions():
+                self.ready(session, plan, empty=False)
+                session.commit()
+            yield
+            return
+        with super().around(session, plan, publishes=publishes):
+            yield
 
-    def is_lost(self, error: BaseException) -> bool:
-        return isinstance(error, TargetError) and (is_busy(error) or is_lost(error))
-
-    def is_conflict(self, error: BaseException) -> bool:
-        return is_conflict(error)
+    def verdict(self, error: BaseException) -> Verdict:
+        verdict = Verdict.OTHER
+        if isinstance(error, TargetError) and (is_busy(error) or is_lost(error)):
+            verdict |= Verdict.LOST
+        if is_conflict(error):
+            verdict |= Verdict.CONFLICT
+        return verdict
 
     @property
     def script_dialect(self) -> str:
         return self.sql_name
 
-    def claim_dialect(self, session: AdbcSession, target: WriteTarget) -> ClaimDialect:
-        return claim_dialect(session, target.schema, self.sql_name)
+    def claim_dialect(self, session: AdbcSession, place: WriteTarget) -> ClaimDialect:
+        return claim_dialect(session, place.schema, self.sql_name)
 
-    def look(self, session: AdbcSession) -> WriteTarget:
+    def locate(self, session: AdbcSession) -> WriteTarget:
         schema, name = self.dialect.named(self.options.dbtable)
         if self.sql_name != "postgres":
             return self._look(session, schema, name)
@@ -174,10 +179,10 @@ class AdbcWriter(SqlWriter[AdbcSession]):
     def _folds(self) -> bool:
         return self.sql_name in ("sqlite", "duckdb")
 
-    def plan(
-        self, session: AdbcSession, plan: SqlPlan, write_target: WriteTarget, context: WriteContext
+    def match(
+        self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
-        table: pa.Schema | None = write_target.table
+        table: pa.Schema | None = place.table
         feed = self.options.write_mode == "apply"
         fields = row_fields(plan.schema) if feed else list(plan.schema)
         names = self._names(table, fields)
@@ -186,10 +191,10 @@ class AdbcWriter(SqlWriter[AdbcSession]):
             for field, name in zip(fields, names, strict=True)
         )
         target = TargetTable(
-            write_target.schema,
-            write_target.name,
-            write_target.label,
-            self.dialect.place(write_target.schema, write_target.name),
+            place.schema,
+            place.name,
+            place.label,
+            self.dialect.place(place.schema, place.name),
             columns,
             key=merge_key(
                 self.options, names, only_name, self.options.dbtable, None if table is None else ()
@@ -200,9 +205,9 @@ class AdbcWriter(SqlWriter[AdbcSession]):
             check_unique(session, target, self.dialect)
         return replace(plan, target=target)
 
-    def default_commit(self, target: WriteTarget, context: WriteContext) -> CommitMode:
+    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
         stages = self.options.makes_tables_in_transactions()
-        return super().default_commit(target, context) if stages else "task"
+        return super().default_commit(place, context) if stages else "task"
 
     def _names(self, table: pa.Schema | None, fields: Sequence[pa.Field]) -> list[str]:
         """The table's names of the rows' columns."""
@@ -220,7 +225,7 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         return names
 
     def make_staging(
-        self, session: AdbcSession, plan: SqlPlan, target: WriteTarget, context: WriteContext
+        self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         if plan.commit == "job":
             self._check_undone(session, plan)
@@ -289,7 +294,7 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]
     ) -> list[tuple[str, int]]:
         schema = plan.target.schema
-        return self.staged_tables(session, receipts, lambda name: self.dialect.place(schema, name))
+        return staged_tables(session, receipts, lambda name: self.dialect.place(schema, name))
 
     def publish_staged(
         self, session: AdbcSession, plan: SqlPlan, staged: list[tuple[str, int]]
@@ -342,17 +347,17 @@ class AdbcWriter(SqlWriter[AdbcSession]):
         mode = self.options.write_mode
         AdbcMerge(session, self.dialect, plan.target, stage, mode, rows).bring()
 
-    def stages(self, session: AdbcSession, target: WriteTarget, beginning: str) -> list[str]:
+    def stages(self, session: AdbcSession, place: WriteTarget, beginning: str) -> list[str]:
         return [
-            name for name in session.tables(target.schema or None, beginning) if _STAGE.match(name)
+            name for name in session.tables(place.schema or None, beginning) if _STAGE.match(name)
         ]
 
-    def drop_stage(self, session: AdbcSession, target: WriteTarget, name: str) -> None:
+    def drop_stage(self, session: AdbcSession, place: WriteTarget, name: str) -> None:
         try:
-            with self.transaction(session):
+            with in_transaction(self, session):
                 if self.sql_name == "postgres":
                     session.execute("SET LOCAL lock_timeout = '2s'")
-                session.execute(f"DROP TABLE IF EXISTS {self.dialect.place(target.schema, name)}")
+                session.execute(f"DROP TABLE IF EXISTS {self.dialect.place(place.schema, name)}")
         except TargetError as error:
             if not is_busy(error):
                 raise

@@ -1,9 +1,9 @@
 """Writes a table of a DuckDB file atomically: tasks stage Arrow files, one transaction inserts them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -30,8 +30,9 @@ from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import name_readings
 from spark_channel.connectors.sql.write.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.write.database import Verdict
 from spark_channel.connectors.sql.write.encode import BadValueError
-from spark_channel.connectors.sql.write.file_database import FileWriter
+from spark_channel.connectors.sql.write.file_database import FileDatabase
 from spark_channel.connectors.sql.write.plan import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.write.publish import PLACE, Merge, check_stored
 from spark_channel.connectors.sql.write.refused_value import refused_value
@@ -44,7 +45,7 @@ from spark_channel.plain_text import log_of
 from spark_channel.retry import Retry
 
 __all__ = [
-    "DuckdbWriter",
+    "DuckdbDatabase",
     "insert_files",
 ]
 
@@ -142,16 +143,14 @@ def encoded(claim: TaskClaim[DuckdbSession], batch: pa.RecordBatch, before: int)
     return pa.RecordBatch.from_arrays(arrays, schema=staged_schema(target))
 
 
-_T = TypeVar("_T")
-
-
-class DuckdbWriter(FileWriter[DuckdbSession]):
+class DuckdbDatabase(FileDatabase[DuckdbSession]):
     """Tasks stage Arrow files beside the database; the driver's host inserts them all in one transaction.
 
     No task opens the database: DuckDB lets one process write it at a time.
     """
 
-    has_numbers: ClassVar[bool] = True
+    has_numbers = True
+    passes = Verdict.CONFLICT
     Options: ClassVar[type[WriteOptions]] = DuckdbWriteOptions
     options: DuckdbWriteOptions
     dialect: WriteDialect = DuckdbWriteDialect()
@@ -245,20 +244,9 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
     def insert_files(self, session: DuckdbSession, plan: SqlPlan, files: Sequence[Path]) -> int:
         return insert_files(session, plan.target, self.options, files)
 
-    def run(
-        self,
-        failure: type[TargetError],
-        purpose: str,
-        work: Callable[[DuckdbSession], _T],
-        *,
-        begins: bool = False,
-    ) -> _T:
+    def retry(self, what: str) -> Retry:
         """Transactions of one process meet at their ends: the one that ends last is refused, and begins again."""
-        base = super().run
-        return Retry(self.options.lock_timeout, first=0.02, longest=0.5, what=purpose).call(
-            lambda: base(failure, purpose, work),
-            lambda error: isinstance(error, TargetError) and self.is_conflict(error),
-        )
+        return Retry(self.options.lock_timeout, first=0.02, longest=0.5, what=what)
 
     def open_file(
         self, path: Path, failure: type[TargetError], *, new: bool = False
@@ -272,10 +260,12 @@ class DuckdbWriter(FileWriter[DuckdbSession]):
             external_access=self.options.external_access,
         )
 
-    def is_conflict(self, error: BaseException) -> bool:
-        """Another transaction of this process was first."""
+    def verdict(self, error: BaseException) -> Verdict:
+        """CONFLICT: another transaction of this process was first."""
         text = str(error)
-        return ("ransaction" in text and "onflict" in text) or "write-write conflict" in text
+        is_conflict = "ransaction" in text and "onflict" in text
+        is_conflict = is_conflict or "write-write conflict" in text
+        return Verdict.CONFLICT if is_conflict else Verdict.OTHER
 
     def claim_dialect(self, session: DuckdbSession, target: WriteTarget) -> ClaimDialect:
         def exists(name: str) -> bool:
